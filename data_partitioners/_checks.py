@@ -1,0 +1,57 @@
+"""Checks of arguments, shared by the partitioners."""
+
+import math
+import numbers
+from typing import Any
+
+import datasets
+import numpy as np
+
+
+def check_integer(name: str, value: Any, minimum: int) -> int:
+    """Return ``value`` as an int, or say why it is not a whole number from ``minimum`` on."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a whole number (int)")
+    if value < minimum:
+        raise ValueError(f"{name}={value} is too small; give a whole number >= {minimum}")
+    return int(value)
+
+
+def check_real(name: str, value: Any) -> float:
+    """Return ``value`` as a finite float, or say why it is none."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a number (float)")
+    if not math.isfinite(value):
+        raise ValueError(f"{name}={value} is not finite; give a finite number")
+    return float(value)
+
+
+def check_column_name(name: str, value: Any) -> str:
+    """Return ``value`` if it can name a column."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a column's name (str)")
+    if not value:
+        raise ValueError(f"{name}='' names no column; give the name of a column of the data set")
+    return value
+
+
+def check_dataset(dataset: Any) -> datasets.Dataset:
+    """Return ``dataset`` if it is a map-style data set of the package ``datasets``."""
+    if isinstance(dataset, datasets.DatasetDict):
+        raise TypeError(f"dataset has several splits; give one of {sorted(dataset)}")
+    if not isinstance(dataset, datasets.Dataset):
+        raise TypeError(
+            f"dataset is a {type(dataset).__name__}; give a datasets.Dataset "
+            "(datasets.Dataset.from_dict makes one from plain lists)"
+        )
+    return dataset
+
+
+def check_enough_rows(num_partitions: int, num_rows: int, per_client: int = 1) -> None:
+    """Refuse to share ``num_rows`` rows among more clients than can have ``per_client`` each."""
+    if num_partitions * per_client > num_rows:
+        raise ValueError(
+            f"num_partitions={num_partitions} clients with at least {per_client} row(s) each "
+            f"need {num_partitions * per_client} rows, the data set has {num_rows}; "
+            f"give num_partitions <= {num_rows // per_client}"
+        )

@@ -1,0 +1,49 @@
+"""Columns of a data set as numpy arrays, read once and without decoding any other column."""
+
+from typing import Any
+
+import datasets
+import numpy as np
+from numpy.typing import NDArray
+
+
+def encode(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return each value's number among the distinct values in sorted order, and those values."""
+    distinct, codes = np.unique(values, return_inverse=True)
+    return codes.astype(np.int64, copy=False), distinct
+
+
+def read_codes(dataset: datasets.Dataset, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return ``encode`` of a column of numbers or strings.
+
+    Raises:
+        ValueError: There is no such column, it holds neither numbers nor strings, or a row of it
+            is None, NaN or the -1 with which a ClassLabel says that a label is missing.
+    """
+    if column not in dataset.column_names:
+        raise ValueError(
+            f"the data set has no column {column!r}; its columns are {dataset.column_names}"
+        )
+    # Formatting as Arrow keeps what the user set by set_format or set_transform out of the way.
+    arrow = dataset.select_columns([column]).with_format("arrow")[:].column(column)
+    if arrow.null_count:
+        raise ValueError(
+            f"column {column!r} is None in {arrow.null_count} of {len(arrow)} rows; "
+            "drop those rows (dataset.filter) or fill them in"
+        )
+    kind = str(arrow.type)
+    if not kind.startswith(("int", "uint", "float", "double", "half", "bool", "string", "large_s")):
+        raise ValueError(f"column {column!r} holds {kind}; it must hold numbers or strings")
+    # Hashing first leaves only the distinct values to sort: a million strings take no time.
+    hashed = arrow.dictionary_encode().combine_chunks()
+    ranks, distinct = encode(hashed.dictionary.to_numpy(zero_copy_only=False))
+    codes = ranks[hashed.indices.to_numpy(zero_copy_only=False)]
+    if distinct.dtype.kind == "f" and np.isnan(distinct).any():
+        count = int(np.isnan(distinct)[codes].sum())
+        raise ValueError(f"column {column!r} is NaN in {count} of {len(codes)} rows; drop them")
+    if isinstance(dataset.features[column], datasets.ClassLabel) and (distinct < 0).any():
+        count = int((distinct < 0)[codes].sum())
+        raise ValueError(
+            f"column {column!r} is unlabelled (-1) in {count} of {len(codes)} rows; drop them"
+        )
+    return codes, distinct

@@ -1,0 +1,116 @@
+"""One client per writer, speaker, hospital."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import datasets
+import numpy as np
+
+from data_partitioners._checks import check_column_name, check_dataset
+from data_partitioners._columns import read_codes
+from data_partitioners._randomness import generator
+from data_partitioners.partition import Partition
+from data_partitioners.partitioner import Partitioner
+
+
+@dataclass(frozen=True)
+class NaturalIdPartitioner(Partitioner):
+    r"""Make each distinct value of a column one client, in sorted order.
+
+    $$\text{client of row } r = \mathrm{rank}(\mathrm{id}_r)$$
+
+    Integers are sorted as numbers, strings by code point; the order of the rows has no influence.
+    The ids, as strings, are the partition's ``client_ids``. To split a second data set among the
+    same clients, hand them on: ``partition(test, client_ids=train_partition.client_ids)``.
+    Nothing is random: the seed is checked and not used.
+
+    The natural partition of Shakespeare in Caldas et al., "LEAF" (2018), and in Yang et al.,
+    "Anarchic Federated Learning" (2022), appendix E.1.
+
+    Args:
+        partition_by: The column of ids, integers or strings.
+
+    Raises:
+        TypeError: ``partition_by`` is no string.
+        ValueError: From ``partition``: no such column, no rows, or ids of another type or missing.
+
+    Example:
+        >>> import datasets
+        >>> train = datasets.Dataset.from_dict({"writer": ["cy", "ann", "cy", "bob"]})
+        >>> test = datasets.Dataset.from_dict({"writer": ["dan", "cy", "ann"]})
+        >>> by_writer = NaturalIdPartitioner(partition_by="writer")
+        >>> partition = by_writer.partition(train)
+        >>> partition.client_ids, partition.sizes
+        (('ann', 'bob', 'cy'), array([1, 1, 2]))
+        >>> by_writer.partition(test, client_ids=partition.client_ids)
+        Partition(3 clients with 0 to 1 of 3 rows, 1 unused: 1 id not among client_ids: dan)
+    """
+
+    partition_by: str
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        check_column_name("partition_by", self.partition_by)
+
+    def partition(
+        self,
+        dataset: datasets.Dataset,
+        seed: int = 0,
+        client_ids: Sequence[str] | None = None,
+    ) -> Partition:
+        """Return who holds which rows of ``dataset``.
+
+        Args:
+            dataset: One split.
+            seed: Not used.
+            client_ids: The clients, in their order, as another split's partition has them. A
+                client without rows in this split gets an empty share; rows of ids that are not
+                among them are unused.
+
+        Returns:
+            One client per id. Without ``client_ids`` all rows are used and no client is empty.
+
+        Raises:
+            TypeError: ``client_ids`` is a single string or holds something else than strings.
+            ValueError: ``client_ids`` are empty or not distinct, or no row belongs to them.
+        """
+        generator(seed, "rows")
+        codes, ids = read_codes(check_dataset(dataset), self.partition_by)
+        if not len(codes):
+            raise ValueError("the data set has no rows, hence no ids")
+        if ids.dtype.kind not in "iuOTU":
+            raise ValueError(
+                f"column {self.partition_by!r} holds {ids.dtype}; ids are integers or strings"
+            )
+        names = tuple(map(str, ids))
+        if client_ids is None:
+            return Partition.from_owners(codes, len(names), client_ids=names)
+        numbers = _number(client_ids)
+        owners = np.array([numbers.get(name, -1) for name in names], dtype=np.int64)
+        strangers = [name for name, owner in zip(names, owners, strict=True) if owner < 0]
+        if len(strangers) == len(names):
+            raise ValueError(
+                f"none of the {len(names)} ids in column {self.partition_by!r} (as {names[0]!r}) "
+                f"is among the {len(numbers)} client_ids (as {next(iter(numbers))!r})"
+            )
+        return Partition.from_owners(
+            owners[codes],
+            len(numbers),
+            unused_reason=f"{len(strangers)} id{'s' * (len(strangers) > 1)} not among client_ids: "
+            f"{', '.join(strangers[:5])}{', ...' if len(strangers) > 5 else ''}",
+            client_ids=tuple(numbers),
+        )
+
+
+def _number(client_ids: Sequence[str]) -> dict[str, int]:
+    if isinstance(client_ids, str) or not all(isinstance(name, str) for name in client_ids):
+        raise TypeError(
+            "client_ids must be a sequence of strings, as a partition's client_ids are; "
+            "write integer ids as str(id)"
+        )
+    numbers = {name: number for number, name in enumerate(client_ids)}
+    if not numbers or len(numbers) < len(client_ids):
+        raise ValueError(
+            f"{len(client_ids)} client_ids, {len(numbers)} of them distinct; give each once"
+        )
+    return numbers

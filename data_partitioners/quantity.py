@@ -1,0 +1,105 @@
+"""Clients of unequal size."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import datasets
+import numpy as np
+from numpy.typing import NDArray
+
+from data_partitioners._checks import (
+    check_dataset,
+    check_enough_rows,
+    check_integer,
+    check_real,
+)
+from data_partitioners._randomness import generator
+from data_partitioners._sizes import donations
+from data_partitioners.partition import Partition
+from data_partitioners.partitioner import Partitioner
+
+
+@dataclass(frozen=True)
+class QuantityPartitioner(Partitioner):
+    r"""Deal random rows in sizes that follow a power law or are given.
+
+    $$n_i \propto (i + 1)^{-\text{exponent}} \qquad \text{or} \qquad n_i = \text{sizes}_i$$
+
+    By the power law all rows are used: sizes are rounded down, the first clients take the rows
+    left over, and clients without a row get one from the largest. With given sizes, rows beyond
+    their sum are unused. The sizes do not depend on the seed.
+
+    A power law of sizes as in Li et al., "Federated Optimization in Heterogeneous Networks"
+    (2020), section 5.1.
+
+    Args:
+        num_partitions: M, the number of clients.
+        exponent: A number >= 0; 0 makes equal sizes. Either this or ``sizes``.
+        sizes: M numbers of rows, each >= 1.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: Both or neither of ``exponent`` and ``sizes``, a number out of range, another
+            number of sizes than M; or, from ``partition``, more rows wanted than there are.
+
+    Example:
+        >>> import datasets
+        >>> rows = datasets.Dataset.from_dict({"label": [0] * 110})
+        >>> QuantityPartitioner(num_partitions=3, exponent=1.0).partition(rows).sizes
+        array([60, 30, 20])
+        >>> QuantityPartitioner(num_partitions=2, sizes=[100, 7]).partition(rows)
+        Partition(2 clients with 7 to 100 of 110 rows, 3 unused: sizes add up to 107 of 110 rows)
+    """
+
+    num_partitions: int
+    exponent: float | None = None
+    sizes: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arguments and store the sizes as a tuple."""
+        check_integer("num_partitions", self.num_partitions, 1)
+        if (self.exponent is None) == (self.sizes is None):
+            raise ValueError(
+                f"exponent={self.exponent!r} and sizes={self.sizes!r}; give exactly one of them"
+            )
+        if self.exponent is not None and check_real("exponent", self.exponent) < 0:
+            raise ValueError(f"exponent={self.exponent} is negative; give a number >= 0")
+        if self.sizes is not None:
+            if not isinstance(self.sizes, Iterable):
+                raise TypeError(f"sizes={self.sizes!r} must be a sequence, one size per client")
+            sizes = tuple(check_integer("each of sizes", size, 1) for size in self.sizes)
+            if len(sizes) != self.num_partitions:
+                raise ValueError(
+                    f"{len(sizes)} sizes for num_partitions={self.num_partitions}; "
+                    "give one size per client"
+                )
+            object.__setattr__(self, "sizes", sizes)
+
+    def partition(self, dataset: datasets.Dataset, seed: int = 0) -> Partition:
+        """Return who holds which rows of ``dataset``; no column is read."""
+        num_rows = check_dataset(dataset).num_rows
+        sizes = self._sizes(num_rows)
+        owners = np.full(num_rows, -1, dtype=np.int64)
+        owners[: sizes.sum()] = np.repeat(np.arange(self.num_partitions), sizes)
+        return Partition.from_owners(
+            generator(seed, "rows").permutation(owners),
+            self.num_partitions,
+            unused_reason=f"sizes add up to {sizes.sum()} of {num_rows} rows",
+        )
+
+    def _sizes(self, num_rows: int) -> NDArray[np.int64]:
+        if self.sizes is not None:
+            wanted = sum(self.sizes)
+            if wanted > num_rows:
+                raise ValueError(
+                    f"sizes add up to {wanted} rows, the data set has {num_rows}; give less"
+                )
+            return np.array(self.sizes, dtype=np.int64)
+        assert self.exponent is not None
+        check_enough_rows(self.num_partitions, num_rows)
+        weights = np.arange(1, self.num_partitions + 1, dtype=np.float64) ** -self.exponent
+        # The addend keeps a share that is whole on paper from falling just below it.
+        shares = weights / weights.sum() * num_rows
+        sizes: NDArray[np.int64] = np.floor(shares + 1e-9).astype(np.int64)
+        sizes[: num_rows - sizes.sum()] += 1
+        return sizes.clip(min=1) - donations(sizes, 1)

@@ -1,0 +1,30 @@
+"""fedlight: federated learning in which nobody waits for anybody, over LightningModules."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedlight.callbacks import Callback
+    from fedlight.data import FederatedDataModule
+    from fedlight.trainer import FedTrainer
+    from fedlight.types import ClientUpdate
+
+__version__ = "0.1.0"
+
+__all__ = ["Callback", "ClientUpdate", "FedTrainer", "FederatedDataModule"]
+
+_HOMES = {
+    "Callback": "fedlight.callbacks",
+    "ClientUpdate": "fedlight.types",
+    "FedTrainer": "fedlight.trainer",
+    "FederatedDataModule": "fedlight.data",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first asked for, so that schedules can be made without torch.
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

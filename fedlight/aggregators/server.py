@@ -1,0 +1,182 @@
+"""What aggregators share: the buffer of updates, and the step along a pseudo-gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlight.checks import Schedule, one_of, positive_int, rate, rate_at
+from fedlight.types import ClientUpdate, Federation, ServerState, UsedUpdate
+
+OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+class UpdateBuffer:
+    """Updates received and not used yet, in their order of arrival.
+
+    Args:
+        size: m, full after so many updates; None for "until the end of the round".
+    """
+
+    def __init__(self, size: int | None) -> None:
+        self.size = None if size is None else positive_int("buffer_size", size)
+        self.updates: list[ClientUpdate] = []
+
+    def add(self, update: ClientUpdate) -> bool:
+        """Store an update; True when the buffer is full."""
+        self.updates.append(update)
+        return self.size is not None and len(self.updates) >= self.size
+
+    def drain(self) -> list[ClientUpdate]:
+        """All updates; the buffer is empty then."""
+        updates, self.updates = self.updates, []
+        return updates
+
+    def clear(self) -> None:
+        """Forget all updates."""
+        self.updates = []
+
+
+class ServerStep:
+    """x <- x + server_lr * direction, or one step of an optimizer on the gradient -direction.
+
+    Args:
+        server_lr: eta, a number or a function of the version that the step starts from.
+        server_optimizer: A function of a list of parameters giving a ``torch.optim.Optimizer``,
+            in place of `server_lr`; it never sees buffers.
+
+    Raises:
+        ValueError: Both are given.
+    """
+
+    def __init__(
+        self, server_lr: Schedule = 1.0, server_optimizer: OptimizerFactory | None = None
+    ) -> None:
+        if server_optimizer is not None and server_lr != 1.0:
+            raise ValueError(
+                f"give server_lr ({server_lr!r}) or server_optimizer, not both: "
+                "the optimizer has a learning rate of its own"
+            )
+        if server_optimizer is not None and not callable(server_optimizer):
+            raise TypeError(
+                "server_optimizer must be a function of the parameters giving an optimizer, got "
+                f"{server_optimizer!r}; for example lambda params: torch.optim.Adam(params, 0.01)"
+            )
+        self.server_lr = rate("server_lr", server_lr)
+        self._factory = server_optimizer
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._param: torch.nn.Parameter | None = None
+
+    def setup(self, state: ServerState) -> None:
+        """Start with fresh optimizer state.
+
+        Raises:
+            TypeError: `server_optimizer` gives no optimizer.
+        """
+        if self._factory is None:
+            return
+        self._param = torch.nn.Parameter(state.params.clone())
+        self._optimizer = self._factory([self._param])
+        if not isinstance(self._optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                "server_optimizer must give a torch.optim.Optimizer, "
+                f"got {type(self._optimizer).__name__}"
+            )
+
+    def __call__(
+        self, state: ServerState, direction: Tensor | None, used: Sequence[UsedUpdate]
+    ) -> ServerState:
+        """The next version: a step along `direction`, and buffers merged from the updates used.
+
+        Args:
+            state: The present version.
+            direction: What is added at rate 1, shape ``[P]``; None where nothing arrived.
+            used: The updates used and the weights given to them.
+        """
+        params = state.params
+        if direction is not None:
+            params = self._moved(state, direction)
+        return next_version(state, params, used)
+
+    def _moved(self, state: ServerState, direction: Tensor) -> Tensor:
+        if self._optimizer is None or self._param is None:
+            lr = rate_at("server_lr", self.server_lr, state.version)
+            return torch.add(state.params, direction, alpha=lr)
+        with torch.no_grad():
+            self._param.copy_(state.params)
+        self._param.grad = direction.neg()
+        self._optimizer.step()
+        return self._param.detach().clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state."""
+        return {} if self._optimizer is None else self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the optimizer's state."""
+        if self._optimizer is not None:
+            self._optimizer.load_state_dict(state)
+
+
+def next_version(
+    state: ServerState, params: Tensor, used: Sequence[UsedUpdate], keep: float = 0.0
+) -> ServerState:
+    """The version after `state`.
+
+    Floating buffers become ``keep * old + (1 - keep) * mean`` with the mean of the clients' buffers
+    by their weights; integer ones take the largest value. Neither sees a server learning rate.
+
+    Args:
+        state: The present version.
+        params: The new parameters.
+        used: The updates used and their weights.
+        keep: Share of the old buffers that stays.
+    """
+    return ServerState(
+        version=state.version + 1,
+        params=params,
+        buffers=_merged_buffers(state, used, keep),
+        counters=_merged_counters(state, used),
+        shared=state.shared,
+        used=tuple(used),
+    )
+
+
+def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Sum of w_i * t_i in the order given, as one matrix product: m * P work."""
+    block = torch.stack(list(tensors))
+    return torch.tensor(weights, dtype=block.dtype, device=block.device) @ block
+
+
+def client_importance(name: str, federation: Federation) -> Iterator[float]:
+    """p_i of each client: 1/M for "uniform", n_i / sum of n for "examples"."""
+    if name == "uniform":
+        return iter([1.0 / federation.num_clients] * federation.num_clients)
+    sizes = federation.num_examples.astype(np.float64)
+    return iter((sizes / sizes.sum()).tolist())
+
+
+def check_client_weights(value: object) -> str:
+    """`client_weights` where it is "examples" or "uniform"."""
+    return one_of("client_weights", value, ("examples", "uniform"))
+
+
+def _merged_buffers(state: ServerState, used: Sequence[UsedUpdate], keep: float) -> Tensor:
+    total = sum(weight for _, weight in used)
+    if not state.buffers.numel() or total <= 0:
+        return state.buffers
+    mean = weighted_sum(
+        [update.local.buffers for update, _ in used], [weight / total for _, weight in used]
+    )
+    return mean if keep == 0 else torch.lerp(mean, state.buffers, keep)
+
+
+def _merged_counters(state: ServerState, used: Sequence[UsedUpdate]) -> Tensor:
+    if not state.counters.numel() or not used:
+        return state.counters
+    block = torch.stack([state.counters, *(update.local.counters for update, _ in used)])
+    return block.amax(dim=0)

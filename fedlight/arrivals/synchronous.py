@@ -1,0 +1,109 @@
+"""The classical barrier: the round ends with its slowest client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
+from fedlight.arrivals.durations import DurationModel
+from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps, as_local_steps
+from fedlight.checks import positive_int
+from fedlight.randomness import Concern, stream
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fedlight.types import Federation
+
+
+class SynchronousArrivals(ArrivalProcess):
+    """In each round m clients pull the newest model; the round ends when the last one is back.
+
+    Args:
+        per_round: m, drawn evenly without replacement; None for all clients.
+        durations: How long a task takes; None for one unit of virtual time each.
+        local_steps: Policy for K, or a number of steps.
+
+    Source: FedAvg as the baseline of all papers, for example Section 4.2 of the FedFix paper (Fraboni et al.).
+    """
+
+    by_rounds = True
+
+    def __init__(
+        self,
+        per_round: int | None = None,
+        durations: DurationModel | None = None,
+        local_steps: LocalSteps | int = LocalEpochs(1),
+    ) -> None:
+        self.per_round = None if per_round is None else positive_int("per_round", per_round)
+        if durations is not None and not isinstance(durations, DurationModel):
+            raise TypeError(
+                f"durations must be a duration model or None, got {durations!r}; "
+                "for example FixedDurations([1.0, 0.5])"
+            )
+        self.durations = durations
+        self.local_steps = as_local_steps(local_steps)
+
+    def setup(self, federation: Federation) -> None:
+        """Start at round 0.
+
+        Raises:
+            ValueError: There are fewer clients than `per_round`, or the durations do not fit.
+        """
+        if self.per_round is not None and self.per_round > federation.num_clients:
+            raise ValueError(
+                f"per_round={self.per_round} is more than the {federation.num_clients} clients; "
+                f"write per_round={federation.num_clients} or less"
+            )
+        self.local_steps.check(federation)
+        if self.durations is not None:
+            self.durations.check(federation)
+        self._federation = federation
+        self._round = 0
+
+    def on_wake(self, now: float) -> Iterator[Action]:
+        """A new round: its tasks and its end."""
+        federation, seed = self._federation, self._federation.seed
+        clients = range(federation.num_clients)
+        if self.per_round is not None:
+            clients = (
+                stream(seed, Concern.PARTICIPANTS, self._round)
+                .choice(federation.num_clients, size=self.per_round, replace=False)
+                .tolist()
+            )
+        steps = stream(seed, Concern.STEPS, self._round)
+        durations = stream(seed, Concern.DURATIONS, self._round)
+        slowest = 0.0
+        for client in clients:
+            num_steps = self.local_steps.draw(steps, client, federation)
+            duration = 1.0
+            if self.durations is not None:
+                duration = self.durations.draw(durations, client, num_steps, federation)
+            slowest = max(slowest, duration)
+            yield Dispatch(client, duration, num_steps)
+        self._round += 1
+        yield EndRound(delay=slowest)
+        yield Wake(delay=slowest)
+
+    def expected_durations(self) -> NDArray[np.float64] | None:
+        """T_i of the duration model."""
+        if self.durations is None:
+            return np.ones(self._federation.num_clients)
+        return self.durations.expected(self._federation)
+
+    def state_dict(self) -> dict[str, int]:
+        """The next round."""
+        return {"round": self._round}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on with the round that `state_dict` gave."""
+        self._round = state["round"]
+
+    def __repr__(self) -> str:
+        return (
+            f"SynchronousArrivals(per_round={self.per_round}, durations={self.durations}, "
+            f"local_steps={self.local_steps})"
+        )

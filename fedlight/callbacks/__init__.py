@@ -1,0 +1,6 @@
+"""Callbacks: what looks on while a federation trains."""
+
+from fedlight.callbacks.base import Callback
+from fedlight.callbacks.progress import ProgressBar
+
+__all__ = ["Callback", "ProgressBar"]

@@ -1,0 +1,58 @@
+"""What a callback is: Lightning's, with the events of a federation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.trainer import FedTrainer
+    from fedlight.types import ClientUpdate, Task
+
+
+class Callback:
+    """Hooks that `FedTrainer` calls; each does nothing until it is overridden."""
+
+    def setup(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
+        """Called when "fit", "validate" or "test" begins."""
+
+    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called before the first event, with the model on its device."""
+
+    def on_dispatch(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
+        """Called when a client pulls the model and starts to work."""
+
+    def on_update(
+        self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate
+    ) -> None:
+        """Called when an update arrives; looking at its delta computes it early."""
+
+    def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after each server update; ``trainer.history[-1]`` is its record."""
+
+    def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after a validation; ``trainer.callback_metrics`` holds its metrics."""
+
+    def on_client_failure(
+        self, trainer: FedTrainer, module: LightningModule, task: Task, error: BaseException
+    ) -> None:
+        """Called when a client's local run failed."""
+
+    def on_exception(
+        self, trainer: FedTrainer, module: LightningModule, exception: BaseException
+    ) -> None:
+        """Called when ``fit`` is interrupted by an exception."""
+
+    def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after the last event."""
+
+    def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
+        """Called when "fit", "validate" or "test" ends, also after an exception."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the callback."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""

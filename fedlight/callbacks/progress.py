@@ -1,0 +1,82 @@
+"""The progress bar."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedlight.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.trainer import FedTrainer
+
+
+class ProgressBar(Callback):
+    """Shows rounds, virtual time, updates per second, staleness and the newest metrics.
+
+    Args:
+        refresh_rate: Redraws per second of real time.
+        console: Where to draw; standard error by default.
+    """
+
+    def __init__(self, refresh_rate: float = 8.0, console: Console | None = None) -> None:
+        self._refresh_rate = refresh_rate
+        self._console = console
+        self._progress: Progress | None = None
+
+    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Draw the empty bar."""
+        self._progress = Progress(
+            TextColumn("round {task.fields[version]}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=self._console or Console(stderr=True),
+            refresh_per_second=self._refresh_rate,
+        )
+        total, done = _goal(trainer)
+        self._task = self._progress.add_task("", total=total, completed=done, version=0, figures="")
+        self._started, self._before = time.perf_counter(), trainer.num_updates
+        self._progress.start()
+
+    def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Move the bar."""
+        if self._progress is None:
+            return
+        record = trainer.history[-1]
+        elapsed = max(time.perf_counter() - self._started, 1e-9)
+        figures = [
+            f"t={trainer.now:g}",
+            f"{(trainer.num_updates - self._before) / elapsed:.0f} updates/s",
+            f"staleness {record.metrics.get('fed/staleness', 0.0):.1f}",
+        ]
+        figures += [
+            f"{name} {float(value):.4g}"
+            for name, value in trainer.callback_metrics.items()
+            if not name.startswith("fed/")
+        ]
+        _, done = _goal(trainer)
+        self._progress.update(
+            self._task, completed=done, version=trainer.version, figures="  ".join(figures[:7])
+        )
+
+    def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
+        """Leave the bar as it stands."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def _goal(trainer: FedTrainer) -> tuple[float | None, float]:
+    """How far the run has to go and how far it is, by the first limit that was given."""
+    if trainer.max_rounds is not None:
+        return trainer.max_rounds, trainer.version
+    if trainer.max_updates is not None:
+        return trainer.max_updates, trainer.num_updates
+    return trainer.max_time, trainer.now

@@ -1,0 +1,141 @@
+"""Checks of arguments: the argument, its value, and what to write instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import TypeAlias
+
+Schedule: TypeAlias = float | Callable[[int], float]
+"""A number, or a function of the server version giving one."""
+
+
+def positive_int(name: str, value: object) -> int:
+    """`value` as an int of at least 1.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is below 1.
+    """
+    number = integer(name, value)
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}")
+    return number
+
+
+def non_negative_int(name: str, value: object) -> int:
+    """`value` as an int of at least 0.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is below 0.
+    """
+    number = integer(name, value)
+    if number < 0:
+        raise ValueError(f"{name} must be 0 or larger, got {number}")
+    return number
+
+
+def integer(name: str, value: object) -> int:
+    """`value` as an int.
+
+    Raises:
+        TypeError: It is no integer (a bool or a float is none).
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r} ({type(value).__name__})")
+    return int(value)
+
+
+def number(name: str, value: object) -> float:
+    """`value` as a finite float.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not finite.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: object) -> float:
+    """`value` as a finite float above 0.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not above 0.
+    """
+    result = number(name, value)
+    if result <= 0:
+        raise ValueError(f"{name} must be larger than 0, got {value!r}")
+    return result
+
+
+def non_negative(name: str, value: object) -> float:
+    """`value` as a finite float of at least 0.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is below 0.
+    """
+    result = number(name, value)
+    if result < 0:
+        raise ValueError(f"{name} must be 0 or larger, got {value!r}")
+    return result
+
+
+def fraction(name: str, value: object) -> float:
+    """`value` as a float in [0, 1].
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is outside.
+    """
+    result = number(name, value)
+    if not 0 <= result <= 1:
+        raise ValueError(f"{name} must lie between 0 and 1, got {value!r}")
+    return result
+
+
+def rate(name: str, value: object) -> Schedule:
+    """`value` as a learning rate: a number above 0, or a function of the version.
+
+    Raises:
+        TypeError: It is neither a number nor callable.
+        ValueError: The number is not above 0.
+    """
+    if callable(value):
+        return value  # type: ignore[no-any-return]  # what it returns is checked at each call
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(
+            f"{name} must be a number or a function of the version, "
+            f"got {value!r} ({type(value).__name__})"
+        )
+    return positive(name, value)
+
+
+def rate_at(name: str, schedule: Schedule, version: int) -> float:
+    """The value of a schedule at a version.
+
+    Raises:
+        ValueError: The function gave a value that is negative or not finite.
+    """
+    if not callable(schedule):
+        return schedule
+    return non_negative(f"{name}(version={version})", schedule(version))
+
+
+def one_of(name: str, value: object, choices: tuple[str, ...]) -> str:
+    """`value` where it is one of `choices`.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+    return str(value)

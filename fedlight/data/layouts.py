@@ -1,0 +1,274 @@
+"""Which columns of a data set are input and target, and how they are read.
+
+What is known of a data set is told by its columns, not by its name, so a folder with the schema of
+a hub data set is read like it:
+
+- *Shakespeare*: string columns `character_id`, `x` and `y`. `x` (80 characters) becomes int64
+  tokens `[80]`, `y` (1 character) an int64 token, of LEAF's alphabet.
+- *MNIST*: an image column `image` of 28 x 28 grey pixels and a column `label` of integers whose
+  class names, if it has any, are "0" to "9". Mean 0.1307, standard deviation 0.3081. (Fashion-MNIST
+  has other class names and is not taken for MNIST.)
+- *CIFAR-10*: an image column `img` of 32 x 32 RGB pixels and a column `label` of integers whose
+  class names, if it has any, are CIFAR-10's. Mean (0.4914, 0.4822, 0.4465), standard deviation
+  (0.2470, 0.2435, 0.2616).
+- *Other images*: scaled to 0 … 1 and nothing else, unless `normalize` is given.
+- *Numbers and lists of numbers*: floating-point ones in the type of the run, integers in their own
+  type; class numbers (the target) always as int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import datasets
+import torch
+
+from fedlight.checks import number, positive
+from fedlight.data.columns import (
+    Column,
+    first_image_shape,
+    read_images,
+    read_numbers,
+    read_text,
+)
+from fedlight.data.examples import ExampleTable, Transform
+
+Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation, one number per channel or one for all."""
+
+Columns: TypeAlias = tuple[tuple[str, ...], str | None]
+"""Names of the input columns, name of the target column."""
+
+_INPUT_NAMES = ("image", "img", "x", "features")
+_TARGET_NAMES = ("label", "labels", "target", "y")
+_SHAKESPEARE_LENGTHS = {"x": 80, "y": 1}
+
+
+@dataclass(frozen=True)
+class _KnownImages:
+    input: str
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    statistics: Statistics
+
+
+_KNOWN_IMAGES = (
+    _KnownImages("image", (1, 28, 28), tuple("0123456789"), ((0.1307,), (0.3081,))),
+    _KnownImages(
+        "img",
+        (3, 32, 32),
+        (
+            "airplane", "automobile", "bird", "cat", "deer",
+            "dog", "frog", "horse", "ship", "truck",
+        ),
+        ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a data set is read; decided once on the training split and used for every split.
+
+    Args:
+        inputs: Input columns.
+        target: Target column, None where there is none.
+        statistics: Mean and standard deviation of the input, None leaves it as it is.
+        text: Whether the columns hold characters of LEAF's alphabet.
+        class_target: Whether the target must hold class numbers.
+    """
+
+    inputs: tuple[str, ...]
+    target: str | None
+    statistics: Statistics | None
+    text: bool
+    class_target: bool
+
+    def read(
+        self, dataset: datasets.Dataset, split: str, transform: Transform | None = None
+    ) -> ExampleTable:
+        """The examples of a split as compact tensors.
+
+        Raises:
+            ValueError: The split is empty, lacks a column, or has values that cannot be read.
+        """
+        if len(dataset) == 0:
+            raise ValueError(f"the data set's split {split!r} is empty; it needs an example")
+        wanted = [*self.inputs, *([] if self.target is None else [self.target])]
+        missing = [name for name in wanted if name not in dataset.features]
+        if missing:
+            raise _no_column(missing, dataset.features, f"split {split!r} of the data set")
+        columns = [self._input(dataset, name) for name in self.inputs]
+        if self.target is not None:
+            columns.append(self._target(dataset, self.target, split))
+        return ExampleTable(columns, transform)
+
+    def _input(self, dataset: datasets.Dataset, name: str) -> Column:
+        if self.text:
+            return Column(read_text(dataset, name, _SHAKESPEARE_LENGTHS[name]), torch.int64)
+        is_image = isinstance(dataset.features[name], datasets.Image)
+        values = read_images(dataset, name) if is_image else read_numbers(dataset, name)
+        floating = is_image or values.is_floating_point()
+        column = Column(values, torch.get_default_dtype() if floating else values.dtype)
+        if self.statistics is not None:
+            _check_channels(name, self.statistics, tuple(values.shape[1:]))
+            return column.normalized(*self.statistics, unit=255 if is_image else 1)
+        return column.normalized([0.0], [1.0], unit=255) if is_image else column
+
+    def _target(self, dataset: datasets.Dataset, name: str, split: str) -> Column:
+        if self.text:
+            tokens = read_text(dataset, name, _SHAKESPEARE_LENGTHS[name])
+            return Column(tokens[:, 0].contiguous(), torch.int64)
+        feature = dataset.features[name]
+        if self.class_target and not _is_integer(feature):
+            raise ValueError(
+                f"column {name!r} should hold class numbers 0, 1, 2, … but holds "
+                f"{getattr(feature, 'dtype', feature)}; use "
+                f"dataset.class_encode_column({name!r}), or for another kind of target say so "
+                f"with columns=({', '.join(map(repr, self.inputs))}, {name!r})"
+            )
+        values = read_numbers(dataset, name)
+        if isinstance(feature, datasets.ClassLabel) and int(values.min()) < 0:
+            raise ValueError(
+                f"column {name!r} of split {split!r} has class {int(values.min())}, which means "
+                "that rows are not labelled; choose another split or drop these rows"
+            )
+        floating = values.is_floating_point()
+        return Column(values, torch.get_default_dtype() if floating else torch.int64)
+
+
+def layout_of(
+    dataset: datasets.Dataset, columns: Columns | None, statistics: Statistics | None
+) -> Layout:
+    """How the data set is read, from its columns and what the user said.
+
+    Args:
+        dataset: The training split.
+        columns: Input columns and target column; None takes the known ones.
+        statistics: Mean and standard deviation; None takes the known ones.
+
+    Raises:
+        ValueError: A named column is not there, none can be told by their names, or there are
+            statistics but not one input column that they could be for.
+    """
+    features = dataset.features
+    inputs, target = _default_columns(features) if columns is None else columns
+    missing = [name for name in (*inputs, target) if name is not None and name not in features]
+    if missing:
+        raise _no_column(missing, features, "the data set")
+    text = _is_shakespeare(features) and (inputs, target) == (("x",), "y")
+    if statistics is not None and (text or len(inputs) > 1):
+        raise ValueError(
+            f"normalize={statistics} needs one input column of images or numbers, got "
+            f"{', '.join(map(repr, inputs))}{' (text)' if text else ''}; leave it out and use "
+            "transform= instead"
+        )
+    is_image = len(inputs) == 1 and isinstance(features[inputs[0]], datasets.Image)
+    if statistics is None and is_image and target is not None and len(dataset):
+        statistics = _known_statistics(dataset, inputs[0], target)
+    return Layout(inputs, target, statistics, text, class_target=columns is None and not text)
+
+
+def checked_columns(columns: object) -> Columns | None:
+    """The argument `columns` in its full form.
+
+    Raises:
+        TypeError: It is no pair of input and target.
+    """
+    if columns is None:
+        return None
+    expected = (
+        "columns must be (INPUT, TARGET) such as ('image', 'label'), or "
+        f"(('x1', 'x2'), 'y'), or ('x', None) without a target; got {columns!r}"
+    )
+    if not isinstance(columns, Sequence) or isinstance(columns, str) or len(columns) != 2:
+        raise TypeError(expected)
+    inputs, target = columns
+    inputs = (inputs,) if isinstance(inputs, str) else inputs
+    if not isinstance(inputs, Sequence) or not inputs:
+        raise TypeError(expected)
+    if not all(isinstance(n, str) for n in inputs) or not isinstance(target, str | None):
+        raise TypeError(expected)
+    return tuple(inputs), target
+
+
+def checked_statistics(normalize: object) -> Statistics | None:
+    """The argument `normalize` in its full form.
+
+    Raises:
+        TypeError: It is no pair of numbers or of sequences of numbers.
+        ValueError: The two differ in length, or a standard deviation is not above 0.
+    """
+    if normalize is None:
+        return None
+    if not isinstance(normalize, Sequence) or isinstance(normalize, str) or len(normalize) != 2:
+        raise TypeError(
+            "normalize must be (mean, std), numbers or one number per channel, such as "
+            f"(0.5, 0.5); got {normalize!r}"
+        )
+    parts = [part if isinstance(part, Sequence) else [part] for part in normalize]
+    mean = tuple(number("normalize[0] (mean)", value) for value in parts[0])
+    std = tuple(positive("normalize[1] (std)", value) for value in parts[1])
+    if not mean or len(mean) != len(std):
+        raise ValueError(
+            "normalize must have as many means as standard deviations, at least one; "
+            f"got {len(mean)} and {len(std)}"
+        )
+    return mean, std
+
+
+def _default_columns(features: dict[str, Any]) -> Columns:
+    if _is_shakespeare(features):
+        return ("x",), "y"
+    images = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
+    classes = [n for n, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    inputs = images or [name for name in _INPUT_NAMES if name in features][:1]
+    targets = [name for name in _TARGET_NAMES if name in features][:1] or classes
+    if len(inputs) != 1 or len(targets) != 1:
+        raise ValueError(
+            "columns=None: which columns are input and target cannot be told from the names "
+            f"{list(features)}; write columns=(INPUT, TARGET)"
+        )
+    return tuple(inputs), targets[0]
+
+
+def _known_statistics(dataset: datasets.Dataset, name: str, target: str) -> Statistics | None:
+    feature = dataset.features[target]
+    if target != "label" or not _is_integer(feature):
+        return None
+    names = getattr(feature, "names", None)
+    for known in _KNOWN_IMAGES:
+        if name == known.input and (names is None or tuple(names) == known.classes):
+            same = first_image_shape(dataset, name) == known.shape
+            return known.statistics if same else None
+    return None
+
+
+def _is_shakespeare(features: dict[str, Any]) -> bool:
+    return all(
+        getattr(features.get(name), "dtype", None) == "string"
+        for name in ("character_id", "x", "y")
+    )
+
+
+def _is_integer(feature: Any) -> bool:
+    dtype = getattr(feature, "dtype", "")
+    return isinstance(dtype, str) and dtype.startswith(("int", "uint"))
+
+
+def _check_channels(name: str, statistics: Statistics, shape: tuple[int, ...]) -> None:
+    given, channels = len(statistics[0]), shape[0] if shape else 1
+    if given not in (1, channels):
+        raise ValueError(
+            f"normalize has {given} means and standard deviations, but column {name!r} has "
+            f"{channels} channel(s) (one example has shape {shape}); give {channels} of each or 1"
+        )
+
+
+def _no_column(missing: Sequence[str], features: dict[str, Any], where: str) -> ValueError:
+    return ValueError(
+        f"{where} has no column {', '.join(map(repr, missing))}; it has {list(features)}; "
+        "write columns=(INPUT, TARGET) with two of them"
+    )

@@ -1,0 +1,83 @@
+"""Where a data set comes from: the hub, a folder, the bundled sample, or an object at hand."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TypeAlias
+
+import datasets
+import pyarrow.parquet as pq
+from datasets.table import InMemoryTable
+
+BUNDLED = "mnist-mini"
+
+Source: TypeAlias = str | Path | datasets.Dataset | datasets.DatasetDict
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def checked_source(dataset: object) -> Source:
+    """The argument `dataset`, a folder as a `Path`.
+
+    Raises:
+        TypeError: It is neither a name, a folder nor a data set of the `datasets` library.
+        FileNotFoundError: It is written like a folder and there is none.
+    """
+    if isinstance(dataset, datasets.Dataset | datasets.DatasetDict) or dataset == BUNDLED:
+        return dataset
+    if not isinstance(dataset, str | os.PathLike):
+        raise TypeError(
+            "dataset must be a hub id such as 'ylecun/mnist', a folder, 'mnist-mini', a "
+            f"datasets.Dataset or a datasets.DatasetDict, got {type(dataset).__name__}; for a "
+            "list of torch data sets, one per client, use "
+            "FederatedDataModule.from_client_datasets(...)"
+        )
+    folder = Path(dataset).expanduser()
+    if folder.is_dir():
+        return folder.resolve()
+    if isinstance(dataset, str) and _HUB_ID.fullmatch(dataset):
+        return dataset
+    raise FileNotFoundError(
+        f"dataset={os.fspath(dataset)!r} is no folder; give a folder with the data set's files, "
+        "a hub id such as 'ylecun/mnist', or 'mnist-mini'"
+    )
+
+
+def load_splits(
+    source: Source, name: str | None, revision: str | None, train_split: str
+) -> datasets.DatasetDict:
+    """All splits of the data set.
+
+    The bundled sample and objects are not written anywhere. A folder or a hub data set is
+    converted once into the cache of the `datasets` library (`HF_DATASETS_CACHE`, by default
+    `~/.cache/huggingface/datasets`); nothing is written into the folder.
+
+    Raises:
+        ConnectionError: The hub was needed and cannot be reached.
+    """
+    if isinstance(source, datasets.DatasetDict):
+        return source
+    if isinstance(source, datasets.Dataset):
+        return datasets.DatasetDict({train_split: source})
+    if source == BUNDLED:
+        return _bundled()
+    try:
+        return datasets.load_dataset(os.fspath(source), name=name, revision=revision)
+    except ConnectionError as error:
+        raise ConnectionError(
+            f"the hub cannot be reached to load {os.fspath(source)!r} ({error}); without a "
+            "network give a local folder with the same files, or a data set at hand: "
+            '"mnist-mini" or a datasets.Dataset object'
+        ) from error
+
+
+def _bundled() -> datasets.DatasetDict:
+    folder = Path(__file__).parent / "mnist_mini"
+    return datasets.DatasetDict(
+        {
+            split: datasets.Dataset(InMemoryTable(pq.read_table(folder / f"{split}.parquet")))
+            for split in ("train", "test")
+        }
+    )

@@ -1,0 +1,139 @@
+"""What an executor is: a pure function from jobs to their results."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlight.checks import rate_at
+from fedlight.randomness import Concern, stream
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+    from numpy.typing import NDArray
+
+    from data_partitioners import Partition
+    from fedlight.local_optimizers import LocalOptimizer
+    from fedlight.parameters import ModuleState
+    from fedlight.types import LocalResult, ServerState, Task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """All that a local run needs, known when its client is dispatched.
+
+    Attributes:
+        task: Who, from which version, for how many steps.
+        pulled: The version of the server's model that was pulled.
+        client_state: c_i as it was at the dispatch, shape ``[P]``, or None for zeros.
+    """
+
+    task: Task
+    pulled: ServerState
+    client_state: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workplace:
+    """What all local runs of a run share.
+
+    Attributes:
+        module: The module; executors may write to its parameters and buffers.
+        state: Reads and writes it as flat vectors.
+        optimizer: The local optimizer.
+        partition: Which rows are whose.
+        examples: The rows: ``gather(rows)`` gives a batch.
+        batch_size: Examples per local step.
+        seed: The run's seed.
+        autocast: Makes the context in which steps run (mixed precision).
+    """
+
+    module: LightningModule
+    state: ModuleState
+    optimizer: LocalOptimizer
+    partition: Partition
+    examples: Any
+    batch_size: int
+    seed: int
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def batch_rows(self, task: Task) -> NDArray[np.int64]:
+        """Row numbers of a task's batches, shape ``[K, b]`` with b = min(batch_size, n_i).
+
+        The client's examples in a fresh random order, then in another one, cut into full batches;
+        a function of (seed, client, visit) alone.
+        """
+        rows = self.partition[task.client_id]
+        batch = min(self.batch_size, len(rows))
+        rng = stream(self.seed, Concern.BATCHES, task.client_id, task.visit)
+        passes = -(-task.num_steps * batch // len(rows))
+        order = np.concatenate([rng.permutation(len(rows)) for _ in range(passes)])
+        chosen: NDArray[np.int64] = rows[order[: task.num_steps * batch]]
+        return chosen.reshape(task.num_steps, batch)
+
+    def lr(self, task: Task) -> float:
+        """The local rate for a task; 0.0 where the optimizer has rates of its own."""
+        if self.optimizer.lr is None:
+            return 0.0
+        return float(rate_at("lr", self.optimizer.lr, task.pulled_version))
+
+
+class Executor(ABC):
+    """Computes local runs. The same jobs give the same results, bit by bit, whoever asks."""
+
+    max_batch: int = 1
+    """How many jobs it likes to get at once."""
+
+    @abstractmethod
+    def setup(self, workplace: Workplace) -> None:
+        """Get ready for a run.
+
+        Raises:
+            ValueError: The module, the data or the local optimizer cannot be run this way.
+        """
+
+    @abstractmethod
+    def run(self, jobs: Sequence[Job]) -> list[LocalResult]:
+        """The results of jobs, in their order."""
+
+    def teardown(self) -> None:
+        """Let go of everything that `setup` made."""
+        return
+
+
+class ClientError(RuntimeError):
+    """A client's local run failed; the cause is chained."""
+
+    def __init__(self, task: Task, reason: str) -> None:
+        super().__init__(
+            f"client {task.client_id} failed in its local run from version {task.pulled_version} "
+            f"(dispatched at virtual time {task.dispatched_at:g}, {task.num_steps} steps): {reason}"
+        )
+        self.task = task
+
+
+def loss_of(module: LightningModule, output: Any) -> Tensor:
+    """The loss in what ``training_step`` returned: a tensor, or a mapping with "loss".
+
+    Raises:
+        TypeError: It is neither.
+    """
+    loss = output.get("loss") if isinstance(output, dict) else output
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            f"training_step of {type(module).__name__} returned {type(output).__name__}; "
+            "return the loss as a tensor, or a dict with 'loss'"
+        )
+    if loss.numel() != 1:
+        raise TypeError(
+            f"training_step of {type(module).__name__} returned a loss of shape "
+            f"{tuple(loss.shape)}; return one number, for example loss.mean()"
+        )
+    return loss

@@ -1,0 +1,123 @@
+"""What a module logs while one of its steps runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Number
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+
+from fedlight.types import LoggedValue
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+
+class LogRecorder:
+    """Stands in for ``self.log`` of a module and adds up what is logged.
+
+    Numbers are averaged over examples. A torchmetrics object is kept and asked for its value at
+    the end (`collect`), then reset.
+
+    Args:
+        module: The module whose ``log`` and ``log_dict`` are replaced within `recording`.
+    """
+
+    def __init__(self, module: LightningModule) -> None:
+        self._module = module
+        self._metric_objects = [m for m in module.modules() if isinstance(m, Metric)]
+        self.batch_size = 1
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._weights: dict[str, float] = {}
+        self._metrics: dict[str, Metric | MetricCollection] = {}
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Stand in for ``LightningModule.log``.
+
+        Raises:
+            TypeError: The value is no number, tensor of one number, or metric.
+        """
+        if isinstance(value, Metric | MetricCollection):
+            self._metrics[name] = value
+            return
+        if isinstance(value, Number):
+            value = torch.tensor(float(value))  # type: ignore[arg-type]  # complex fails here
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise TypeError(
+                f"self.log({name!r}, …) takes a number, a tensor of one number or a metric, "
+                f"got {value!r}"
+            )
+        size = kwargs.get("batch_size") or self.batch_size
+        term = value.detach().reshape(()).float() * size
+        if name in self._sums:
+            self._sums[name] += term
+            self._weights[name] += size
+        else:
+            self._sums[name] = term
+            self._weights[name] = size
+
+    def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Stand in for ``LightningModule.log_dict``."""
+        if isinstance(dictionary, MetricCollection):
+            dictionary = dict(dictionary.items(keep_base=False, copy_state=False))
+        for name, value in dictionary.items():
+            self.log(name, value, **kwargs)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Replace the module's ``log`` and ``log_dict`` within."""
+        with replaced_log(self._module, self.log, self.log_dict):
+            yield
+
+    def collect(self, examples: float) -> dict[str, LoggedValue]:
+        """What was logged since the last call; every metric object of the module is reset.
+
+        Args:
+            examples: The weight of the values that metric objects give.
+        """
+        values = {
+            name: LoggedValue(float(total), self._weights[name])
+            for name, total in self._sums.items()
+        }
+        for name, metric in self._metrics.items():
+            computed = metric.compute()
+            named = computed if isinstance(computed, dict) else {name: computed}
+            for key, value in named.items():
+                values[key] = LoggedValue(float(value) * examples, examples)
+        for metric in self._metric_objects:
+            if metric.update_called:
+                metric.reset()
+        self._clear()
+        return values
+
+
+@contextmanager
+def replaced_log(
+    module: LightningModule, log: Callable[..., None], log_dict: Callable[..., None]
+) -> Iterator[None]:
+    """Put functions in place of a module's ``log`` and ``log_dict``."""
+    attributes = vars(module)
+    attributes["log"], attributes["log_dict"] = log, log_dict
+    try:
+        yield
+    finally:
+        attributes.pop("log", None)
+        attributes.pop("log_dict", None)
+
+
+def step_function(module: LightningModule, name: str) -> Callable[[Any, int], Any]:
+    """``module.<name>(batch, batch_idx)``, also where the step takes no ``batch_idx``."""
+    step = getattr(module, name)
+    parameters = inspect.signature(step).parameters
+    takes_index = "batch_idx" in parameters or len(parameters) > 1
+    if takes_index:
+        return step  # type: ignore[no-any-return]  # an attribute by name
+    return lambda batch, batch_idx: step(batch)

@@ -1,0 +1,92 @@
+"""The module's own optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+    from torch import Tensor
+
+
+class ModuleOptimizer(LocalOptimizer):
+    """Whatever the module's ``configure_optimizers`` returns, made afresh for each task.
+
+    A learning-rate scheduler starts with the task and steps after each local step: its clock is
+    the local step, whatever interval it names. For a rate that follows the rounds use a function
+    of the version instead (``LocalSGD(lr=lambda version: …)``). It works on one client at a time.
+
+    Raises:
+        ValueError: (at the start of ``fit``) the module gives no optimizer, several, or one that
+            needs a closure.
+    """
+
+    stackable = False
+
+    def begin(self, run: LocalRun, module: LightningModule) -> None:
+        """Ask the module for a fresh optimizer."""
+        optimizers, schedulers = _unpack(module, module.configure_optimizers())
+        if len(optimizers) != 1:
+            raise ValueError(
+                f"configure_optimizers of {type(module).__name__} gives {len(optimizers)} "
+                "optimizers; a local run needs exactly one: return one, or pass "
+                "local_optimizer=LocalSGD(lr=…)"
+            )
+        if isinstance(optimizers[0], torch.optim.LBFGS):
+            raise ValueError(
+                f"configure_optimizers of {type(module).__name__} gives LBFGS, which calls the "
+                "loss several times a step; use an optimizer that steps on one gradient"
+            )
+        trainable = [param for param in module.parameters() if param.requires_grad]
+        run.native = (optimizers[0], [_scheduler(module, each) for each in schedulers], trainable)
+
+    def step(self, run: LocalRun, grads: list[Tensor]) -> None:
+        """One step of the module's optimizer, then of its schedulers."""
+        optimizer, schedulers, params = run.native
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad[0]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        for scheduler in schedulers:
+            scheduler.step()
+
+    def __repr__(self) -> str:
+        return "ModuleOptimizer()"
+
+
+def _unpack(module: LightningModule, configured: Any) -> tuple[list[Any], list[Any]]:
+    if isinstance(configured, torch.optim.Optimizer):
+        return [configured], []
+    if isinstance(configured, dict) and "optimizer" in configured:
+        scheduler = configured.get("lr_scheduler")
+        return [configured["optimizer"]], [] if scheduler is None else [scheduler]
+    if (
+        isinstance(configured, list | tuple)
+        and len(configured) == 2
+        and all(isinstance(part, list | tuple) for part in configured)
+    ):
+        return list(configured[0]), list(configured[1])
+    if isinstance(configured, list | tuple):
+        parts = [_unpack(module, part) for part in configured]
+        return [o for part, _ in parts for o in part], [s for _, part in parts for s in part]
+    if configured is None:
+        return [], []
+    raise ValueError(
+        f"configure_optimizers of {type(module).__name__} gives {type(configured).__name__}; "
+        "return a torch.optim.Optimizer, or a dict with 'optimizer' and 'lr_scheduler'"
+    )
+
+
+def _scheduler(module: LightningModule, scheduler: Any) -> Any:
+    if isinstance(scheduler, dict):
+        scheduler = scheduler["scheduler"]
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ValueError(
+            f"configure_optimizers of {type(module).__name__} gives a ReduceLROnPlateau, which "
+            "waits for a metric that a local run does not have; use a scheduler that counts steps"
+        )
+    return scheduler

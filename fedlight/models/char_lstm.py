@@ -1,0 +1,54 @@
+"""The recurrent network for the next character of Shakespeare's plays."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedlight.checks import positive_int
+from fedlight.models.classifier import Classifier
+
+
+class CharLSTM(Classifier):
+    """Embedding, two LSTM layers, one dense layer on the last state (Anarchic FL, appendix E.1).
+
+    The task and the network are LEAF's (Caldas et al., 2018): of 80 characters the next one.
+
+    Args:
+        num_classes: Number of characters in the alphabet.
+        embedding_dim: Numbers that stand for a character.
+        hidden_size: Units of each LSTM layer.
+        num_layers: Number of LSTM layers.
+        lr: Learning rate of the module's own SGD.
+
+    Raises:
+        ValueError: A size or the learning rate is out of range.
+
+    Example:
+        >>> import torch
+        >>> CharLSTM()(torch.zeros(5, 80, dtype=torch.int64)).shape
+        torch.Size([5, 80])
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 80,
+        embedding_dim: int = 8,
+        hidden_size: int = 100,
+        num_layers: int = 2,
+        lr: float = 0.8,
+    ) -> None:
+        """Makes the layers, with torch's default initial weights."""
+        super().__init__(num_classes, lr)
+        self.save_hyperparameters()
+        positive_int("hidden_size", hidden_size)
+        self.embedding = nn.Embedding(num_classes, positive_int("embedding_dim", embedding_dim))
+        self.lstm = nn.LSTM(
+            embedding_dim, hidden_size, positive_int("num_layers", num_layers), batch_first=True
+        )
+        self.dense = nn.Linear(hidden_size, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores `[batch, num_classes]` of tokens `[batch, length]`."""
+        states, _ = self.lstm(self.embedding(x))  # [batch, length, hidden_size]
+        scores: Tensor = self.dense(states[:, -1])
+        return scores

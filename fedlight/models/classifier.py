@@ -1,0 +1,69 @@
+"""What the classifiers of this package share: loss, accuracy, and plain SGD."""
+
+from __future__ import annotations
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+from torch.nn import functional
+from torchmetrics.classification import MulticlassAccuracy
+
+from fedlight.checks import integer, positive
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Classifier(LightningModule):
+    """A network that scores classes: cross-entropy, accuracy, SGD.
+
+    `training_step` logs `train_loss` and `train_acc`, `validation_step` `val_loss` and `val_acc`,
+    `test_step` `test_loss` and `test_acc`. A subclass defines `forward`, from a batch of inputs to
+    scores `[batch, num_classes]`.
+
+    Args:
+        num_classes: Number of classes, at least 2.
+        lr: Learning rate of the SGD that `configure_optimizers` returns.
+
+    Raises:
+        ValueError: `num_classes` is below 2, or `lr` is not above 0.
+    """
+
+    def __init__(self, num_classes: int, lr: float) -> None:
+        """Sets up the metrics."""
+        super().__init__()
+        if integer("num_classes", num_classes) < 2:
+            raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+        self.lr = positive("lr", lr)
+        self.val_acc = MulticlassAccuracy(num_classes, average="micro")
+        self.test_acc = MulticlassAccuracy(num_classes, average="micro")
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Mean cross-entropy of a batch."""
+        x, y = batch
+        scores = self(x)
+        loss = functional.cross_entropy(scores, y)
+        # a tensor expression and no metric object: that would not run under torch.func.vmap
+        accuracy = (scores.argmax(-1) == y).to(loss.dtype).mean()
+        self.log("train_loss", loss, batch_size=len(y))
+        self.log("train_acc", accuracy, batch_size=len(y))
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Loss and accuracy on a batch of the validation data."""
+        x, y = batch
+        scores = self(x)
+        self.val_acc(scores, y)
+        self.log("val_loss", functional.cross_entropy(scores, y), batch_size=len(y))
+        self.log("val_acc", self.val_acc, batch_size=len(y))
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Loss and accuracy on a batch of the test data."""
+        x, y = batch
+        scores = self(x)
+        self.test_acc(scores, y)
+        self.log("test_loss", functional.cross_entropy(scores, y), batch_size=len(y))
+        self.log("test_acc", self.test_acc, batch_size=len(y))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Plain SGD."""
+        return torch.optim.SGD(self.parameters(), lr=self.lr)

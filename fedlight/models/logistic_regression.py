@@ -1,0 +1,37 @@
+"""Multinomial logistic regression."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedlight.checks import positive_int
+from fedlight.models.classifier import Classifier
+
+
+class LogisticRegression(Classifier):
+    """One dense layer: `scores = W x + b`, the model for MNIST of Anarchic FL (section 5).
+
+    Args:
+        in_features: Numbers in one example; its dimensions are flattened.
+        num_classes: Number of classes.
+        lr: Learning rate of the module's own SGD.
+
+    Raises:
+        ValueError: A size or the learning rate is out of range.
+
+    Example:
+        >>> import torch
+        >>> LogisticRegression(28 * 28, 10)(torch.zeros(5, 1, 28, 28)).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(self, in_features: int, num_classes: int, lr: float = 0.1) -> None:
+        """Makes the layer, with torch's default initial weights."""
+        super().__init__(num_classes, lr)
+        self.save_hyperparameters()
+        self.dense = nn.Linear(positive_int("in_features", in_features), num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores `[batch, num_classes]` of inputs `[batch, ...]`."""
+        scores: Tensor = self.dense(x.flatten(1))
+        return scores

@@ -1,0 +1,163 @@
+"""A module's state as one flat vector and back.
+
+``delta = after - before``, everywhere. Trainable parameters make up the vector of the federation;
+floating buffers (BatchNorm's running statistics) and integer buffers travel beside it, since they
+are averaged or counted, never optimised. Parameters with ``requires_grad=False`` and the buffers
+of torchmetrics objects are no part of the federation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection
+
+from fedlight.types import ServerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class FlatLayout:
+    """Where each named tensor lies in a flat vector.
+
+    Attributes:
+        names: Names in the module, in order.
+        shapes: Their shapes.
+        dtype: The one dtype of the vector.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], default: torch.dtype) -> FlatLayout:
+        """The layout of named tensors; mixed dtypes are stored in the widest of them."""
+        dtype = default
+        if tensors:
+            dtype = next(iter(tensors.values())).dtype
+            for tensor in tensors.values():
+                dtype = torch.promote_types(dtype, tensor.dtype)
+        shapes = tuple(tensor.shape for tensor in tensors.values())
+        return cls(tuple(tensors), shapes, dtype)
+
+    @property
+    def numel(self) -> int:
+        """Length of the vector."""
+        return sum(shape.numel() for shape in self.shapes)
+
+    def flatten(self, tensors: Sequence[Tensor], leading: int = 0) -> Tensor:
+        """One new vector ``[*lead, numel]`` from tensors ``[*lead, *shape]``.
+
+        Args:
+            tensors: In the layout's order.
+            leading: How many leading dimensions the tensors share.
+        """
+        if not tensors:
+            raise ValueError("there is nothing to flatten; make an empty vector instead")
+        lead = tensors[0].shape[:leading]
+        return torch.cat(
+            [tensor.reshape(*lead, -1).to(self.dtype) for tensor in tensors], dim=-1
+        )
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in the layout's order."""
+        lead = flat.shape[:-1]
+        pieces = flat.split([math.prod(shape) for shape in self.shapes], dim=-1)
+        return [
+            piece.view(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)
+        ]
+
+    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
+        """`views` by name."""
+        return dict(zip(self.names, self.views(flat), strict=True))
+
+
+class ModuleState:
+    """Reads and writes the state of one module as flat vectors.
+
+    Args:
+        module: The module. Its tensors keep their identity; only their values are written.
+
+    Raises:
+        ValueError: Nothing in it can be trained, or a parameter is complex.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        params = {
+            name: param for name, param in module.named_parameters() if param.requires_grad
+        }
+        if not params:
+            raise ValueError(
+                f"{type(module).__name__} has no parameter with requires_grad=True; "
+                "there is nothing that a federation could train"
+            )
+        for name, param in params.items():
+            if param.is_complex():
+                raise ValueError(
+                    f"parameter {name!r} of {type(module).__name__} is complex ({param.dtype}); "
+                    "write it as two real parameters"
+                )
+        buffers = dict(_own_buffers(module))
+        floating = {name: b for name, b in buffers.items() if b.is_floating_point()}
+        counting = {
+            name: b for name, b in buffers.items() if name not in floating and not b.is_complex()
+        }
+        self.module = module
+        self.params = list(params.values())
+        self.buffers = list(floating.values())
+        self.counters = list(counting.values())
+        default = self.params[0].dtype
+        self.param_layout = FlatLayout.of(params, default)
+        self.buffer_layout = FlatLayout.of(floating, default)
+        self.counter_layout = FlatLayout.of(counting, torch.int64)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.params[0].device
+
+    def read(self, version: int = 0) -> ServerState:
+        """A copy of the module's state as a version of the server's model."""
+        return ServerState(
+            version=version,
+            params=self._flat(self.param_layout, [param.detach() for param in self.params]),
+            buffers=self._flat(self.buffer_layout, self.buffers),
+            counters=self._flat(self.counter_layout, self.counters),
+        )
+
+    @torch.no_grad()
+    def write(self, state: ServerState) -> None:
+        """Copy a version of the server's model into the module."""
+        _copy(self.params, self.param_layout.views(state.params))
+        if self.buffers:
+            _copy(self.buffers, self.buffer_layout.views(state.buffers))
+        if self.counters:
+            _copy(self.counters, self.counter_layout.views(state.counters))
+
+    def _flat(self, layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
+        if not tensors:
+            return torch.empty(0, dtype=layout.dtype, device=self.device)
+        return layout.flatten(tensors)
+
+
+def _own_buffers(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    metrics = tuple(
+        f"{name}."
+        for name, child in module.named_modules()
+        if isinstance(child, Metric | MetricCollection)
+    )
+    for name, buffer in module.named_buffers():
+        if not name.startswith(metrics):
+            yield name, buffer
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    torch._foreach_copy_(list(targets), list(sources))

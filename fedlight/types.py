@@ -1,0 +1,207 @@
+"""The frozen records that the parts of fedlight hand to one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """Who takes part: all that arrival processes and aggregators may know before a run.
+
+    Attributes:
+        num_clients: M, the number of clients.
+        num_examples: n_i, examples per client, shape ``[M]``.
+        batch_size: Examples per local step; client i uses ``min(batch_size, n_i)``.
+        seed: The run's seed.
+        expected_durations: T_i, virtual time of one task of client i, shape ``[M]``, or None
+            where the arrival process does not know it.
+    """
+
+    num_clients: int
+    num_examples: NDArray[np.int64]
+    batch_size: int
+    seed: int = 0
+    expected_durations: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One local run of one client.
+
+    Attributes:
+        client_id: Who works.
+        pulled_version: Version of the server model that the run starts from.
+        dispatched_at: Virtual time of the pull.
+        arrives_at: Virtual time at which the server receives the result.
+        num_steps: K, local steps.
+        serial: Number of the dispatch, counted over the whole run; the last tie-break.
+        visit: How many tasks this client was given before.
+        lost: True when the result never reaches the server.
+    """
+
+    client_id: int
+    pulled_version: int
+    dispatched_at: float
+    arrives_at: float
+    num_steps: int
+    serial: int
+    visit: int
+    lost: bool = False
+
+
+class LoggedValue(NamedTuple):
+    """A logged value summed over examples; the mean is ``total / weight``."""
+
+    total: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class LocalResult:
+    """What a local run leaves behind.
+
+    Attributes:
+        delta: Parameters after minus parameters before, flat, shape ``[P]``.
+        buffers: Floating buffers after the run, flat, shape ``[Q]``.
+        counters: Integer buffers after the run, flat, shape ``[R]``.
+        metrics: Values that ``training_step`` logged, summed over the examples seen.
+        client_state: The client's new state (SCAFFOLD's control variate), shape ``[P]``, or None.
+    """
+
+    delta: Tensor
+    buffers: Tensor
+    counters: Tensor
+    metrics: Mapping[str, LoggedValue] = field(default_factory=dict)
+    client_state: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientUpdate:
+    """The result of a task as the server holds it; computed when it is first looked at.
+
+    Attributes:
+        task: The task that it answers.
+        num_examples: n_i, examples of the client.
+        result: The local result, or a function that computes it when called.
+        replaced_state: The stored client state that this update's arrival replaced: a tensor, a
+            function giving it, or None for zeros.
+    """
+
+    task: Task
+    num_examples: int
+    result: LocalResult | Callable[[], LocalResult]
+    replaced_state: Callable[[], Tensor | None] | None = None
+
+    @property
+    def client_id(self) -> int:
+        """Who made it."""
+        return self.task.client_id
+
+    @property
+    def pulled_version(self) -> int:
+        """The version that the client started from."""
+        return self.task.pulled_version
+
+    @property
+    def num_steps(self) -> int:
+        """K, the local steps made."""
+        return self.task.num_steps
+
+    @property
+    def local(self) -> LocalResult:
+        """The local result; computes it (with all else in flight) where that is still due."""
+        return self.result() if callable(self.result) else self.result
+
+    @property
+    def delta(self) -> Tensor:
+        """Parameters after minus parameters before, shape ``[P]``."""
+        return self.local.delta
+
+    def staleness(self, version: int) -> int:
+        """Age of the update for a server at `version`: version - pulled version."""
+        return version - self.task.pulled_version
+
+
+class UsedUpdate(NamedTuple):
+    """An update that a server step used, with the weight that the aggregator gave to it."""
+
+    update: ClientUpdate
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerState:
+    """One version of the server's model.
+
+    Attributes:
+        version: Server updates so far.
+        params: Trainable parameters, flat, shape ``[P]``.
+        buffers: Floating buffers, flat, shape ``[Q]``.
+        counters: Integer buffers, flat, shape ``[R]``.
+        shared: State pulled together with the model (SCAFFOLD's c), shape ``[P]``, or None.
+        used: The updates that made this version.
+    """
+
+    version: int
+    params: Tensor
+    buffers: Tensor
+    counters: Tensor
+    shared: Tensor | None = None
+    used: tuple[UsedUpdate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRecord:
+    """One client update in the history of a run.
+
+    Attributes:
+        client_id: Who made it.
+        serial: Number of its task.
+        pulled_version: Version that it started from.
+        staleness: Version of the server just before it was used, minus `pulled_version`.
+        num_steps: Local steps.
+        num_examples: Examples of the client.
+        weight: Weight that the aggregator gave to it (0.0 where it was dropped).
+        dispatched_at: Virtual time of its pull.
+        arrived_at: Virtual time of its arrival.
+        norm: Euclidean norm of its delta (nan where it was dropped before it was computed).
+    """
+
+    client_id: int
+    serial: int
+    pulled_version: int
+    staleness: int
+    num_steps: int
+    num_examples: int
+    weight: float
+    dispatched_at: float
+    arrived_at: float
+    norm: float
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """One server update (round) in the history of a run.
+
+    Attributes:
+        version: The version that it made.
+        now: Virtual time at which it was made.
+        metrics: Training metrics averaged over examples, figures of the round under ``fed/``,
+            and, where the round was validated, the validation metrics.
+        updates: The updates that made it, in the order in which they arrived.
+        dropped: Updates that were dropped since the round before.
+    """
+
+    version: int
+    now: float
+    metrics: dict[str, float]
+    updates: list[UpdateRecord]
+    dropped: list[UpdateRecord] = field(default_factory=list)

@@ -1,0 +1,41 @@
+"""What all tests share; the first two hold for the examples in docstrings as well."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Read by torch when it is first imported, here and in subprocesses; the models are too small for
+# threads to help. (Calling `torch.set_num_threads` would import torch for tests that need none.)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile(
+    "fedlight", deadline=None, derandomize=True, database=None, max_examples=50
+)
+settings.load_profile("fedlight")
+
+
+class _EmptyFolder:
+    """Fixtures in a plugin reach further than this folder: to the docstrings of the packages."""
+
+    @pytest.fixture(autouse=True)
+    def empty_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each test works in a folder of its own, so that none litters the repository."""
+        monkeypatch.chdir(tmp_path)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_EmptyFolder(), "fedlight-empty-folder")
+
+
+@pytest.fixture(scope="session")
+def fedlight_data() -> Path:
+    """The folder with the data sets that are too large to be bundled, or a skip."""
+    folder = os.environ.get("FEDLIGHT_DATA")
+    if not folder:
+        pytest.skip("FEDLIGHT_DATA is unset: it should name a folder with mnist/ and shakespeare/")
+    path = Path(folder)
+    if not path.is_dir():
+        pytest.fail(f"FEDLIGHT_DATA={folder!r} is not a folder")
+    return path

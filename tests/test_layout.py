@@ -1,0 +1,188 @@
+"""Imports go one way, and what needs no torch does not load it."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Each part may import, directly or through others, only the parts of the lines above its own.
+ORDER = [
+    {"types"},
+    {"parameters"},
+    {"events"},
+    {"arrivals", "local_optimizers", "aggregators"},
+    {"executors"},
+    {"trainer"},
+]
+RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Dotted name to file, for all modules below a folder at the top of the repository."""
+    named = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    assert named, f"{package} holds no module"
+    return named
+
+
+def statements(tree: ast.AST, typing_too: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    """All imports, those inside of functions too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.body if typing_too else []:
+                yield from statements(ast.Module([child], []), typing_too)
+            for child in node.orelse:
+                yield from statements(ast.Module([child], []), typing_too)
+        else:
+            yield from statements(node, typing_too)
+
+
+def imported(name: str, path: Path, source: str, typing_too: bool = True) -> set[str]:
+    """Dotted names that the module `name` imports; of `from a import b`, `a.b`."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    names = set()
+    for node in statements(ast.parse(source), typing_too):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        else:
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join(above + ([node.module] if node.module else []))
+            names |= {f"{base}.{alias.name}" for alias in node.names}
+    return names
+
+
+def part_of(name: str, known: set[str]) -> str | None:
+    """The part of fedlight that an imported name lies in; "fedlight" for what it re-exports."""
+    top, _, rest = name.partition(".")
+    if top != "fedlight" or rest == "__version__":
+        return None
+    first = rest.partition(".")[0]
+    return first if first in known else "fedlight"
+
+
+def parts_graph() -> dict[str, set[str]]:
+    """Which part of fedlight imports which; callbacks may name others for typing."""
+    named = modules(ROOT / "fedlight")
+    known = {name.split(".")[1] for name in named if "." in name}
+    graph: dict[str, set[str]] = {part: set() for part in known}
+    for name, path in named.items():
+        if name == "fedlight":
+            continue  # the package itself re-exports all of them
+        own = name.split(".")[1]
+        names = imported(name, path, path.read_text(), typing_too=own != "callbacks")
+        graph[own] |= {part for n in names if (part := part_of(n, known))} - {own}
+    return graph
+
+
+def chains(graph: dict[str, set[str]], start: str) -> dict[str, list[str]]:
+    """All that a part imports in the end, each with a shortest way to it."""
+    ways = {start: [start]}
+    queue = [start]
+    for part in queue:
+        for following in sorted(graph.get(part, set()) - ways.keys()):
+            ways[following] = [*ways[part], following]
+            queue.append(following)
+    return ways
+
+
+def test_all_parts_are_there() -> None:
+    graph = parts_graph()
+    expected = RANK.keys() | {"data", "callbacks", "models"}
+    assert expected <= graph.keys()
+    for package in ("fedlight", "data_partitioners"):
+        assert (ROOT / package / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("part", list(RANK))
+def test_imports_go_one_way(part: str) -> None:
+    graph = parts_graph()
+    assert part in graph
+    wrong = [
+        " <- ".join(reversed(way))
+        for end, way in chains(graph, part).items()
+        if end != part and (end in ("fedlight", "callbacks") or RANK.get(end, -1) >= RANK[part])
+    ]
+    # The trainer alone may bring callbacks of its own, such as the progress bar.
+    assert [way for way in wrong if part != "trainer" or not way.startswith("callbacks")] == []
+
+
+@pytest.mark.parametrize("part", ["callbacks", "data", "models"])
+def test_only_users_see_the_trainer(part: str) -> None:
+    graph = parts_graph()
+    assert part in graph
+    assert not {"trainer", "fedlight"} & chains(graph, part).keys()
+
+
+def test_partitioners_stand_alone() -> None:
+    for name, path in modules(ROOT / "data_partitioners").items():
+        tops = {n.split(".")[0] for n in imported(name, path, path.read_text())}
+        assert not tops & {"torch", "lightning", "fedlight", "recipes"}, path
+
+
+def test_nothing_imports_recipes() -> None:
+    for folder in ("fedlight", "data_partitioners", "tests"):
+        for name, path in modules(ROOT / folder).items():
+            tops = {n.split(".")[0] for n in imported(name, path, path.read_text())}
+            assert "recipes" not in tops, path
+
+
+@pytest.mark.parametrize("module", ["fedlight.arrivals", "data_partitioners"])
+def test_torch_is_not_loaded(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr or f"{module} loads torch"
+
+
+SOURCE = """
+import os
+import fedlight.events
+from typing import TYPE_CHECKING
+from fedlight import FedTrainer
+from .rounds import UniformArrivals
+from .. import parameters
+if TYPE_CHECKING:
+    from ..trainer import FedTrainer
+else:
+    import fedlight.models
+
+def f():
+    from fedlight.executors.pool import Pool
+"""
+
+
+def test_imports_are_found() -> None:
+    """The reader above sees each way of writing an import."""
+    seen = imported("fedlight.arrivals.base", Path("base.py"), SOURCE, typing_too=False)
+    assert seen == {
+        "os",
+        "fedlight.events",
+        "typing.TYPE_CHECKING",
+        "fedlight.FedTrainer",
+        "fedlight.arrivals.rounds.UniformArrivals",
+        "fedlight.parameters",
+        "fedlight.models",
+        "fedlight.executors.pool.Pool",
+    }
+    with_typing = imported("fedlight.arrivals.base", Path("base.py"), SOURCE)
+    assert with_typing - seen == {"fedlight.trainer.FedTrainer"}
+    known = {"events", "parameters"}
+    assert part_of("fedlight.events.EventQueue", known) == "events"
+    assert part_of("fedlight.FedTrainer", known) == "fedlight"
+    assert part_of("torch.nn", known) is None
+    assert part_of("fedlight.__version__", known) is None
+
+
+def test_chains_go_through_helpers() -> None:
+    graph = {"events": {"helper"}, "helper": {"trainer"}, "trainer": {"events"}}
+    assert chains(graph, "events")["trainer"] == ["events", "helper", "trainer"]
