@@ -1,0 +1,58 @@
+"""Three aggregators on one recorded, asynchronous schedule; a minute on two CPU cores.
+
+A hundred clients hold two of MNIST's ten classes each. In every round twenty of them arrive, each
+with a model up to four rounds old and after one to ten local steps. The schedule is drawn once and
+replayed, so the aggregators differ in nothing but themselves.
+"""
+
+from copy import deepcopy
+from pathlib import Path
+from statistics import fmean
+
+from lightning import seed_everything
+from lightning.pytorch.loggers import TensorBoardLogger
+from rich.console import Console
+from rich.table import Table
+
+from data_partitioners import PathologicalPartitioner
+from fedlight import FedTrainer, FederatedDataModule
+from fedlight.aggregators import AFACD, AFACS, FedAvg
+from fedlight.arrivals import ReplayArrivals, UniformArrivals, UniformSteps
+from fedlight.local_optimizers import LocalSGD
+from fedlight.models import LogisticRegression
+
+LOGS = Path("logs")
+
+
+def main() -> None:
+    seed_everything(0, verbose=False)
+    data = FederatedDataModule(
+        "mnist-mini",
+        PathologicalPartitioner(num_partitions=100, num_classes_per_partition=2),
+        batch_size=64,
+    )
+    arrivals = UniformArrivals(per_round=20, max_staleness=4, local_steps=UniformSteps(1, 10))
+    schedule = arrivals.simulate(num_clients=100, max_rounds=60)
+    start = LogisticRegression(28 * 28, 10)
+
+    table = Table("aggregator", "best accuracy", "mean of the last ten", "fingerprint")
+    for aggregator in (AFACD(), AFACS(), FedAvg()):
+        name = type(aggregator).__name__
+        trainer = FedTrainer(
+            arrivals=ReplayArrivals(schedule),
+            local_optimizer=LocalSGD(lr=0.1),
+            aggregator=aggregator,
+            logger=TensorBoardLogger(LOGS, name="quickstart", version=name),
+        )
+        trainer.fit(deepcopy(start), data)
+        accuracy = [record.metrics["val_acc"] for record in trainer.history]
+        best, last = f"{max(accuracy):.4f}", f"{fmean(accuracy[-10:]):.4f}"
+        table.add_row(name, best, last, trainer.fingerprint())
+
+    console = Console()
+    console.print(table)
+    console.print(f"Curves: tensorboard --logdir {LOGS}")
+
+
+if __name__ == "__main__":
+    main()
