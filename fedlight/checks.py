@@ -109,7 +109,7 @@ def rate(name: str, value: object) -> Schedule:
         ValueError: The number is not above 0.
     """
     if callable(value):
-        return value  # type: ignore[no-any-return]  # what it returns is checked at each call
+        return value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(
             f"{name} must be a number or a function of the version, "

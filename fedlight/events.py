@@ -83,9 +83,7 @@ class EventQueue(Generic[E]):
             ValueError: The time lies in the past.
         """
         if ticks < self._ticks:
-            raise ValueError(
-                f"an event at {to_time(ticks)!r} lies before now ({self.now!r}); time never goes back"
-            )
+            raise ValueError(f"an event at {to_time(ticks)!r} is in the past: now is {self.now!r}")
         heapq.heappush(self._heap, (ticks, kind, client, self._pushed, event))
         self._pushed += 1
 

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, ServerState
 
 
-def update_record(
-    update: ClientUpdate, version: int, weight: float, norm: float
-) -> UpdateRecord:
+def update_record(update: ClientUpdate, version: int, weight: float, norm: float) -> UpdateRecord:
     """The record of an update that a server at `version` used or dropped."""
     task = update.task
     return UpdateRecord(

@@ -63,17 +63,13 @@ class FlatLayout:
         if not tensors:
             raise ValueError("there is nothing to flatten; make an empty vector instead")
         lead = tensors[0].shape[:leading]
-        return torch.cat(
-            [tensor.reshape(*lead, -1).to(self.dtype) for tensor in tensors], dim=-1
-        )
+        return torch.cat([tensor.reshape(*lead, -1).to(self.dtype) for tensor in tensors], dim=-1)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in the layout's order."""
         lead = flat.shape[:-1]
-        pieces = flat.split([math.prod(shape) for shape in self.shapes], dim=-1)
-        return [
-            piece.view(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)
-        ]
+        pieces = torch.split(flat, [math.prod(shape) for shape in self.shapes], dim=-1)
+        return [piece.view(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
         """`views` by name."""
@@ -91,9 +87,7 @@ class ModuleState:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        params = {
-            name: param for name, param in module.named_parameters() if param.requires_grad
-        }
+        params = {name: param for name, param in module.named_parameters() if param.requires_grad}
         if not params:
             raise ValueError(
                 f"{type(module).__name__} has no parameter with requires_grad=True; "

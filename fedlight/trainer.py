@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import Fabric, LightningModule
-from lightning.fabric.loggers import Logger
-from lightning.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.fabric.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight.aggregators import Aggregator
+from fedlight.arguments import (
+    as_callbacks,
+    as_loggers,
+    check_data,
+    check_module,
+    instance_of,
+    limit_batches,
+)
 from fedlight.arrivals import ArrivalProcess
 from fedlight.arrivals.schedule import Limits, Schedule
-from fedlight.callbacks import Callback, ProgressBar
+from fedlight.callbacks import Callback
 from fedlight.checks import integer, non_negative_int, one_of, positive_int
 from fedlight.data import FederatedDataModule
 from fedlight.evaluation import evaluate
@@ -100,14 +107,15 @@ class FedTrainer:
         default_root_dir: str | Path | None = None,
         fast_dev_run: bool | int = False,
     ) -> None:
-        self.arrivals = _checked("arrivals", arrivals, ArrivalProcess, "UniformArrivals(per_round=5)")
-        self.aggregator = _checked("aggregator", aggregator, Aggregator, "AFACD()")
-        self.local_optimizer = _checked(
-            "local_optimizer",
-            ModuleOptimizer() if local_optimizer is None else local_optimizer,
-            LocalOptimizer,
-            "LocalSGD(lr=0.1)",
+        self.arrivals = instance_of(
+            ArrivalProcess, "arrivals", arrivals, "UniformArrivals(per_round=5)"
         )
+        self.aggregator = instance_of(Aggregator, "aggregator", aggregator, "AFACD()")
+        self.local_optimizer: LocalOptimizer = ModuleOptimizer()
+        if local_optimizer is not None:
+            self.local_optimizer = instance_of(
+                LocalOptimizer, "local_optimizer", local_optimizer, "LocalSGD(lr=0.1)"
+            )
         self.executor = check_executor(executor)
         trial = non_negative_int("fast_dev_run", int(fast_dev_run))
         self._limits = Limits(trial or max_rounds, max_time, max_updates)
@@ -123,7 +131,7 @@ class FedTrainer:
             if check_val_every_n_rounds is None
             else positive_int("check_val_every_n_rounds", check_val_every_n_rounds)
         )
-        self.limit_val_batches = trial or _limit_batches(limit_val_batches)
+        self.limit_val_batches = trial or limit_batches(limit_val_batches)
         self.on_client_failure = one_of("on_client_failure", on_client_failure, ("raise",))
         if positive_int("devices", devices) != 1:
             raise ValueError(
@@ -135,13 +143,14 @@ class FedTrainer:
             accelerator=accelerator,
             devices=1,
             precision=precision,
-            loggers=[] if trial else _loggers(logger, self.default_root_dir),
-            callbacks=_callbacks(callbacks, enable_progress_bar),
+            loggers=[] if trial else as_loggers(logger, self.default_root_dir),
+            callbacks=as_callbacks(callbacks, enable_progress_bar),
         )
         self.history: list[RoundRecord] = []
         self.callback_metrics: dict[str, Tensor] = {}
         self.should_stop = False
         self.num_updates = 0
+        self._dropped: list[UpdateRecord] = []
         self._state: ServerState | None = None
         self._schedule: Schedule | None = None
         self._module: LightningModule | None = None
@@ -329,8 +338,8 @@ class FedTrainer:
     # ------------------------------------------------------------------ before and after
 
     def _begin(self, module: LightningModule, datamodule: FederatedDataModule) -> None:
-        _check_module(module)
-        self._module, self._data = module, _check_data(datamodule)
+        check_module(module)
+        self._module, self._data = module, check_data(datamodule)
         datamodule.prepare_data()
         datamodule.setup("fit")
         self._place(module)
@@ -347,7 +356,7 @@ class FedTrainer:
         self._versions = {0: self._state}
         self._pending: dict[int, PendingResult] = {}
         self._client_states: dict[int, PendingResult] = {}
-        self._dropped: list[UpdateRecord] = []
+        self._dropped = []
         self._schedule = Schedule(
             self.arrivals,
             self._federation,
@@ -455,7 +464,7 @@ class FedTrainer:
         if module is not None:
             self._module = module
         if datamodule is not None:
-            self._data = _check_data(datamodule)
+            self._data = check_data(datamodule)
         module = self.module
         if self._data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
@@ -513,74 +522,3 @@ class FedTrainer:
 
     def _call(self, hook: str, *args: Any) -> None:
         self.fabric.call(hook, self, self._module, *args)
-
-
-def _checked(name: str, value: Any, kind: type[Any], example: str) -> Any:
-    if isinstance(value, type):
-        raise TypeError(f"{name} must be an object, got the class {value.__name__}; call it")
-    if not isinstance(value, kind):
-        raise TypeError(
-            f"{name} must be of type {kind.__name__}, got {value!r} ({type(value).__name__}); "
-            f"for example {example}"
-        )
-    return value
-
-
-def _check_module(module: object) -> None:
-    if not isinstance(module, LightningModule):
-        raise TypeError(
-            f"module must be a LightningModule, got {type(module).__name__}; "
-            "pass an object of your subclass of lightning.LightningModule"
-        )
-    name = type(module).__name__
-    if not is_overridden("training_step", module, LightningModule):
-        raise ValueError(
-            f"{name} has no training_step; define training_step(self, batch, batch_idx) that "
-            "returns the loss"
-        )
-    if not module.automatic_optimization:
-        raise ValueError(
-            f"{name} uses manual optimization (automatic_optimization=False), which a local run "
-            "cannot take over: return the loss from training_step and pass a local optimizer, "
-            "for example local_optimizer=LocalSGD(lr=0.1)"
-        )
-
-
-def _check_data(datamodule: object) -> FederatedDataModule:
-    if not isinstance(datamodule, FederatedDataModule):
-        raise TypeError(
-            f"datamodule must be a FederatedDataModule, got {type(datamodule).__name__}; wrap your "
-            "data: FederatedDataModule(dataset, partitioner) or "
-            "FederatedDataModule.from_client_datasets([...])"
-        )
-    return datamodule
-
-
-def _limit_batches(value: int | float | None) -> int | float | None:
-    if value is None or (isinstance(value, float) and 0 < value <= 1):
-        return value
-    if isinstance(value, float):
-        raise ValueError(
-            f"limit_val_batches must be a share in (0, 1] or a number of batches, got {value!r}"
-        )
-    return positive_int("limit_val_batches", value)
-
-
-def _loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Logger]:
-    if logger is True:
-        return [TensorBoardLogger(save_dir=root, name="fedlight_logs")]
-    if logger is False or logger is None:
-        return []
-    loggers = [logger] if isinstance(logger, Logger) else list(logger)
-    for each in loggers:
-        _checked("logger", each, Logger, 'TensorBoardLogger("logs")')
-    return loggers
-
-
-def _callbacks(callbacks: Callback | Iterable[Callback] | None, bar: bool) -> list[Callback]:
-    given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])
-    for each in given:
-        _checked("callbacks", each, Callback, "ProgressBar()")
-    if bar and not any(isinstance(each, ProgressBar) for each in given):
-        given.append(ProgressBar())
-    return given

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data_partitioners import PathologicalPartitioner
-from fedlight import FedTrainer, FederatedDataModule
+from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import AFACD, AFACS, FedAvg
 from fedlight.arrivals import ReplayArrivals, UniformArrivals, UniformSteps
 from fedlight.local_optimizers import LocalSGD

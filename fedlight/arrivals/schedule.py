@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
+from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound
 from fedlight.checks import non_negative_int, positive, positive_int
 from fedlight.events import EventQueue, Kind, to_ticks
 from fedlight.types import Federation, Task

@@ -23,9 +23,7 @@ class Callback:
     def on_dispatch(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
         """Called when a client pulls the model and starts to work."""
 
-    def on_update(
-        self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate
-    ) -> None:
+    def on_update(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
         """Called when an update arrives; looking at its delta computes it early."""
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:

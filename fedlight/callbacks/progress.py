@@ -40,8 +40,8 @@ class ProgressBar(Callback):
             console=self._console or Console(stderr=True),
             refresh_per_second=self._refresh_rate,
         )
-        total, done = _goal(trainer)
-        self._task = self._progress.add_task("", total=total, completed=done, version=0, figures="")
+        total, _ = _goal(trainer)
+        self._task = self._progress.add_task("", total=total, version=trainer.version, figures="")
         self._started, self._before = time.perf_counter(), trainer.num_updates
         self._progress.start()
 

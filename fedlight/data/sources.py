@@ -55,7 +55,9 @@ def load_splits(
     `~/.cache/huggingface/datasets`); nothing is written into the folder.
 
     Raises:
-        ConnectionError: The hub was needed and cannot be reached.
+        ConnectionError: The hub was needed and cannot be reached (its client tries for about 25 s;
+            with `HF_HUB_OFFLINE=1` in the environment it does not try).
+        FileNotFoundError: The hub has no such data set, or the folder no data files.
     """
     if isinstance(source, datasets.DatasetDict):
         return source
@@ -65,7 +67,10 @@ def load_splits(
         return _bundled()
     try:
         return datasets.load_dataset(os.fspath(source), name=name, revision=revision)
-    except ConnectionError as error:
+    except (ConnectionError, FileNotFoundError) as error:
+        # behind a proxy that refuses, the library finds no file where it could not look for it
+        if not isinstance(error, ConnectionError) and "LocalEntryNotFoundError" not in str(error):
+            raise
         raise ConnectionError(
             f"the hub cannot be reached to load {os.fspath(source)!r} ({error}); without a "
             "network give a local folder with the same files, or a data set at hand: "

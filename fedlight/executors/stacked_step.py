@@ -247,5 +247,3 @@ class _TrainingStep(nn.Module):
 
 def _of(client: int, value: Any) -> Any:
     return value[client].detach() if isinstance(value, Tensor) else value
-
-

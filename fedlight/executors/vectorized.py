@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedlight.checks import positive_int
-from fedlight.executors.base import ClientError, Executor, Job, Workplace, loss_of
+from fedlight.executors.base import ClientError, Executor, Job, Workplace
 from fedlight.executors.rng import isolated_rng, seed_all
 from fedlight.executors.stacked_step import StackedRecorder, StackedStep
 from fedlight.local_optimizers import LocalRun

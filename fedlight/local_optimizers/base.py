@@ -63,7 +63,7 @@ class LocalRun:
         )
 
     def descend(self, direction: Sequence[Tensor]) -> None:
-        """y <- y - lr * direction, in place."""
+        """Y <- y - lr * direction, in place."""
         if isinstance(self.lr, float):
             torch._foreach_add_(self.params, list(direction), alpha=-self.lr)
         else:
@@ -110,7 +110,7 @@ def per_client(value: Tensor, like: Tensor) -> Tensor:
 
 
 def clip_by_norm(grads: list[Tensor], max_norm: float) -> None:
-    """Scale each client's gradient, in place, to a norm of at most `max_norm` over all parameters."""
+    """Scale each client's gradient, over all parameters, to a norm of at most `max_norm`."""
     squares = torch.stack([grad.flatten(1).square().sum(dim=1) for grad in grads])
     norms = squares.sum(dim=0).sqrt()
     scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)

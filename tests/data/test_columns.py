@@ -59,6 +59,8 @@ def test_stored_doubles_keep_their_digits_until_the_type_is_known():
     column = Column(torch.tensor([0.1], dtype=torch.float64), torch.float32)
     assert column.take(torch.tensor([0])).dtype == torch.float32
     assert column.to("cpu", torch.float64).take(torch.tensor([0])).item() == 0.1
+    assert column.to("cpu", torch.float32).values.dtype == torch.float32  # cast once, not per batch
+    assert column.to("cpu", None).values.dtype == torch.float32
 
 
 def test_grey_images():

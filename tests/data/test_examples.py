@@ -92,7 +92,7 @@ class Words(Dataset):
         return len(self.numbers)
 
     def __getitem__(self, i):
-        return {"x": torch.tensor([self.numbers[i]], dtype=torch.float64), "name": str(i)}
+        return {"x": torch.tensor([self.numbers[i]], dtype=torch.float64), "y": i, "name": str(i)}
 
 
 def test_a_list_collates_examples_of_any_kind():
@@ -106,7 +106,8 @@ def test_a_list_collates_examples_of_any_kind():
 
 def test_a_list_moves_its_batches():
     moved = ExampleList([Words(1.0)]).to("cpu", torch.float32)
-    assert moved.gather(torch.tensor([0]))["x"].dtype == torch.float32
+    batch = moved.gather(torch.tensor([0]))
+    assert (batch["x"].dtype, batch["y"].dtype) == (torch.float32, torch.int64)
     assert not moved.stackable
     on_meta = ExampleList([Words(1.0)]).to("meta")
     batch = on_meta.gather(torch.tensor([0]))

@@ -122,6 +122,12 @@ def test_several_inputs_and_a_target_of_floats():
     assert [part.dtype for part in doubles] == [torch.float64, torch.int64, torch.float64]
 
 
+def test_numbers_are_normalised_as_they_are():
+    table = datasets.Dataset.from_dict({"x": [[3.0, 9.0], [5.0, 1.0]], "y": [0, 1]})
+    data = loaded(table, normalize=((1.0, 5.0), (2.0, 4.0)))
+    assert data.train_data.gather(rows(0, 1))[0].tolist() == [[1.0, 1.0], [2.0, -1.0]]
+
+
 def test_no_target():
     (x,) = loaded(datasets.Dataset.from_dict({"v": [1, 2]}), columns=("v", None)).train_data[1]
     assert x.item() == 2
@@ -369,9 +375,16 @@ def test_unknown_characters_are_refused_with_the_split():
 # --- hub and folders ---
 
 
-def test_without_the_hub_the_ways_out_are_named(monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"),
+        FileNotFoundError("Couldn't find 'ylecun/mnist' on the Hub: LocalEntryNotFoundError"),
+    ],
+)
+def test_without_the_hub_the_ways_out_are_named(monkeypatch, error):
     def load_dataset(*args, **kwargs):
-        raise ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)")
+        raise error
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     data = FederatedDataModule("ylecun/mnist", Halves())
@@ -382,6 +395,16 @@ def test_without_the_hub_the_ways_out_are_named(monkeypatch):
     for way in ("a local folder with the same files", '"mnist-mini"', "a datasets.Dataset object"):
         assert way in message
     assert "\n" not in message
+
+
+def test_a_data_set_that_the_hub_has_not_is_said_as_it_is(monkeypatch):
+    def load_dataset(*args, **kwargs):
+        raise datasets.exceptions.DatasetNotFoundError("Dataset 'ylecun/minst' doesn't exist")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = FederatedDataModule("ylecun/minst", Halves())
+    with pytest.raises(FileNotFoundError, match="doesn't exist"):
+        data.setup()
 
 
 def test_what_is_asked_of_the_hub(monkeypatch):

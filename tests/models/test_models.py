@@ -68,6 +68,11 @@ def test_cnn_takes_images_of_its_size(side):
     assert model(images(3, channels=2, side=side)).shape == (3, 7)
 
 
+def test_cnn_takes_the_largest_of_four_pixels():
+    kinds = [type(layer).__name__ for layer in CNN().convolutions]
+    assert kinds == ["Conv2d", "ReLU", "MaxPool2d"] * 2
+
+
 def test_the_char_lstm_reads_from_left_to_right():
     model = CharLSTM()
     x = torch.arange(80).reshape(1, 80)

@@ -1,0 +1,120 @@
+"""Checks of what a user hands to `FedTrainer`, and what stands in where nothing was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lightning import LightningModule
+from lightning.fabric.loggers.logger import Logger
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from fedlight.callbacks import Callback, ProgressBar
+from fedlight.checks import positive_int
+from fedlight.data import FederatedDataModule
+
+
+def instance_of(kind: type[Any], name: str, value: object, example: str) -> Any:
+    """`value` where it is an object of `kind`.
+
+    Raises:
+        TypeError: It is a class, or an object of another kind.
+    """
+    if isinstance(value, type):
+        raise TypeError(f"{name} must be an object, got the class {value.__name__}; call it")
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"{name} must be of type {kind.__name__}, got {value!r} ({type(value).__name__}); "
+            f"for example {example}"
+        )
+    return value
+
+
+def check_module(module: object) -> LightningModule:
+    """`module` where it can be trained in a federation.
+
+    Raises:
+        TypeError: It is no LightningModule.
+        ValueError: It has no ``training_step``, or optimizes by hand.
+    """
+    if not isinstance(module, LightningModule):
+        raise TypeError(
+            f"module must be a LightningModule, got {type(module).__name__}; "
+            "pass an object of your subclass of lightning.LightningModule"
+        )
+    name = type(module).__name__
+    if not is_overridden("training_step", module, LightningModule):
+        raise ValueError(
+            f"{name} has no training_step; define training_step(self, batch, batch_idx) that "
+            "returns the loss"
+        )
+    if not module.automatic_optimization:
+        raise ValueError(
+            f"{name} uses manual optimization (automatic_optimization=False), which a local run "
+            "cannot take over: return the loss from training_step and pass a local optimizer, "
+            "for example local_optimizer=LocalSGD(lr=0.1)"
+        )
+    return module
+
+
+def check_data(datamodule: object) -> FederatedDataModule:
+    """`datamodule` where it is one.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(datamodule, FederatedDataModule):
+        raise TypeError(
+            f"datamodule must be a FederatedDataModule, got {type(datamodule).__name__}; wrap your "
+            "data: FederatedDataModule(dataset, partitioner) or "
+            "FederatedDataModule.from_client_datasets([...])"
+        )
+    return datamodule
+
+
+def limit_batches(value: int | float | None) -> int | float | None:
+    """A number of batches, a share of them, or None.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is outside its range.
+    """
+    if value is None or (isinstance(value, float) and 0 < value <= 1):
+        return value
+    if isinstance(value, float):
+        raise ValueError(
+            f"limit_val_batches must be a share in (0, 1] or a number of batches, got {value!r}"
+        )
+    return positive_int("limit_val_batches", value)
+
+
+def as_loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Logger]:
+    """The loggers meant: TensorBoard under `root` for True.
+
+    Raises:
+        TypeError: One of them is no logger.
+    """
+    if logger is True:
+        return [TensorBoardLogger(save_dir=root, name="fedlight_logs")]
+    if logger is False or logger is None:
+        return []
+    loggers = [logger] if isinstance(logger, Logger) else list(logger)
+    for each in loggers:
+        instance_of(Logger, "logger", each, 'TensorBoardLogger("logs")')
+    return loggers
+
+
+def as_callbacks(callbacks: Callback | Iterable[Callback] | None, bar: bool) -> list[Callback]:
+    """The callbacks meant, with a progress bar where one is wanted.
+
+    Raises:
+        TypeError: One of them is no callback.
+    """
+    given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])
+    for each in given:
+        instance_of(Callback, "callbacks", each, "ProgressBar()")
+    if bar and not any(isinstance(each, ProgressBar) for each in given):
+        given.append(ProgressBar())
+    return given
