@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from fedlight.arrivals.schedule import Limits, Schedule
 from fedlight.callbacks import Callback
 from fedlight.checks import integer, non_negative_int, one_of, positive_int
 from fedlight.data import FederatedDataModule
-from fedlight.evaluation import evaluate
+from fedlight.evaluation import EvaluationBatches, evaluate
 from fedlight.events import Kind
 from fedlight.executors import Executor, Workplace
 from fedlight.executors.auto import check_executor, describe_device, resolve_executor
@@ -151,6 +152,7 @@ class FedTrainer:
         self.should_stop = False
         self.num_updates = 0
         self._dropped: list[UpdateRecord] = []
+        self._batches: dict[str, EvaluationBatches] = {}
         self._state: ServerState | None = None
         self._schedule: Schedule | None = None
         self._module: LightningModule | None = None
@@ -351,7 +353,7 @@ class FedTrainer:
             len(partition), partition.sizes, datamodule.batch_size, self.seed
         )
         self._state = state.read()
-        self.history, self.callback_metrics = [], {}
+        self.history, self.callback_metrics, self._batches = [], {}, {}
         self.should_stop, self.num_updates = False, 0
         self._versions = {0: self._state}
         self._pending: dict[int, PendingResult] = {}
@@ -380,7 +382,7 @@ class FedTrainer:
             autocast=self.fabric.autocast,
         )
         self._executor, reason = resolve_executor(self.executor, work)
-        rank_zero_info(f"fedlight: {self._executor!r} on {describe_device(state.device)}: {reason}")
+        _say_once(f"fedlight: {self._executor!r} on {describe_device(state.device)}: {reason}")
         self._pool = WorkPool(self._executor, horizon=self._limits.max_time or math.inf)
         for logger in self.fabric.loggers:
             if hasattr(logger, "log_hyperparams") and module.hparams:
@@ -465,6 +467,7 @@ class FedTrainer:
             self._module = module
         if datamodule is not None:
             self._data = check_data(datamodule)
+        self._batches = {}
         module = self.module
         if self._data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
@@ -499,19 +502,15 @@ class FedTrainer:
     def _evaluate(self, stage: str, write: bool = True) -> dict[str, float]:
         if write:
             self._module_state.write(self.state)
-        parameter = next(self.module.parameters())
-        examples = self._examples(stage).to(parameter.device, parameter.dtype)
         assert self._data is not None
-        size = self._data.eval_batch_size
-        return evaluate(
-            self.module,
-            examples.batches(size),
-            stage,
-            limit=self.limit_val_batches,
-            num_batches=-(-len(examples) // size),
-            autocast=self.fabric.autocast(),
-            seed=self.seed,
-        )
+        if stage not in self._batches:
+            parameter = next(self.module.parameters())
+            examples = self._examples(stage).to(parameter.device, parameter.dtype)
+            self._batches[stage] = EvaluationBatches(
+                examples, self._data.eval_batch_size, self.limit_val_batches
+            )
+        batches = self._batches[stage]
+        return evaluate(self.module, batches, stage, self.fabric.autocast(), self.seed)
 
     def _examples(self, stage: str) -> Any:
         assert self._data is not None
@@ -522,3 +521,8 @@ class FedTrainer:
 
     def _call(self, hook: str, *args: Any) -> None:
         self.fabric.call(hook, self, self._module, *args)
+
+
+@cache
+def _say_once(message: str) -> None:
+    rank_zero_info(message)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,7 @@ class FederatedDataModule(LightningDataModule):
     ) -> None:
         """Checks the arguments; nothing is loaded before `setup`."""
         super().__init__()
-        if not isinstance(partitioner, Partitioner):
-            raise TypeError(
-                "partitioner must be a data_partitioners.Partitioner such as "
-                f"IidPartitioner(num_partitions=10), got {partitioner!r}"
-            )
+        checked_partitioner(partitioner)
         if transform is not None and not callable(transform):
             raise TypeError(
                 f"transform must be a function of a batch giving a batch, got {transform!r}"
@@ -231,6 +228,32 @@ class FederatedDataModule(LightningDataModule):
         self.train_dataset = train
         self._loaded = _Loaded(partition, train_data, val_data, test_data)
 
+    def repartition(self, partitioner: Partitioner, partition_seed: int = 0) -> FederatedDataModule:
+        """The same data, loaded once for both, shared out anew.
+
+        Args:
+            partitioner: Who holds which rows of the training split now.
+            partition_seed: Seed given to the partitioner.
+
+        Raises:
+            TypeError: `partitioner` is none.
+            ValueError: The data came as one data set per client.
+        """
+        checked_partitioner(partitioner)
+        self.setup()
+        if self.train_dataset is None:
+            raise ValueError(
+                "the data came as one data set per client (from_client_datasets) and cannot be "
+                "shared out anew; make another FederatedDataModule of them"
+            )
+        other = copy(self)
+        other.partitioner = partitioner
+        other._partition_seed = integer("partition_seed", partition_seed)
+        partition = partitioner.partition(self.train_dataset, other._partition_seed)
+        _check_partition(partition, len(self.train_dataset), partitioner)
+        other._loaded = replace(self._ready(), partition=partition)
+        return other
+
     @property
     def partition(self) -> Partition:
         """Who holds which rows of `train_data`."""
@@ -287,6 +310,15 @@ class FederatedDataModule(LightningDataModule):
                 "the data are not loaded yet; call setup() first, as trainer.fit does"
             )
         return self._loaded
+
+
+def checked_partitioner(partitioner: object) -> None:
+    """Raise a TypeError unless it is a partitioner."""
+    if not isinstance(partitioner, Partitioner):
+        raise TypeError(
+            "partitioner must be a data_partitioners.Partitioner such as "
+            f"IidPartitioner(num_partitions=10), got {partitioner!r}"
+        )
 
 
 def _split(splits: datasets.DatasetDict, argument: str, split: str) -> datasets.Dataset:

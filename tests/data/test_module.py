@@ -9,7 +9,7 @@ from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
 
 import fedlight.data
-from data_partitioners import Partition, Partitioner
+from data_partitioners import IidPartitioner, Partition, Partitioner
 from fedlight.data import ExampleList, FederatedDataModule
 from fedlight.models import LogisticRegression
 
@@ -585,3 +585,16 @@ def test_shakespeare(fedlight_data):
     # each window begins one character later: its last character is the target before
     assert torch.equal(x[1:, -1], y[:-1])
     assert torch.equal(x[0, 1:], x[1, :-1])
+
+
+def test_repartition_shares_the_data_and_leaves_the_first_partition_alone() -> None:
+    table = datasets.Dataset.from_dict({"x": [[float(i)] for i in range(6)], "y": [0, 1] * 3})
+    data = FederatedDataModule(table, IidPartitioner(2), batch_size=2)
+    other = data.repartition(IidPartitioner(3), partition_seed=1)
+    assert other.train_data is data.train_data
+    assert (other.num_clients, data.num_clients) == (3, 2)
+    with pytest.raises(TypeError, match="partitioner must be a"):
+        data.repartition(3)
+    lists = FederatedDataModule.from_client_datasets([[1, 2], [3]])
+    with pytest.raises(ValueError, match="one data set per client"):
+        lists.repartition(IidPartitioner(2))
