@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight.callbacks import Callback, ProgressBar
-from fedlight.checks import positive_int
+from fedlight.checks import non_negative_int, positive_int
 from fedlight.data import FederatedDataModule
 
 
@@ -32,6 +32,22 @@ def instance_of(kind: type[Any], name: str, value: object, example: str) -> Any:
     return value
 
 
+def as_module(module: object) -> LightningModule:
+    """`module` where it is a LightningModule.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(module, type):
+        raise TypeError(f"module must be an object, got the class {module.__name__}; call it")
+    if not isinstance(module, LightningModule):
+        raise TypeError(
+            f"module must be a LightningModule, got {type(module).__name__}; "
+            "pass an object of your subclass of lightning.LightningModule"
+        )
+    return module
+
+
 def check_module(module: object) -> LightningModule:
     """`module` where it can be trained in a federation.
 
@@ -39,11 +55,7 @@ def check_module(module: object) -> LightningModule:
         TypeError: It is no LightningModule.
         ValueError: It has no ``training_step``, or optimizes by hand.
     """
-    if not isinstance(module, LightningModule):
-        raise TypeError(
-            f"module must be a LightningModule, got {type(module).__name__}; "
-            "pass an object of your subclass of lightning.LightningModule"
-        )
+    module = as_module(module)
     name = type(module).__name__
     if not is_overridden("training_step", module, LightningModule):
         raise ValueError(
@@ -87,7 +99,37 @@ def limit_batches(value: int | float | None) -> int | float | None:
         raise ValueError(
             f"limit_val_batches must be a share in (0, 1] or a number of batches, got {value!r}"
         )
+    if value == 0:
+        raise ValueError(
+            "limit_val_batches must be at least 1, got 0; to turn validation off write "
+            "check_val_every_n_rounds=None"
+        )
     return positive_int("limit_val_batches", value)
+
+
+def number_of_trials(fast_dev_run: bool | int) -> int:
+    """Rounds and batches of a trial run; 0 for none.
+
+    Raises:
+        TypeError: It is neither a bool nor an integer.
+        ValueError: It is below 0.
+    """
+    if isinstance(fast_dev_run, bool):
+        return int(fast_dev_run)
+    return non_negative_int("fast_dev_run", fast_dev_run)
+
+
+def as_folder(root: str | Path | None) -> Path:
+    """The folder meant by ``default_root_dir``.
+
+    Raises:
+        TypeError: It is no path.
+    """
+    if root is None:
+        return Path(".")
+    if not isinstance(root, str | Path):
+        raise TypeError(f"default_root_dir must be a path, got {root!r} ({type(root).__name__})")
+    return Path(root)
 
 
 def as_loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Logger]:
@@ -100,7 +142,7 @@ def as_loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Log
         return [TensorBoardLogger(save_dir=root, name="fedlight_logs")]
     if logger is False or logger is None:
         return []
-    loggers = [logger] if isinstance(logger, Logger) else list(logger)
+    loggers = _listed(logger, Logger)
     for each in loggers:
         instance_of(Logger, "logger", each, 'TensorBoardLogger("logs")')
     return loggers
@@ -112,9 +154,16 @@ def as_callbacks(callbacks: Callback | Iterable[Callback] | None, bar: bool) -> 
     Raises:
         TypeError: One of them is no callback.
     """
-    given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])
+    given = [] if callbacks is None else _listed(callbacks, Callback)
     for each in given:
         instance_of(Callback, "callbacks", each, "ProgressBar()")
     if bar and not any(isinstance(each, ProgressBar) for each in given):
         given.append(ProgressBar())
     return given
+
+
+def _listed(value: Any, kind: type[Any]) -> list[Any]:
+    """One object or several as a list; what is neither is left to the check of each."""
+    if isinstance(value, Iterable) and not isinstance(value, str | kind):
+        return list(value)
+    return [value]

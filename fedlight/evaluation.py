@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.utilities.data import extract_batch_size
-from torch import Tensor
 
 from fedlight.executors.capture import LogRecorder, step_function
 from fedlight.executors.rng import isolated_rng, seed_all
@@ -21,7 +18,7 @@ _KEPT_BYTES = 256 * 2**20
 
 
 class EvaluationBatches:
-    """The batches of a validation, made once and kept on the device where they are small.
+    """The batches of a validation and their sizes, made once and kept where they are small.
 
     Args:
         examples: An `ExampleTable` or `ExampleList` on the device.
@@ -34,25 +31,27 @@ class EvaluationBatches:
         number = -(-len(examples) // batch_size)
         if isinstance(limit, float):
             limit = max(1, int(limit * number))
-        self._number = number if limit is None else min(number, limit)
+        number = number if limit is None else min(number, limit)
+        self._sizes = [min(batch_size, len(examples) - k * batch_size) for k in range(number)]
         self._kept: list[Any] | None = None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
         if self._kept is None:
-            batches = islice(self._examples.batches(self._batch_size), self._number)
             if not self._examples.stackable:
-                return batches
-            first = next(batches)
-            size = sum(part.nbytes for part in first if isinstance(part, Tensor))
-            if size * self._number > _KEPT_BYTES:
-                return islice(self._examples.batches(self._batch_size), self._number)
-            self._kept = [first, *batches]
-        return iter(self._kept)
+                return self._made()
+            _, first = next(self._made())
+            if sum(part.nbytes for part in first) * len(self._sizes) > _KEPT_BYTES:
+                return self._made()
+            self._kept = [batch for _, batch in self._made()]
+        return zip(self._sizes, self._kept, strict=True)
+
+    def _made(self) -> Iterator[tuple[int, Any]]:
+        return zip(self._sizes, self._examples.batches(self._batch_size), strict=False)
 
 
 def evaluate(
     module: LightningModule,
-    batches: Iterable[Any],
+    batches: Iterable[tuple[int, Any]],
     stage: str,
     autocast: AbstractContextManager[Any],
     seed: int = 0,
@@ -65,26 +64,28 @@ def evaluate(
 
     Args:
         module: Holds the weights to be evaluated.
-        batches: Batches on the module's device.
+        batches: Sizes and batches, on the module's device.
         stage: "validation" or "test".
         autocast: The context of the run's precision.
         seed: Seed of what the step draws.
     """
     recorder = LogRecorder(module)
     step = step_function(module, f"{stage}_step")
-    was_training = module.training
+    modes = {child: child.training for child in module.modules()}
     module.eval()
     try:
         with torch.no_grad(), isolated_rng(), recorder.recording(), autocast:
             seed_all(seed)
             getattr(module, f"on_{stage}_epoch_start")()
             examples = 0
-            for index, batch in enumerate(batches):
-                recorder.batch_size = extract_batch_size(batch)
-                examples += recorder.batch_size
+            for index, (size, batch) in enumerate(batches):
+                recorder.batch_size = size
+                examples += size
                 step(batch, index)
             getattr(module, f"on_{stage}_epoch_end")()
             logged = recorder.collect(max(examples, 1))
     finally:
-        module.train(was_training)
+        recorder.clear()
+        for child, training in modes.items():
+            child.training = training
     return {name: total / weight for name, (total, weight) in logged.items() if weight}

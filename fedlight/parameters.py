@@ -69,7 +69,9 @@ class FlatLayout:
         """Views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in the layout's order."""
         lead = flat.shape[:-1]
         pieces = torch.split(flat, [math.prod(shape) for shape in self.shapes], dim=-1)
-        return [piece.view(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        return [
+            piece.view((*lead, *shape)) for piece, shape in zip(pieces, self.shapes, strict=True)
+        ]
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
         """`views` by name."""
@@ -140,6 +142,12 @@ class ModuleState:
         if not tensors:
             return torch.empty(0, dtype=layout.dtype, device=self.device)
         return layout.flatten(tensors)
+
+
+def input_dtype(module: nn.Module) -> torch.dtype:
+    """The type that floating-point inputs should have: the widest of what is trained."""
+    params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    return FlatLayout.of(params, torch.get_default_dtype()).dtype
 
 
 def _own_buffers(module: nn.Module) -> Iterable[tuple[str, Tensor]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,26 +20,34 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlight.aggregators import Aggregator
 from fedlight.arguments import (
     as_callbacks,
+    as_folder,
     as_loggers,
+    as_module,
     check_data,
     check_module,
     instance_of,
     limit_batches,
+    number_of_trials,
 )
 from fedlight.arrivals import ArrivalProcess
 from fedlight.arrivals.schedule import Limits, Schedule
-from fedlight.callbacks import Callback
-from fedlight.checks import integer, non_negative_int, one_of, positive_int
+from fedlight.callbacks import Callback, FedCheckpoint
+from fedlight.checkpoint import read_checkpoint, write_checkpoint
+from fedlight.checks import integer, one_of, positive_int
+from fedlight.clients import Clients
 from fedlight.data import FederatedDataModule
 from fedlight.evaluation import EvaluationBatches, evaluate
 from fedlight.events import Kind
 from fedlight.executors import Executor, Workplace
 from fedlight.executors.auto import check_executor, describe_device, resolve_executor
-from fedlight.executors.pool import PendingResult, WorkPool
-from fedlight.history import round_record, update_record
+from fedlight.executors.base import ClientError
+from fedlight.executors.pool import WorkPool
+from fedlight.interrupts import Interrupt, graceful_interrupts
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
-from fedlight.parameters import ModuleState
-from fedlight.types import ClientUpdate, Federation, RoundRecord, ServerState, Task, UpdateRecord
+from fedlight.parameters import ModuleState, input_dtype
+from fedlight.server import Server
+from fedlight.snapshot import restore_snapshot, take_snapshot
+from fedlight.types import Federation, RoundRecord, ServerState, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +127,7 @@ class FedTrainer:
                 LocalOptimizer, "local_optimizer", local_optimizer, "LocalSGD(lr=0.1)"
             )
         self.executor = check_executor(executor)
-        trial = non_negative_int("fast_dev_run", int(fast_dev_run))
+        self._trial = trial = number_of_trials(fast_dev_run)
         self._limits = Limits(trial or max_rounds, max_time, max_updates)
         self._limits.check(self.arrivals)
         if self.aggregator.needs_rounds and not self.arrivals.by_rounds:
@@ -139,7 +148,7 @@ class FedTrainer:
                 f"devices must be 1, got {devices}: all clients share one device; "
                 "to use several, give a distributed executor"
             )
-        self.default_root_dir = Path(default_root_dir or ".")
+        self.default_root_dir = as_folder(default_root_dir)
         self.fabric = Fabric(
             accelerator=accelerator,
             devices=1,
@@ -150,11 +159,10 @@ class FedTrainer:
         self.history: list[RoundRecord] = []
         self.callback_metrics: dict[str, Tensor] = {}
         self.should_stop = False
-        self.num_updates = 0
-        self._dropped: list[UpdateRecord] = []
         self._batches: dict[str, EvaluationBatches] = {}
-        self._state: ServerState | None = None
-        self._schedule: Schedule | None = None
+        self._in_event = False
+        self._interrupt = Interrupt()
+        self._wanted_checkpoints: list[Path] = []
         self._module: LightningModule | None = None
         self._data: FederatedDataModule | None = None
 
@@ -174,12 +182,22 @@ class FedTrainer:
     @property
     def version(self) -> int:
         """Server updates so far."""
-        return 0 if self._state is None else self._state.version
+        return self._server.state.version if hasattr(self, "_server") else 0
 
     @property
     def now(self) -> float:
         """Virtual time."""
-        return 0.0 if self._schedule is None else self._schedule.now
+        return self._schedule.now if hasattr(self, "_schedule") else 0.0
+
+    @property
+    def num_updates(self) -> int:
+        """Client updates that have arrived."""
+        return self._server.num_updates if hasattr(self, "_server") else 0
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM asked for the end of the run."""
+        return self._interrupt.signal is not None
 
     @property
     def state(self) -> ServerState:
@@ -188,9 +206,7 @@ class FedTrainer:
         Raises:
             RuntimeError: Nothing was fitted yet.
         """
-        if self._state is None:
-            raise RuntimeError("this trainer has no model yet; call fit(module, datamodule)")
-        return self._state
+        return self._started().state
 
     @property
     def loggers(self) -> Sequence[Logger]:
@@ -233,24 +249,45 @@ class FedTrainer:
 
     # ------------------------------------------------------------------ fit
 
-    def fit(self, module: LightningModule, datamodule: FederatedDataModule) -> None:
+    def fit(
+        self,
+        module: LightningModule,
+        datamodule: FederatedDataModule,
+        ckpt_path: str | Path | None = None,
+    ) -> None:
         """Run the federation; `module` holds the server's model afterwards.
+
+        Args:
+            module: The module.
+            datamodule: The clients' data.
+            ckpt_path: A checkpoint to go on from, to the same bits as if the run had never
+                stopped; "last" for the newest whole one of the `FedCheckpoint` callback, and a
+                fresh start where there is none.
 
         Raises:
             TypeError: `module` or `datamodule` is of the wrong kind.
             ValueError: The module, the data, the strategies or the executor do not fit together.
+            CheckpointError: The checkpoint is damaged, or one of another federation.
             ClientError: A client's local run failed.
         """
-        self._begin(module, datamodule)
-        try:
-            self._loop()
-            self._say_what_is_left()
-            self._call("on_fit_end")
-        except BaseException as error:
-            self.fabric.call("on_exception", self, module, error)
-            raise
-        finally:
-            self._end()
+        with self._lent(check_module(module)), graceful_interrupts() as self._interrupt:
+            content = self._read(ckpt_path)
+            self._begin(module, check_data(datamodule))
+            status = "failed"
+            try:
+                if content is not None:
+                    restore_snapshot(self, content, str(ckpt_path))
+                self._start()
+                self._loop()
+                self._finish()
+                status = "success"
+            except BaseException as error:
+                if isinstance(error, ClientError):
+                    self._call("on_client_failure", error.task, error)
+                self._call("on_exception", error)
+                raise
+            finally:
+                self._end(status)
 
     def _loop(self) -> None:
         """Handle one event after the other.
@@ -263,9 +300,11 @@ class FedTrainer:
                 if the server has to step (or a deadline has come):
                     aggregate; record; validate; log
                 clients whose updates were used, or that are free, pull the model and work on
+                checkpoints are written
         """
-        assert self._schedule is not None
-        for event in self._schedule.events():
+        schedule = self._schedule
+        for event in schedule.events():
+            self._in_event = True
             due, released = event.kind is Kind.DEADLINE, list[int]()
             if event.task is not None:
                 due, released = self._receive(event.task)
@@ -273,147 +312,178 @@ class FedTrainer:
                 due = self.aggregator.end_round()
             if due:
                 released = self._step()
-            self._schedule.send_on(event, self.version, released)
+            schedule.send_on(event, self.version, released)
+            self._event_ended()
             if self.should_stop or self._limits.reached(self.version, self.num_updates):
                 return
 
     def _dispatch(self, task: Task) -> None:
-        """A client pulls: its work is put into the pool, and computed when it is needed."""
         if not task.lost:
-            after = None
-            if self.local_optimizer.client_state:
-                after = self._client_states.get(task.client_id)
-            pulled = self._versions[task.pulled_version]
-            self._pending[task.serial] = self._pool.submit(task, pulled, after)
+            self._server.dispatch(task)
         self._call("on_dispatch", task)
 
     def _receive(self, task: Task) -> tuple[bool, list[int]]:
-        """An update arrives: is a step due, and who is let go without one?"""
-        pending = self._pending.pop(task.serial)
-        replaced = None
-        if self.local_optimizer.client_state:
-            before = self._client_states.get(task.client_id)
-            self._client_states[task.client_id] = pending
-            replaced = None if before is None else before.client_state
-        size = int(self._federation.num_examples[task.client_id])
-        update = ClientUpdate(task, size, pending, replaced)
-        self.num_updates += 1
+        update = self._server.clients.arrive(task)
         self._call("on_update", update)
-        if self.aggregator.accepts(update, self.version):
-            return self.aggregator.receive(update), []
-        self._pool.discard(pending)
-        self._dropped.append(update_record(update, self.version, 0.0, math.nan))
-        return False, [task.client_id]
+        return self._server.receive(update)
+
+    def _event_ended(self) -> None:
+        """Between two events: the moment for checkpoints, and for stopping when asked to."""
+        self._in_event = False
+        if self.interrupted:
+            self.should_stop = True
+        for path in self._wanted_checkpoints:
+            write_checkpoint(path, take_snapshot(self))
+        self._wanted_checkpoints.clear()
+        self._call("on_event_end")
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """Write a checkpoint; within an event it is written as soon as the event is over.
+
+        The file also opens with ``Module.load_from_checkpoint`` of plain Lightning.
+
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+            OSError: The file cannot be written.
+        """
+        self._started()
+        if self._in_event:
+            self._wanted_checkpoints.append(Path(path))
+        else:
+            write_checkpoint(path, take_snapshot(self))
+
+    def _read(self, ckpt_path: str | Path | None) -> dict[str, Any] | None:
+        if ckpt_path is None:
+            return None
+        if ckpt_path != "last":
+            return read_checkpoint(ckpt_path)
+        keepers = [each for each in self.callbacks if isinstance(each, FedCheckpoint)]
+        if not keepers:
+            raise ValueError(
+                'ckpt_path="last" needs a FedCheckpoint among the callbacks, which knows where '
+                "its files are; or give the path of a file"
+            )
+        return keepers[0].read_last()
 
     def _step(self) -> list[int]:
-        """The server makes a new version; returns the clients whose updates it used."""
-        state = self.local_optimizer.absorb(
-            self.aggregator.step(self.state), self._federation.num_clients
-        )
-        record = round_record(state, self.now, self._dropped)
-        self._dropped = []
-        released = [used.update.client_id for used in state.used]
-        for used in state.used:
-            if isinstance(used.update.result, PendingResult):
-                used.update.result.release()
-        self._remember(replace(state, used=()))
+        """A new version: record, validate, log; returns the clients whose updates it used."""
+        record = self._server.step(self.now)
+        self._module_state.write(self.state)  # executors leave it there: hooks see the newest
         self.history.append(record)
-        if self._validation_due():
+        validated = self._validation_due()
+        if validated:
             record.metrics.update(self._evaluate("validation"))
-            self._publish(record.metrics)
+        self._publish(record.metrics)
+        if validated:
             self._call("on_validation_end")
-        else:
-            self._publish(record.metrics)
         self.fabric.log_dict(record.metrics, step=self.version)
         self._call("on_round_end")
-        return released
-
-    def _remember(self, state: ServerState) -> None:
-        """Make `state` the newest version, and forget those that nobody can pull any more."""
-        assert self._schedule is not None
-        self._state = state
-        self._versions[state.version] = state
-        for version in list(self._versions):
-            if version != state.version and not self._schedule.needs_version(version):
-                del self._versions[version]
+        return [update.client_id for update in record.updates]
 
     # ------------------------------------------------------------------ before and after
 
-    def _begin(self, module: LightningModule, datamodule: FederatedDataModule) -> None:
-        check_module(module)
-        self._module, self._data = module, check_data(datamodule)
+    def _begin(
+        self,
+        module: LightningModule,
+        datamodule: FederatedDataModule,
+    ) -> None:
+        self._module, self._data = module, datamodule
         datamodule.prepare_data()
         datamodule.setup("fit")
-        self._place(module)
         module.setup("fit")
         partition = datamodule.partition
         state = ModuleState(module)
         self._module_state = state
-        self._federation = Federation(
-            len(partition), partition.sizes, datamodule.batch_size, self.seed
-        )
-        self._state = state.read()
+        federation = Federation(len(partition), partition.sizes, datamodule.batch_size, self.seed)
         self.history, self.callback_metrics, self._batches = [], {}, {}
-        self.should_stop, self.num_updates = False, 0
-        self._versions = {0: self._state}
-        self._pending: dict[int, PendingResult] = {}
-        self._client_states: dict[int, PendingResult] = {}
-        self._dropped = []
+        self.should_stop = False
         self._schedule = Schedule(
             self.arrivals,
-            self._federation,
+            federation,
             interval=self.aggregator.interval,
             max_time=self._limits.max_time,
             on_dispatch=self._dispatch,
         )
-        self._federation = replace(
-            self._federation, expected_durations=self.arrivals.expected_durations()
-        )
-        self.aggregator.setup(self._federation, self._state)
-        dtype = state.param_layout.dtype
+        federation = replace(federation, expected_durations=self.arrivals.expected_durations())
+        self._federation = federation
         work = Workplace(
             module=module,
             state=state,
             optimizer=self.local_optimizer,
             partition=partition,
-            examples=datamodule.train_data.to(state.device, dtype),
+            examples=datamodule.train_data.to(state.device, input_dtype(module)),
             batch_size=datamodule.batch_size,
             seed=self.seed,
             autocast=self.fabric.autocast,
         )
         self._executor, reason = resolve_executor(self.executor, work)
         _say_once(f"fedlight: {self._executor!r} on {describe_device(state.device)}: {reason}")
-        self._pool = WorkPool(self._executor, horizon=self._limits.max_time or math.inf)
+        self._server = Server(
+            self.aggregator,
+            self.local_optimizer,
+            Clients(
+                WorkPool(self._executor, horizon=self._limits.max_time or math.inf),
+                partition.sizes,
+                keep_states=self.local_optimizer.client_state,
+            ),
+            federation,
+            state.read(),
+            self._schedule.needs_version,
+        )
+
+    def _start(self) -> None:
+        module = self.module
         for logger in self.fabric.loggers:
-            if hasattr(logger, "log_hyperparams") and module.hparams:
+            if hasattr(logger, "log_hyperparams") and module.hparams and module._log_hyperparams:
                 logger.log_hyperparams(dict(module.hparams))
-        self.fabric.call("setup", self, module, "fit")
-        module.on_fit_start()
+        self._call("setup", "fit")
         self._call("on_fit_start")
+        module.on_fit_start()
         module.on_train_start()
 
-    def _end(self) -> None:
-        module = self.module
-        self._module_state.write(self.state)
-        module.on_train_end()
-        module.on_fit_end()
-        for pending in self._client_states.values():
-            pending.client_state()
-        self.fabric.call("teardown", self, module, "fit")
+    def _finish(self) -> None:
+        self._say_what_is_left()
+        self._server.clients.settle()
+        self.module.on_train_end()
+        self._call("on_fit_end")
+        self.module.on_fit_end()
+
+    def _end(self, status: str) -> None:
+        self._call("teardown", "fit")
         for logger in self.fabric.loggers:
             if hasattr(logger, "finalize"):
-                logger.finalize("success")
+                logger.finalize(status)
         self._executor.teardown()
-        module.teardown("fit")
-        module.fabric = None
+        self.module.teardown("fit")
 
-    def _place(self, module: LightningModule) -> None:
-        """Move the module to the run's device and precision; ``self.device`` follows."""
+    @contextmanager
+    def _lent(self, module: LightningModule) -> Iterator[None]:
+        """The module on the run's device and precision; its ``device``, ``loggers`` … are ours."""
+        before = module._fabric
         self.fabric.strategy.precision.convert_module(module)
         self.fabric.to_device(module)
         module.fabric = self.fabric
+        try:
+            yield
+        finally:
+            module.fabric = before
+
+    def _last_checkpoint(self) -> str:
+        keepers = [each for each in self.callbacks if isinstance(each, FedCheckpoint)]
+        return '"last"' if keepers else "…, once there is a FedCheckpoint among the callbacks"
+
+    def _started(self) -> Server:
+        if not hasattr(self, "_server"):
+            raise RuntimeError("this trainer has no model yet; call fit(module, datamodule)")
+        return self._server
 
     def _say_what_is_left(self) -> None:
+        if self._interrupt.signal is not None:
+            rank_zero_info(
+                f"fedlight: stopped by {self._interrupt.signal.name} after round {self.version} at "
+                f"virtual time {self.now:g}; to go on, fit again with ckpt_path="
+                f"{self._last_checkpoint()}"
+            )
         held = len(self.aggregator.held)
         if held:
             rank_zero_info(
@@ -425,8 +495,7 @@ class FedTrainer:
 
     def client_state(self, client_id: int) -> Tensor | None:
         """c_i as the client keeps it, shape ``[P]``; None where it never changed."""
-        pending = self._client_states.get(client_id)
-        return None if pending is None else pending.client_state()
+        return self._started().clients.state(client_id)
 
     # ------------------------------------------------------------------ validate and test
 
@@ -463,12 +532,11 @@ class FedTrainer:
         module: LightningModule | None,
         datamodule: FederatedDataModule | None,
     ) -> list[dict[str, float]]:
-        if module is not None:
-            self._module = module
+        module = self.module if module is None else as_module(module)
+        self._module = module
         if datamodule is not None:
             self._data = check_data(datamodule)
         self._batches = {}
-        module = self.module
         if self._data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
         if not is_overridden(f"{stage}_step", module, LightningModule):
@@ -480,14 +548,15 @@ class FedTrainer:
         self._data.setup("validate" if verb == "validate" else verb)
         if self._examples(stage) is None:
             raise ValueError(f"{self._data!r} has no {stage} data")
-        self._place(module)
-        self.fabric.call("setup", self, module, verb)
-        try:
-            metrics = self._evaluate(stage, write=False)
-            self._publish(metrics)
-        finally:
-            self.fabric.call("teardown", self, module, verb)
-            module.fabric = None
+        with self._lent(module):
+            module.setup(verb)
+            try:
+                self._call("setup", verb)
+                metrics = self._evaluate(stage)
+                self._publish(metrics)
+            finally:
+                self._call("teardown", verb)
+                module.teardown(verb)
         return [metrics]
 
     def _validation_due(self) -> bool:
@@ -499,16 +568,12 @@ class FedTrainer:
             and is_overridden("validation_step", self.module, LightningModule)
         )
 
-    def _evaluate(self, stage: str, write: bool = True) -> dict[str, float]:
-        if write:
-            self._module_state.write(self.state)
+    def _evaluate(self, stage: str) -> dict[str, float]:
         assert self._data is not None
         if stage not in self._batches:
-            parameter = next(self.module.parameters())
-            examples = self._examples(stage).to(parameter.device, parameter.dtype)
-            self._batches[stage] = EvaluationBatches(
-                examples, self._data.eval_batch_size, self.limit_val_batches
-            )
+            examples = self._examples(stage).to(self.fabric.device, input_dtype(self.module))
+            limit = self.limit_val_batches if stage == "validation" else self._trial or None
+            self._batches[stage] = EvaluationBatches(examples, self._data.eval_batch_size, limit)
         batches = self._batches[stage]
         return evaluate(self.module, batches, stage, self.fabric.autocast(), self.seed)
 

@@ -93,12 +93,14 @@ class ClientUpdate:
         result: The local result, or a function that computes it when called.
         replaced_state: The stored client state that this update's arrival replaced: a tensor, a
             function giving it, or None for zeros.
+        pulled: The version of the server's model that the client started from, where it is kept.
     """
 
     task: Task
     num_examples: int
     result: LocalResult | Callable[[], LocalResult]
     replaced_state: Callable[[], Tensor | None] | None = None
+    pulled: ServerState | None = None
 
     @property
     def client_id(self) -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from fedlight.aggregators.base import Aggregator
+from fedlight.aggregators.client_memory import ClientMemory
 from fedlight.aggregators.server import (
     OptimizerFactory,
     ServerStep,
@@ -16,8 +15,6 @@ from fedlight.aggregators.server import (
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fedlight.checks import Schedule
     from fedlight.types import ClientUpdate, Federation, ServerState
 
@@ -34,7 +31,14 @@ class AFACD(Aggregator):
         server_lr: eta.
         server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
 
+    Raises:
+        ValueError: An argument is outside its range.
+
     Source: Anarchic Federated Learning, Algorithm 2 (AFA-CD).
+
+    Example:
+        >>> AFACD(buffer_size=5)
+        AFACD(buffer_size=5)
     """
 
     def __init__(
@@ -92,15 +96,26 @@ class AFACS(Aggregator):
     """memory_i <- delta_i / K_i for each arrival; then x <- x + eta * (1/M) * sum over all memory.
 
     The memory of all M clients starts at zero and the divisor is M from the first round on (a
-    reading). The sum is kept and corrected by what changed, so a step costs m * P numbers, not
-    M * P; it is added up anew once every M updates, which holds its rounding errors down.
+    reading). Where one buffer holds a client twice, the later update is what the memory keeps, and
+    the earlier one is recorded with weight 0. The sum is kept and corrected by what changed, so a
+    step costs m * P numbers, not M * P; it is added up anew once every M updates, which holds its
+    rounding errors down. The memory takes M * P numbers.
 
     Args:
         buffer_size: m, step after so many updates; None for the end of the process's round.
         server_lr: eta.
         server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        memory_device: Where the memory lies: "model" for the model's device, or "cpu", which saves
+            memory on a GPU and costs the transfer of 2 * m * P numbers a step.
+
+    Raises:
+        ValueError: An argument is outside its range.
 
     Source: Anarchic Federated Learning, Algorithm 3 (AFA-CS).
+
+    Example:
+        >>> AFACS(buffer_size=5, memory_device="cpu")
+        AFACS(buffer_size=5, memory_device='cpu')
     """
 
     def __init__(
@@ -108,19 +123,19 @@ class AFACS(Aggregator):
         buffer_size: int | None = None,
         server_lr: Schedule = 1.0,
         server_optimizer: OptimizerFactory | None = None,
+        memory_device: str = "model",
     ) -> None:
         self.buffer = UpdateBuffer(buffer_size)
         self.server = ServerStep(server_lr, server_optimizer)
+        self.memory = ClientMemory(memory_device)
         self.needs_rounds = buffer_size is None
 
     def setup(self, federation: Federation, state: ServerState) -> None:
-        """Start with memory at zero: one block ``[M, P]``."""
+        """Start with memory at zero."""
         self.buffer.clear()
         self.server.setup(state)
-        self.num_clients = federation.num_clients
-        self.memory = state.params.new_zeros(federation.num_clients, state.params.numel())
-        self.total = torch.zeros_like(state.params)
-        self._replaced = 0
+        self.memory.setup(federation, state)
+        self._num_clients = federation.num_clients
 
     def receive(self, update: ClientUpdate) -> bool:
         """Line 1: collect m local updates."""
@@ -133,24 +148,14 @@ class AFACS(Aggregator):
     def step(self, state: ServerState) -> ServerState:
         """Lines 2 and 3: update the memory, then aggregate over all clients."""
         updates = self.buffer.drain()
+        if not updates:
+            return self.server(state, None, ())
         latest = {update.client_id: update for update in updates}
-        if latest:
-            self._remember(list(latest), [u.delta / u.num_steps for u in latest.values()])
-        used = [
-            UsedUpdate(u, 1 / self.num_clients if latest[u.client_id] is u else 0.0)
-            for u in updates
-        ]
-        return self.server(state, self.total / self.num_clients, used)
-
-    def _remember(self, clients: list[int], news: list[Tensor]) -> None:
-        rows = torch.tensor(clients, device=self.memory.device)
-        block = torch.stack(news)
-        self.total += (block - self.memory[rows]).sum(dim=0)
-        self.memory[rows] = block
-        self._replaced += len(clients)
-        if self._replaced >= self.num_clients:
-            torch.sum(self.memory, dim=0, out=self.total)
-            self._replaced = 0
+        news = [update.delta / update.num_steps for update in latest.values()]
+        self.memory.replace(list(latest), news)
+        weight = 1 / self._num_clients
+        used = [UsedUpdate(u, weight if latest[u.client_id] is u else 0.0) for u in updates]
+        return self.server(state, self.memory.mean(), used)
 
     @property
     def held(self) -> list[ClientUpdate]:
@@ -158,20 +163,13 @@ class AFACS(Aggregator):
         return self.buffer.updates
 
     def state_dict(self) -> dict[str, Any]:
-        """The memory, its sum and the server optimizer's state."""
-        return {
-            "server": self.server.state_dict(),
-            "memory": self.memory,
-            "total": self.total,
-            "replaced": self._replaced,
-        }
+        """The memory and the server optimizer's state."""
+        return {"server": self.server.state_dict(), "memory": self.memory.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the memory, its sum and the server optimizer's state."""
+        """Take up the memory and the server optimizer's state."""
         self.server.load_state_dict(state["server"])
-        self.memory.copy_(state["memory"])
-        self.total.copy_(state["total"])
-        self._replaced = state["replaced"]
+        self.memory.load_state_dict(state["memory"])
 
     def __repr__(self) -> str:
-        return f"AFACS(buffer_size={self.buffer.size})"
+        return f"AFACS(buffer_size={self.buffer.size}, memory_device={self.memory.device!r})"

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class FedAvg(Aggregator):
-    """x <- x + eta * sum over S of w_i * delta_i, with weights that sum to 1 over the participants S.
+    """x <- x + eta * sum over S of w_i * delta_i, with weights that sum to 1 over S.
 
-    ``w_i = n_i / sum over S of n_j`` by examples (the sum runs over the participants, a reading),
+    S are the participants of the step; ``w_i = n_i / sum over S of n_j`` by examples (a reading),
     or ``w_i = 1 / |S|``.
 
     Args:
@@ -34,7 +34,12 @@ class FedAvg(Aggregator):
     Raises:
         ValueError: An argument is outside its range.
 
-    Source: FedFix paper (Fraboni et al.), Section 4.2; FedAsync paper (Xie et al.), Section 5.
+    Source: the FedFix paper (Fraboni et al.), Section 4.2; the FedAsync paper (Xie et al.),
+    Algorithm 2.
+
+    Example:
+        >>> FedAvg(buffer_size=10, client_weights="uniform")
+        FedAvg(buffer_size=10, client_weights='uniform')
     """
 
     def __init__(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedlight.checks import Schedule, one_of, positive_int, rate, rate_at
+from fedlight.checks import Schedule, one_of, positive, positive_int, rate, rate_at
+from fedlight.events import to_ticks
 from fedlight.types import ClientUpdate, Federation, ServerState, UsedUpdate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -50,7 +54,11 @@ class ServerStep:
             in place of `server_lr`; it never sees buffers.
 
     Raises:
-        ValueError: Both are given.
+        TypeError: `server_optimizer` is no function.
+        ValueError: Both are given, or `server_lr` is not above 0.
+
+    Example:
+        >>> step = ServerStep(server_optimizer=lambda params: torch.optim.SGD(params, 1.0, 0.9))
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class ServerStep:
 
         Raises:
             TypeError: `server_optimizer` gives no optimizer.
+            ValueError: It gives one that needs a closure.
         """
         if self._factory is None:
             return
@@ -85,6 +94,11 @@ class ServerStep:
             raise TypeError(
                 "server_optimizer must give a torch.optim.Optimizer, "
                 f"got {type(self._optimizer).__name__}"
+            )
+        if isinstance(self._optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "server_optimizer gives LBFGS, which calls the loss several times a step; "
+                "a server has one pseudo-gradient a step: give SGD, Adam or the like"
             )
 
     def __call__(
@@ -152,17 +166,25 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     return torch.tensor(weights, dtype=block.dtype, device=block.device) @ block
 
 
-def client_importance(name: str, federation: Federation) -> Iterator[float]:
-    """p_i of each client: 1/M for "uniform", n_i / sum of n for "examples"."""
+def client_importance(name: str, federation: Federation) -> NDArray[np.float64]:
+    """p_i, shape ``[M]``: 1/M for "uniform", n_i / sum of n for "examples"."""
     if name == "uniform":
-        return iter([1.0 / federation.num_clients] * federation.num_clients)
-    sizes = federation.num_examples.astype(np.float64)
-    return iter((sizes / sizes.sum()).tolist())
+        return np.full(federation.num_clients, 1.0 / federation.num_clients)
+    total = float(federation.num_examples.sum())
+    return federation.num_examples.astype(np.float64) / total
 
 
 def check_client_weights(value: object) -> str:
     """`client_weights` where it is "examples" or "uniform"."""
     return one_of("client_weights", value, ("examples", "uniform"))
+
+
+def check_interval(value: object) -> float:
+    """`interval` as virtual time of at least one tick."""
+    interval = positive("interval", value)
+    if to_ticks(interval) < 1:
+        raise ValueError(f"interval must be at least 1e-9, the clock's resolution, got {value!r}")
+    return interval
 
 
 def _merged_buffers(state: ServerState, used: Sequence[UsedUpdate], keep: float) -> Tensor:

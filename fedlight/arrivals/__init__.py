@@ -14,7 +14,7 @@ from fedlight.arrivals.local_steps import (
 )
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
-from fedlight.arrivals.schedule import ReplayEvent, ScheduleTable
+from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 from fedlight.arrivals.synchronous import SynchronousArrivals
 
 __all__ = [

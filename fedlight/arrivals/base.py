@@ -5,18 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from fedlight.events import to_ticks, to_time
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedlight.arrivals.schedule import ScheduleTable
+    from fedlight.arrivals.recording import Recording
+    from fedlight.arrivals.table import ScheduleTable
     from fedlight.types import Federation, Task
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """A client pulls the model and starts to work.
 
     Attributes:
@@ -27,6 +31,7 @@ class Dispatch:
         pulled_version: The version pulled; None for the newest one.
         lost: True when the result never reaches the server; the process hears of it
             (`on_arrival` with ``task.lost``) when it would have arrived, the server does not.
+        visit: How many tasks the client was given before; None to have them counted.
     """
 
     client_id: int
@@ -35,6 +40,7 @@ class Dispatch:
     delay: float = 0.0
     pulled_version: int | None = None
     lost: bool = False
+    visit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +63,10 @@ Action: TypeAlias = Dispatch | EndRound | Wake
 class ArrivalProcess(ABC):
     """Decides who arrives when, how stale, and after how many local steps.
 
-    It never sees the model. It is asked at three occasions and answers with actions: at time 0 and
-    whenever it asked for it (`on_wake`), when a client arrived (`on_arrival`), and when the server
-    made a new version (`on_version`).
+    It never sees the model. It is asked on these occasions and answers with actions: at time 0 and
+    whenever it asked for it (`on_wake`); once the server has handled an arrival (`on_arrival`), or
+    the end of a round (`on_round_end`); then, where that made a new version or let clients go,
+    `on_version`. What it pulls then is the server's newest version.
     """
 
     by_rounds: bool = False
@@ -84,14 +91,29 @@ class ArrivalProcess(ABC):
         """Called when a task has arrived (or was lost) and the server has handled it."""
         return ()
 
-    def on_version(
-        self, version: int, clients: Collection[int], now: float
-    ) -> Iterable[Action]:
+    def on_round_end(self, now: float) -> Iterable[Action]:
+        """Called when a round has ended and the server has handled that."""
+        return ()
+
+    def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """Called when the server is at a new `version` or has let `clients` go.
 
-        `clients` are those whose updates it has just used, or has dropped without a new version.
+        `clients` are those whose updates it has just used, or has dropped without a new version;
+        each one as often as updates of it were used.
         """
         return ()
+
+    def on_unavailable(
+        self, dispatch: Dispatch, until: float | None, now: float
+    ) -> Iterable[Action]:
+        """Called when a client cannot start because it is not there before `until` (None: never).
+
+        What is answered here takes the place of `dispatch`: by rounds nothing, the client does not
+        take part; by the clock the same task, as soon as the client is there.
+        """
+        if until is None or self.by_rounds:
+            return ()
+        return (dispatch._replace(delay=to_time(to_ticks(until) - to_ticks(now))),)
 
     def needs_version(self, version: int) -> bool:
         """Whether a task still to come names this version, so that the server has to keep it."""
@@ -101,6 +123,10 @@ class ArrivalProcess(ABC):
         """T_i, the expected duration of a task of each client, shape ``[M]``, where it is known."""
         return None
 
+    def finish(self) -> None:
+        """Called once when the run is over."""
+        return
+
     def state_dict(self) -> dict[str, Any]:
         """What has to be kept to go on from here; plain data only."""
         return {}
@@ -108,6 +134,24 @@ class ArrivalProcess(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the state that `state_dict` gave, after `setup`."""
         return
+
+    def record(self, path: str | Path) -> Recording:
+        """This process, writing the schedule that it gives to a file when the run is over.
+
+        Args:
+            path: A parquet file, to be played with `ReplayArrivals`. It appears, whole, at the end
+                of the run; one that is there already is replaced then.
+
+        Example:
+            >>> from fedlight.arrivals import ReplayArrivals, UniformArrivals
+            >>> arrivals = UniformArrivals(per_round=2, max_staleness=1, local_steps=3)
+            >>> table = arrivals.record("schedule.parquet").simulate(num_clients=4, max_rounds=5)
+            >>> ReplayArrivals("schedule.parquet").simulate(num_clients=4) == table
+            True
+        """
+        from fedlight.arrivals.recording import Recording
+
+        return Recording(self, path)
 
     def simulate(
         self,
@@ -140,8 +184,16 @@ class ArrivalProcess(ABC):
 
         Raises:
             ValueError: Nothing would stop it, or the process does not fit.
+
+        Example:
+            >>> from fedlight.arrivals import ContinuousArrivals, UniformSpeeds
+            >>> table = ContinuousArrivals(UniformSpeeds(0.8)).simulate(
+            ...     num_clients=5, buffer_size=2, max_rounds=10
+            ... )
+            >>> len(table), table.staleness().tolist()[:6]
+            (20, [0, 0, 0, 1, 0, 1])
         """
-        from fedlight.arrivals.schedule import simulate
+        from fedlight.arrivals.simulation import simulate
 
         return simulate(
             self,

@@ -7,10 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedlight.checks import positive, positive_int
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy.typing import NDArray
 
     from fedlight.types import Federation
 
@@ -18,13 +20,23 @@ if TYPE_CHECKING:
 class LocalSteps(ABC):
     """A policy for the number of local steps of a task."""
 
+    uses_rng: bool = True
+    """Whether `draw` takes numbers from `rng`; False saves the time to prepare it."""
+
     @abstractmethod
     def draw(self, rng: np.random.Generator, client_id: int, federation: Federation) -> int:
-        """K for one task of a client, at least 1; `rng` is a stream of this task alone."""
+        """K for one task of a client, at least 1.
+
+        On the clock `rng` is a stream of this task alone, by rounds one of this round.
+        """
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError where the policy does not fit the federation."""
         return
+
+    def expected(self, federation: Federation) -> NDArray[np.float64] | None:
+        """The mean of K for each client, shape ``[M]``, where it is known."""
+        return None
 
 
 class ConstantSteps(LocalSteps):
@@ -38,12 +50,18 @@ class ConstantSteps(LocalSteps):
         ConstantSteps(5)
     """
 
+    uses_rng = False
+
     def __init__(self, num_steps: int) -> None:
         self.num_steps = positive_int("num_steps", num_steps)
 
     def draw(self, rng: np.random.Generator, client_id: int, federation: Federation) -> int:
         """K."""
         return self.num_steps
+
+    def expected(self, federation: Federation) -> NDArray[np.float64]:
+        """K."""
+        return np.full(federation.num_clients, float(self.num_steps))
 
     def __repr__(self) -> str:
         return f"ConstantSteps({self.num_steps})"
@@ -72,6 +90,10 @@ class UniformSteps(LocalSteps):
         """One integer of low..high."""
         return int(rng.integers(self.low, self.high + 1))
 
+    def expected(self, federation: Federation) -> NDArray[np.float64]:
+        """The middle of low..high."""
+        return np.full(federation.num_clients, (self.low + self.high) / 2)
+
     def __repr__(self) -> str:
         return f"UniformSteps({self.low}, {self.high})"
 
@@ -85,6 +107,8 @@ class LocalEpochs(LocalSteps):
         num_epochs: Passes over the client's examples; a fraction of a pass is allowed.
     """
 
+    uses_rng = False
+
     def __init__(self, num_epochs: float) -> None:
         self.num_epochs = positive("num_epochs", num_epochs)
 
@@ -93,6 +117,12 @@ class LocalEpochs(LocalSteps):
         num_examples = int(federation.num_examples[client_id])
         batch = min(federation.batch_size, num_examples)
         return max(1, math.ceil(self.num_epochs * num_examples / batch))
+
+    def expected(self, federation: Federation) -> NDArray[np.float64]:
+        """The steps of `num_epochs` passes."""
+        sizes = federation.num_examples
+        batches = np.minimum(federation.batch_size, sizes)
+        return np.maximum(1.0, np.ceil(self.num_epochs * sizes / batches))
 
     def __repr__(self) -> str:
         return f"LocalEpochs({self.num_epochs:g})"
@@ -104,6 +134,8 @@ class PerClientSteps(LocalSteps):
     Args:
         num_steps: K_i, one for each client.
     """
+
+    uses_rng = False
 
     def __init__(self, num_steps: Sequence[int]) -> None:
         self.num_steps = [
@@ -121,6 +153,10 @@ class PerClientSteps(LocalSteps):
                 f"PerClientSteps has {len(self.num_steps)} numbers, "
                 f"but there are {federation.num_clients} clients; give one for each"
             )
+
+    def expected(self, federation: Federation) -> NDArray[np.float64]:
+        """K_i."""
+        return np.array(self.num_steps, dtype=np.float64)
 
     def __repr__(self) -> str:
         return f"PerClientSteps({self.num_steps})"

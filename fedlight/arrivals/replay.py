@@ -11,7 +11,7 @@ import numpy as np
 
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations
-from fedlight.arrivals.schedule import ReplayEvent, ScheduleTable
+from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 from fedlight.events import to_ticks, to_time
 
 if TYPE_CHECKING:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound
-from fedlight.checks import non_negative_int, positive, positive_int
-from fedlight.events import EventQueue, Kind, to_ticks
+from fedlight.checks import positive, positive_int
+from fedlight.events import EventQueue, Kind, to_ticks, to_time
 from fedlight.types import Federation, Task
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class Event(NamedTuple):
@@ -52,11 +44,15 @@ class Schedule:
         max_time: float | None = None,
         on_dispatch: Callable[[Task], None] = lambda task: None,
     ) -> None:
+        self._interval = None if interval is None else to_ticks(interval)
+        if self._interval is not None and self._interval < 1:
+            raise ValueError(f"interval must be at least 1e-9 of virtual time, got {interval!r}")
         arrivals.setup(federation)
         self.arrivals = arrivals
         self.version = 0
+        self.current: Event | None = None
+        """The event that the server is handling: given out, and not sent on yet."""
         self._queue: EventQueue[Event | Dispatch] = EventQueue()
-        self._interval = None if interval is None else to_ticks(interval)
         self._max_ticks = None if max_time is None else to_ticks(max_time)
         self._on_dispatch = on_dispatch
         self._started = False
@@ -75,19 +71,21 @@ class Schedule:
             self._started = True
             self._act(self.arrivals.on_wake(0.0))
             self._push_deadline()
-        while (ticks := self._queue.peek_ticks()) is not None:
+        queue = self._queue
+        while (ticks := queue.peek_ticks()) is not None:
             if self._max_ticks is not None and ticks > self._max_ticks:
                 return
-            event = self._queue.pop()
+            event = queue.pop()
             if isinstance(event, Dispatch):
-                self._dispatch(event)
+                self._dispatch(event, queue.now)
                 if event.pulled_version is not None:
                     self._named[event.pulled_version] -= 1
             elif event.kind is Kind.WAKE:
-                self._act(self.arrivals.on_wake(self.now))
+                self._act(self.arrivals.on_wake(queue.now))
             elif event.task is not None and event.task.lost:
-                self._act(self.arrivals.on_arrival(event.task, self.now))
+                self._act(self.arrivals.on_arrival(event.task, queue.now))
             else:
+                self.current = event
                 yield event
 
     def send_on(self, event: Event, version: int, released: Collection[int]) -> None:
@@ -98,38 +96,73 @@ class Schedule:
             version: The server's version now.
             released: Clients whose updates were used or dropped.
         """
-        if version != self.version or released:
-            self.version = version
-            self._act(self.arrivals.on_version(version, released, self.now))
+        news = version != self.version or bool(released)
+        self.version, self.current = version, None
+        now = self._queue.now
         if event.task is not None:
-            self._act(self.arrivals.on_arrival(event.task, self.now))
+            self._act(self.arrivals.on_arrival(event.task, now))
+        elif event.kind is Kind.ROUND_END:
+            self._act(self.arrivals.on_round_end(now))
+        if news:
+            self._act(self.arrivals.on_version(version, released, now))
         if event.kind is Kind.DEADLINE:
             self._push_deadline()
+
+    def finish(self) -> None:
+        """Tell the process that the run is over."""
+        self.arrivals.finish()
 
     def needs_version(self, version: int) -> bool:
         """Whether a task that is not dispatched yet names the version."""
         return self._named[version] > 0 or self.arrivals.needs_version(version)
 
+    def in_flight(self) -> list[Task]:
+        """The tasks dispatched whose results are still to come, lost ones too, by serial."""
+        tasks = [e.task for *_, e in self._queue if isinstance(e, Event) and e.task is not None]
+        return sorted(tasks, key=lambda task: task.serial)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The clock, the queue and the state of the process, as plain data.
+
+        An event that the server is handling is in it as `current`: once it is loaded, send that
+        one on, then go on with `events`.
+        """
+        return {
+            "version": self.version,
+            "started": self._started,
+            "serial": self._serial,
+            "visits": [list(pair) for pair in self._visits.items()],
+            "named": [[version, count] for version, count in self._named.items() if count],
+            "current": None if self.current is None else _encode(self.current),
+            "queue": self._queue.state_dict(_encode),
+            "arrivals": self.arrivals.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave, in a schedule that was made with the same arguments."""
+        self.version, self._started = state["version"], state["started"]
+        self._serial = state["serial"]
+        self._visits = {client: visit for client, visit in state["visits"]}
+        self._named = Counter({version: count for version, count in state["named"]})
+        current = None if state["current"] is None else _decode(state["current"])
+        assert not isinstance(current, Dispatch)
+        self.current = current
+        self._queue.load_state_dict(state["queue"], _decode)
+        self.arrivals.load_state_dict(state["arrivals"])
+
     def _act(self, actions: Iterable[Action]) -> None:
         for action in actions:
             if isinstance(action, Dispatch):
-                if action.delay > 0:
-                    if action.pulled_version is not None:
-                        self._named[action.pulled_version] += 1
-                    self._queue.push(
-                        self._after(action.delay),
-                        action,
-                        kind=Kind.DISPATCH,
-                        client=action.client_id,
-                    )
-                else:
-                    self._dispatch(action)
-            elif isinstance(action, EndRound):
-                self._queue.push(
-                    self._after(action.delay), Event(Kind.ROUND_END), kind=Kind.ROUND_END
-                )
+                if action.delay == 0:
+                    self._dispatch(action, self._queue.now)
+                    continue
+                if action.pulled_version is not None:
+                    self._named[action.pulled_version] += 1
+                ticks, kind = self._after(action.delay), Kind.DISPATCH
+                self._queue.push(ticks, action, kind=kind, client=action.client_id)
             else:
-                self._queue.push(self._after(action.delay), Event(Kind.WAKE), kind=Kind.WAKE)
+                kind = Kind.ROUND_END if isinstance(action, EndRound) else Kind.WAKE
+                self._queue.push(self._after(action.delay), Event(kind), kind=kind)
 
     def _after(self, delay: float) -> int:
         ticks = to_ticks(delay)
@@ -140,38 +173,46 @@ class Schedule:
             )
         return self._queue.ticks + ticks
 
-    def _dispatch(self, action: Dispatch) -> None:
-        version = self.version if action.pulled_version is None else action.pulled_version
-        if version > self.version:
+    def _dispatch(self, action: Dispatch, now: float) -> None:
+        client, duration, num_steps, _, version, lost, visit = action
+        arrival = self._after(duration)
+        if version is None:
+            version = self.version
+        elif version > self.version:
             raise ValueError(
-                f"client {action.client_id} is to pull version {version} at {self.now}, "
-                f"but the server is only at version {self.version}"
+                f"client {client} is to pull version {version} at {now} for its arrival at "
+                f"{to_time(arrival)}, but the server is only at version {self.version}"
             )
-        arrival = self._after(action.duration)
-        visit = self._visits.get(action.client_id, 0)
-        task = Task(
-            client_id=action.client_id,
-            pulled_version=version,
-            dispatched_at=self.now,
-            arrives_at=arrival / to_ticks(1.0),
-            num_steps=action.num_steps,
-            serial=self._serial,
-            visit=visit,
-            lost=action.lost,
-        )
+        if visit is None:
+            visit = self._visits.get(client, 0)
+        self._visits[client] = visit + 1
+        task = Task(client, version, now, to_time(arrival), num_steps, self._serial, visit, lost)
         self._serial += 1
-        self._visits[action.client_id] = visit + 1
-        self._queue.push(
-            arrival, Event(Kind.ARRIVAL, task), kind=Kind.ARRIVAL, client=task.client_id
-        )
+        self._queue.push(arrival, Event(Kind.ARRIVAL, task), kind=Kind.ARRIVAL, client=client)
         self._on_dispatch(task)
 
     def _push_deadline(self) -> None:
         if self._interval is not None and len(self._queue):
             number = self._queue.ticks // self._interval + 1
-            self._queue.push(
-                number * self._interval, Event(Kind.DEADLINE), kind=Kind.DEADLINE
-            )
+            self._queue.push(number * self._interval, Event(Kind.DEADLINE), kind=Kind.DEADLINE)
+
+
+def _encode(event: Event | Dispatch) -> list[Any]:
+    """An event as plain data."""
+    if isinstance(event, Dispatch):
+        return ["dispatch", *event]
+    task = event.task
+    if task is None:
+        return [int(event.kind)]
+    return [int(event.kind), *(getattr(task, name) for name in Task.__slots__)]
+
+
+def _decode(data: list[Any]) -> Event | Dispatch:
+    """What `_encode` made plain data of."""
+    kind, *rest = data
+    if kind == "dispatch":
+        return Dispatch(*rest)
+    return Event(Kind(kind), Task(*rest) if rest else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,175 +258,3 @@ class Limits:
         return (self.max_rounds is not None and rounds >= self.max_rounds) or (
             self.max_updates is not None and updates >= self.max_updates
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayEvent:
-    """One arrival of a written-down schedule.
-
-    Attributes:
-        client: Who arrives.
-        pulled_version: The version that it started from.
-        time: Virtual time of the arrival.
-        num_steps: Local steps that it made.
-        dispatched_at: Virtual time of its pull; None for "as soon as its version exists and the
-            client's record before it has arrived".
-    """
-
-    client: int
-    pulled_version: int
-    time: float
-    num_steps: int
-    dispatched_at: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what could not be meant.
-
-        Raises:
-            TypeError: A number of the wrong kind.
-            ValueError: A number outside its range.
-        """
-        non_negative_int("ReplayEvent.client", self.client)
-        non_negative_int("ReplayEvent.pulled_version", self.pulled_version)
-        positive("ReplayEvent.time", self.time)
-        positive_int("ReplayEvent.num_steps", self.num_steps)
-        if self.dispatched_at is not None and not 0 <= self.dispatched_at < self.time:
-            raise ValueError(
-                "ReplayEvent.dispatched_at must lie between 0 and the arrival at "
-                f"time={self.time!r}, got {self.dispatched_at!r}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleTable:
-    """A schedule written down: what `ReplayArrivals` plays.
-
-    Attributes:
-        events: The arrivals, in their order.
-        round_ends: Virtual times at which the process's rounds end; empty on the clock.
-        num_clients: M.
-        durations: T_i of each client where the process knows it.
-    """
-
-    events: list[ReplayEvent]
-    round_ends: list[float] = field(default_factory=list)
-    num_clients: int | None = None
-    durations: list[float] | None = None
-
-    def to_arrow(self) -> pa.Table:
-        """The events as an Arrow table, one row each; all else in the schema's metadata."""
-        import pyarrow as pa
-
-        rest = {
-            "round_ends": self.round_ends,
-            "num_clients": self.num_clients,
-            "durations": self.durations,
-        }
-        schema = pa.schema(
-            [
-                ("client", pa.int64()),
-                ("pulled_version", pa.int64()),
-                ("time", pa.float64()),
-                ("num_steps", pa.int64()),
-                ("dispatched_at", pa.float64()),
-            ],
-            metadata={"fedlight.schedule": json.dumps(rest)},
-        )
-        columns = {name: [getattr(event, name) for event in self.events] for name in schema.names}
-        return pa.table(columns, schema=schema)
-
-    def save(self, path: str | Path) -> None:
-        """Write the schedule to a parquet file; a file that is there is replaced only when whole."""
-        import pyarrow.parquet as pq
-
-        path = Path(path)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            pq.write_table(self.to_arrow(), beside)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-
-    @classmethod
-    def load(cls, path: str | Path) -> ScheduleTable:
-        """Read a schedule that `save` wrote.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: The file is none of ours.
-        """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"there is no schedule file {str(path)!r}")
-        try:
-            table = pq.read_table(path)
-            rest = json.loads(table.schema.metadata[b"fedlight.schedule"])
-            events = [ReplayEvent(**row) for row in table.to_pylist()]
-        except (pa.ArrowInvalid, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(
-                f"{str(path)!r} is not a schedule written by fedlight "
-                "(ScheduleTable.save or arrivals.record)"
-            ) from error
-        return cls(events=events, **rest)
-
-
-def simulate(
-    arrivals: ArrivalProcess,
-    num_clients: int,
-    *,
-    max_rounds: int | None = None,
-    max_time: float | None = None,
-    max_updates: int | None = None,
-    buffer_size: int | None = None,
-    interval: float | None = None,
-    num_examples: int | Iterable[int] = 1,
-    batch_size: int = 1,
-    seed: int = 0,
-) -> ScheduleTable:
-    """See `ArrivalProcess.simulate`."""
-    limits = Limits(max_rounds, max_time, max_updates)
-    limits.check(arrivals)
-    if buffer_size is None and interval is None and not arrivals.by_rounds:
-        raise ValueError(
-            f"{arrivals!r} has no rounds: give buffer_size (server updates after so many "
-            "arrivals) or interval (virtual time between server updates)"
-        )
-    positive_int("num_clients", num_clients)
-    sizes = np.asarray(num_examples, dtype=np.int64)
-    federation = Federation(
-        num_clients, np.broadcast_to(sizes, (num_clients,)), batch_size, seed=seed
-    )
-    schedule = Schedule(arrivals, federation, interval=interval, max_time=max_time)
-    version, held = 0, list[int]()
-    events, round_ends = list[ReplayEvent](), list[float]()
-    for event in schedule.events():
-        if event.task is not None:
-            task = event.task
-            held.append(task.client_id)
-            events.append(
-                ReplayEvent(
-                    task.client_id,
-                    task.pulled_version,
-                    task.arrives_at,
-                    task.num_steps,
-                    task.dispatched_at,
-                )
-            )
-            due = buffer_size is not None and len(held) >= buffer_size
-        elif event.kind is Kind.ROUND_END:
-            round_ends.append(schedule.now)
-            due = buffer_size is None and interval is None
-        else:
-            due = True
-        released = list[int]()
-        if due:
-            version, released, held = version + 1, held, []
-        schedule.send_on(event, version, released)
-        if limits.reached(version, len(events)):
-            break
-    durations = arrivals.expected_durations()
-    return ScheduleTable(
-        events, round_ends, num_clients, None if durations is None else durations.tolist()
-    )

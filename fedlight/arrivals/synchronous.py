@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
-from fedlight.arrivals.durations import DurationModel
+from fedlight.arrivals.durations import DurationModel, as_durations
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps, as_local_steps
 from fedlight.checks import positive_int
 from fedlight.randomness import Concern, stream
@@ -39,12 +39,7 @@ class SynchronousArrivals(ArrivalProcess):
         local_steps: LocalSteps | int = LocalEpochs(1),
     ) -> None:
         self.per_round = None if per_round is None else positive_int("per_round", per_round)
-        if durations is not None and not isinstance(durations, DurationModel):
-            raise TypeError(
-                f"durations must be a duration model or None, got {durations!r}; "
-                "for example FixedDurations([1.0, 0.5])"
-            )
-        self.durations = durations
+        self.durations = None if durations is None else as_durations(durations)
         self.local_steps = as_local_steps(local_steps)
 
     def setup(self, federation: Federation) -> None:
@@ -92,7 +87,7 @@ class SynchronousArrivals(ArrivalProcess):
         """T_i of the duration model."""
         if self.durations is None:
             return np.ones(self._federation.num_clients)
-        return self.durations.expected(self._federation)
+        return self.durations.expected(self._federation, self.local_steps.expected(self._federation))
 
     def state_dict(self) -> dict[str, int]:
         """The next round."""

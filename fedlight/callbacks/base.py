@@ -29,6 +29,9 @@ class Callback:
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after each server update; ``trainer.history[-1]`` is its record."""
 
+    def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called between two events, when the one before is wholly handled."""
+
     def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after a validation; ``trainer.callback_metrics`` holds its metrics."""
 

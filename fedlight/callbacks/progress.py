@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from fedlight.trainer import FedTrainer
 
+_MOST_METRICS = 4
+
 
 class ProgressBar(Callback):
     """Shows rounds, virtual time, updates per second, staleness and the newest metrics.
@@ -36,7 +38,7 @@ class ProgressBar(Callback):
             BarColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             console=self._console or Console(stderr=True),
             refresh_per_second=self._refresh_rate,
         )
@@ -56,19 +58,20 @@ class ProgressBar(Callback):
             f"{(trainer.num_updates - self._before) / elapsed:.0f} updates/s",
             f"staleness {record.metrics.get('fed/staleness', 0.0):.1f}",
         ]
-        figures += [
+        metrics = [
             f"{name} {float(value):.4g}"
             for name, value in trainer.callback_metrics.items()
             if not name.startswith("fed/")
         ]
+        figures += metrics[-_MOST_METRICS:]  # those of the validation come last
         _, done = _goal(trainer)
         self._progress.update(
-            self._task, completed=done, version=trainer.version, figures="  ".join(figures[:7])
+            self._task, completed=done, version=trainer.version, figures="  ".join(figures)
         )
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
         """Leave the bar as it stands."""
-        if self._progress is not None:
+        if stage == "fit" and self._progress is not None:
             self._progress.stop()
             self._progress = None
 

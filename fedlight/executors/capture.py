@@ -32,9 +32,13 @@ class LogRecorder:
         self._module = module
         self._metric_objects = [m for m in module.modules() if isinstance(m, Metric)]
         self.batch_size = 1
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Forget what was logged, and reset the metric objects."""
+        for metric in self._metric_objects:
+            if metric.update_called:
+                metric.reset()
         self._sums: dict[str, Tensor] = {}
         self._weights: dict[str, float] = {}
         self._metrics: dict[str, Metric | MetricCollection] = {}
@@ -92,10 +96,7 @@ class LogRecorder:
             named = computed if isinstance(computed, dict) else {name: computed}
             for key, value in named.items():
                 values[key] = LoggedValue(float(value) * examples, examples)
-        for metric in self._metric_objects:
-            if metric.update_called:
-                metric.reset()
-        self._clear()
+        self.clear()
         return values
 
 
@@ -105,12 +106,13 @@ def replaced_log(
 ) -> Iterator[None]:
     """Put functions in place of a module's ``log`` and ``log_dict``."""
     attributes = vars(module)
-    attributes["log"], attributes["log_dict"] = log, log_dict
+    before = {name: attributes[name] for name in ("log", "log_dict") if name in attributes}
+    attributes.update(log=log, log_dict=log_dict)
     try:
         yield
     finally:
-        attributes.pop("log", None)
-        attributes.pop("log_dict", None)
+        del attributes["log"], attributes["log_dict"]
+        attributes.update(before)
 
 
 def step_function(module: LightningModule, name: str) -> Callable[[Any, int], Any]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from fedlight.executors.base import Executor, Job
+from fedlight.types import LocalResult, LoggedValue
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-    from fedlight.types import LocalResult, ServerState, Task
+    from fedlight.types import ServerState, Task
 
 
 class PendingResult:
@@ -19,21 +22,22 @@ class PendingResult:
     Args:
         pool: The pool that computes it.
         task: The task.
-        pulled: The version that the client pulled.
+        pulled: The version that the client pulled; None where the run was computed already.
         after: The earlier run of the same client whose state this one reads, or None.
     """
 
-    __slots__ = ("_client_state", "_pool", "_result", "after", "pulled", "task")
+    __slots__ = ("_client_state", "_pool", "_result", "after", "pulled", "start", "task")
 
     def __init__(
         self,
         pool: WorkPool,
         task: Task,
-        pulled: ServerState,
+        pulled: ServerState | None,
         after: PendingResult | None = None,
     ) -> None:
         self.task = task
-        self.pulled: ServerState | None = pulled
+        self.pulled = pulled
+        self.start = pulled  # stays after the computation, for rules that mix the client's model
         self.after = after
         self._pool = pool
         self._result: LocalResult | None = None
@@ -70,7 +74,43 @@ class PendingResult:
 
     def release(self) -> None:
         """Let go of the result once the server has used it; the client's state stays."""
-        self._result = None
+        self._result = self.start = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The run as plain data; tensors are copied out of the block of their stack."""
+        result = self._result
+        return {
+            "task": asdict(self.task),
+            "after": None if self.after is None else self.after.task.serial,
+            "open": not self.done,
+            "start": self.start is not None,
+            "waiting": self._pool.waits(self),
+            "client_state": _copied(self._client_state),
+            "result": None
+            if result is None
+            else {
+                "delta": result.delta.clone(),
+                "buffers": result.buffers.clone(),
+                "counters": result.counters.clone(),
+                "metrics": {name: list(value) for name, value in result.metrics.items()},
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Take up a run, whose tensors belong on `device`."""
+        if not state["open"]:
+            self.pulled = None
+        if state["client_state"] is not None:
+            self._client_state = state["client_state"].to(device)
+        result = state["result"]
+        if result is not None:
+            self._result = LocalResult(
+                delta=result["delta"].to(device),
+                buffers=result["buffers"].to(device),
+                counters=result["counters"].to(device),
+                metrics={name: LoggedValue(*value) for name, value in result["metrics"].items()},
+                client_state=self._client_state,
+            )
 
 
 class WorkPool:
@@ -97,6 +137,14 @@ class WorkPool:
         pending = PendingResult(self, task, pulled, after)
         self._open[task.serial] = pending
         return pending
+
+    def adopt(self, pending: PendingResult) -> None:
+        """Take in a run that was waiting in another pool."""
+        self._open[pending.task.serial] = pending
+
+    def waits(self, pending: PendingResult) -> bool:
+        """Whether a run would be computed together with others."""
+        return self._open.get(pending.task.serial) is pending
 
     def discard(self, pending: PendingResult) -> None:
         """Forget a run whose result nobody needs, unless a client's state hangs on it."""
@@ -131,3 +179,7 @@ class WorkPool:
         ]
         ready.sort(key=lambda pending: (pending.task.arrives_at, pending.task.serial))
         return [first, *ready[: self._executor.max_batch - 1]]
+
+
+def _copied(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.clone()

@@ -26,4 +26,4 @@ def seed_all(seed: int) -> None:
     """Seed the global generators of Python, NumPy and torch (all devices)."""
     random.seed(seed)
     np.random.seed(seed % (1 << 32))  # noqa: NPY002
-    torch.manual_seed(seed)
+    torch.manual_seed(seed & ((1 << 63) - 1))

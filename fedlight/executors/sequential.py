@@ -12,7 +12,7 @@ from fedlight.executors.capture import LogRecorder, step_function
 from fedlight.executors.rng import isolated_rng, seed_all
 from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
-from fedlight.types import LocalResult
+from fedlight.types import LocalResult, Task
 
 
 class SequentialExecutor(Executor):
@@ -24,10 +24,18 @@ class SequentialExecutor(Executor):
     """
 
     def setup(self, workplace: Workplace) -> None:
-        """Get ready for a run."""
+        """Get ready for a run, and let the module's own optimizer be seen before the first round.
+
+        Raises:
+            ValueError: The local optimizer cannot work on the module.
+        """
         self._work = workplace
         self._recorder = LogRecorder(workplace.module)
         self._step = step_function(workplace.module, "training_step")
+        if not workplace.optimizer.stackable:
+            nothing = Task(0, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
+            run = self._local_run(Job(nothing, workplace.state.read()))
+            workplace.optimizer.begin(run, workplace.module)
 
     def teardown(self) -> None:
         """Let go of the module and the data."""
@@ -39,22 +47,18 @@ class SequentialExecutor(Executor):
         Raises:
             ClientError: A client's ``training_step`` raised.
         """
-        module = self._work.module
-        was_training = module.training
-        module.train()
+        state = self._work.state
+        before = state.read()
         try:
             with isolated_rng(), self._recorder.recording():
                 return [self._one(job) for job in jobs]
         finally:
-            module.train(was_training)
+            state.write(before)
 
-    def _one(self, job: Job) -> LocalResult:
-        work, task = self._work, job.task
-        seed_all(derived_seed(work.seed, Concern.TRAINING, task.client_id, task.visit))
-        work.state.write(job.pulled)
-        layout, params = work.state.param_layout, work.state.params
+    def _local_run(self, job: Job) -> LocalRun:
+        work, task, layout = self._work, job.task, self._work.state.param_layout
         run = LocalRun(
-            params=[param.detach().unsqueeze(0) for param in params],
+            params=[param.detach().unsqueeze(0) for param in work.state.params],
             pulled=layout.views(job.pulled.params.unsqueeze(0)),
             lr=work.lr(task),
             num_steps=torch.tensor([task.num_steps], device=work.state.device),
@@ -65,16 +69,26 @@ class SequentialExecutor(Executor):
             shared = zeros if job.pulled.shared is None else job.pulled.shared
             run.client = layout.views(own.unsqueeze(0))
             run.shared = layout.views(shared.unsqueeze(0))
+        return run
+
+    def _one(self, job: Job) -> LocalResult:
+        work, task, layout = self._work, job.task, self._work.state.param_layout
+        seed_all(derived_seed(work.seed, Concern.TRAINING, task.client_id, task.visit))
+        work.state.write(job.pulled)
+        run = self._local_run(job)
         rows = torch.from_numpy(work.batch_rows(task)).to(work.state.device)
         self._recorder.batch_size = rows.shape[1]
-        work.optimizer.begin(run, work.module)
         try:
+            if work.optimizer.needs_full_gradient:
+                run.full_gradient = self._full_gradient(task.client_id, rows.shape[1])
+                work.state.write(job.pulled)  # the pass over the data has moved the buffers
+            work.optimizer.begin(run, work.module)
             for k in range(task.num_steps):
                 grads = self._gradient(rows[k], k)
                 with torch.no_grad():
                     work.optimizer.step(run, [grad.unsqueeze(0) for grad in grads])
         except Exception as error:
-            self._recorder.collect(0)
+            self._recorder.clear()
             raise ClientError(task, f"{type(error).__name__}: {error}") from error
         after = work.state.read()
         with torch.no_grad():
@@ -86,6 +100,18 @@ class SequentialExecutor(Executor):
             metrics=self._recorder.collect(rows.numel()),
             client_state=layout.flatten([state[0] for state in states]) if states else None,
         )
+
+    def _full_gradient(self, client_id: int, batch_size: int) -> list[Tensor]:
+        """The gradient of f_i at the module's parameters over all the client's examples."""
+        work = self._work
+        rows = torch.from_numpy(work.partition[client_id]).to(work.state.device)
+        total = [torch.zeros_like(param).unsqueeze(0) for param in work.state.params]
+        for part in torch.split(rows, batch_size):
+            share = len(part) / len(rows)
+            for gradient, term in zip(total, self._gradient(part, 0), strict=True):
+                gradient.add_(term, alpha=share)
+        self._recorder.clear()  # what the pass logged is no part of the training
+        return total
 
     def _gradient(self, rows: Tensor, step: int) -> Sequence[Tensor]:
         work = self._work

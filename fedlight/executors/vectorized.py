@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from fedlight.executors.base import ClientError, Executor, Job, Workplace
 from fedlight.executors.rng import isolated_rng, seed_all
 from fedlight.executors.stacked_step import StackedRecorder, StackedStep
 from fedlight.local_optimizers import LocalRun
+from fedlight.local_optimizers.base import per_client
 from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, Task
 
@@ -102,9 +104,11 @@ class VectorizedExecutor(Executor):
         steps = [job.task.num_steps for job in jobs]
         rows = self._rows(jobs)
         recorder = StackedRecorder(work.module, n, rows.shape[-1])
-        work.optimizer.begin(run, work.module)
         active = n
         try:
+            if work.optimizer.needs_full_gradient:
+                run.full_gradient = self._full_gradients(jobs, run, buffers, counters)
+            work.optimizer.begin(run, work.module)
             for k in range(steps[0]):
                 while steps[active - 1] <= k:
                     active -= 1
@@ -136,6 +140,38 @@ class VectorizedExecutor(Executor):
             )
             for i in range(n)
         ]
+
+    def _full_gradients(
+        self, jobs: Sequence[Job], run: LocalRun, buffers: Tensor, counters: Tensor
+    ) -> list[Tensor]:
+        """The gradient of each f_i at the pulled model over all the client's examples.
+
+        The k-th batches of all clients that have one are computed together, those of one size at
+        a time. Buffers are left as they are.
+        """
+        work, state = self._work, self._work.state
+        owned = [work.partition[job.task.client_id] for job in jobs]
+        size = min(work.batch_size, len(owned[0]))
+        total = [torch.zeros_like(tensor) for tensor in run.pulled]
+        for start in range(0, max(map(len, owned)), size):
+            groups: dict[int, list[int]] = defaultdict(list)
+            for index, rows in enumerate(owned):
+                groups[len(rows[start : start + size])].append(index)
+            groups.pop(0, None)
+            for length, indices in groups.items():
+                which = torch.tensor(indices, device=state.device)
+                rows = np.stack([owned[index][start : start + size] for index in indices])
+                grads, _ = self._step(
+                    [tensor[which] for tensor in run.pulled],
+                    state.buffer_layout.views(buffers[which]),
+                    state.counter_layout.views(counters[which]),
+                    work.examples.gather(torch.from_numpy(rows).to(state.device)),
+                    0,
+                )
+                share = run.pulled[0].new_tensor([length / len(owned[i]) for i in indices])
+                for gradient, term in zip(total, grads, strict=True):
+                    gradient[which] += term * per_client(share, term)
+        return total
 
     def _rates(self, jobs: Sequence[Job]) -> float | Tensor:
         rates = [self._work.lr(job.task) for job in jobs]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedlight.checks import positive
+
 if TYPE_CHECKING:
     from lightning import LightningModule
 
@@ -28,6 +30,8 @@ class LocalRun:
         num_steps: K of each run, shape ``[n]``.
         client: c_i of each run, where the optimizer has client state.
         shared: c pulled with the model, where the optimizer has client state.
+        full_gradient: The gradient of f_i at x_p over all the client's examples, where the
+            optimizer needs it.
         memory: What the optimizer keeps from step to step; zeros at the start of each run.
         native: The module's own optimizer and its schedulers, where those do the work.
     """
@@ -38,6 +42,7 @@ class LocalRun:
     num_steps: Tensor
     client: list[Tensor] = field(default_factory=list)
     shared: list[Tensor] = field(default_factory=list)
+    full_gradient: list[Tensor] = field(default_factory=list)
     memory: dict[str, list[Tensor]] = field(default_factory=dict)
     native: Any = None
 
@@ -58,6 +63,7 @@ class LocalRun:
             num_steps=self.num_steps[:n],
             client=[tensor[:n] for tensor in self.client],
             shared=[tensor[:n] for tensor in self.shared],
+            full_gradient=[tensor[:n] for tensor in self.full_gradient],
             memory={name: [t[:n] for t in tensors] for name, tensors in self.memory.items()},
             native=self.native,
         )
@@ -81,6 +87,9 @@ class LocalOptimizer(ABC):
     client_state: bool = False
     """Whether a client keeps a state between its tasks (SCAFFOLD's control variate)."""
 
+    needs_full_gradient: bool = False
+    """Whether a run begins with a pass over all the client's examples (SCAFFOLD's option I)."""
+
     stackable: bool = True
     """Whether it works on several clients at once."""
 
@@ -92,8 +101,12 @@ class LocalOptimizer(ABC):
         return
 
     @abstractmethod
-    def step(self, run: LocalRun, grads: list[Tensor]) -> None:
-        """One local step of every run of the stack; `grads` may be changed in place."""
+    def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
+        """One local step of every run of the stack.
+
+        `grads` are not to be changed in place: two parameters that are only ever added to each
+        other (the two biases of an LSTM) share the memory of one gradient.
+        """
 
     def finish(self, run: LocalRun) -> list[Tensor]:
         """The clients' new states after the last step; empty where there is none."""
@@ -109,9 +122,14 @@ def per_client(value: Tensor, like: Tensor) -> Tensor:
     return value.view(-1, *[1] * (like.dim() - 1))
 
 
-def clip_by_norm(grads: list[Tensor], max_norm: float) -> None:
-    """Scale each client's gradient, over all parameters, to a norm of at most `max_norm`."""
+def clipped(grads: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:
+    """Each client's gradient, scaled down to a norm of at most `max_norm` over all parameters."""
     squares = torch.stack([grad.flatten(1).square().sum(dim=1) for grad in grads])
     norms = squares.sum(dim=0).sqrt()
     scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_(grads, [per_client(scale, grad) for grad in grads])
+    return torch._foreach_mul(list(grads), [per_client(scale, grad) for grad in grads])
+
+
+def grad_norm_limit(value: object) -> float | None:
+    """`max_grad_norm` where it is None or a number above 0."""
+    return None if value is None else positive("max_grad_norm", value)

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fedlight.checks import positive_int
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning import LightningModule
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 class ModuleOptimizer(LocalOptimizer):
     """Whatever the module's ``configure_optimizers`` returns, made afresh for each task.
 
-    A learning-rate scheduler starts with the task and steps after each local step: its clock is
-    the local step, whatever interval it names. For a rate that follows the rounds use a function
-    of the version instead (``LocalSGD(lr=lambda version: …)``). It works on one client at a time.
+    A learning-rate scheduler starts with the task and steps after each local step, or after every
+    `frequency` of them where its dictionary says so: its clock is the local step, whatever
+    interval it names. For a rate that follows the rounds use a function of the version instead
+    (``LocalSGD(lr=lambda version: …)``). It works on one client at a time.
 
     Raises:
-        ValueError: (at the start of ``fit``) the module gives no optimizer, several, or one that
+        ValueError: (in the first local run) the module gives no optimizer, several, or one that
             needs a closure.
+
+    Example:
+        >>> ModuleOptimizer()
+        ModuleOptimizer()
     """
 
     stackable = False
@@ -41,21 +50,37 @@ class ModuleOptimizer(LocalOptimizer):
                 f"configure_optimizers of {type(module).__name__} gives LBFGS, which calls the "
                 "loss several times a step; use an optimizer that steps on one gradient"
             )
-        trainable = [param for param in module.parameters() if param.requires_grad]
-        run.native = (optimizers[0], [_scheduler(module, each) for each in schedulers], trainable)
+        run.native = _Native(
+            optimizer=optimizers[0],
+            schedulers=[_scheduler(module, each) for each in schedulers],
+            params=[param for param in module.parameters() if param.requires_grad],
+        )
 
-    def step(self, run: LocalRun, grads: list[Tensor]) -> None:
+    def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """One step of the module's optimizer, then of its schedulers."""
-        optimizer, schedulers, params = run.native
-        for param, grad in zip(params, grads, strict=True):
+        native: _Native = run.native
+        for param, grad in zip(native.params, grads, strict=True):
             param.grad = grad[0]
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        for scheduler in schedulers:
-            scheduler.step()
+        native.optimizer.step()
+        for param in native.params:
+            param.grad = None
+        native.steps += 1
+        for scheduler, frequency in native.schedulers:
+            if native.steps % frequency == 0:
+                scheduler.step()
 
     def __repr__(self) -> str:
         return "ModuleOptimizer()"
+
+
+@dataclass(slots=True)
+class _Native:
+    """The module's optimizer at work: its schedulers with their frequencies, and what it trains."""
+
+    optimizer: torch.optim.Optimizer
+    schedulers: list[tuple[Any, int]]
+    params: list[nn.Parameter]
+    steps: int = 0
 
 
 def _unpack(module: LightningModule, configured: Any) -> tuple[list[Any], list[Any]]:
@@ -81,12 +106,14 @@ def _unpack(module: LightningModule, configured: Any) -> tuple[list[Any], list[A
     )
 
 
-def _scheduler(module: LightningModule, scheduler: Any) -> Any:
+def _scheduler(module: LightningModule, scheduler: Any) -> tuple[Any, int]:
+    frequency = 1
     if isinstance(scheduler, dict):
+        frequency = positive_int("frequency", scheduler.get("frequency", 1))
         scheduler = scheduler["scheduler"]
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ValueError(
             f"configure_optimizers of {type(module).__name__} gives a ReduceLROnPlateau, which "
             "waits for a metric that a local run does not have; use a scheduler that counts steps"
         )
-    return scheduler
+    return scheduler, frequency

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight.checks import Schedule, fraction, non_negative, positive, rate
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clip_by_norm
+from fedlight.checks import Schedule, fraction, non_negative, rate
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped, grad_norm_limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ class LocalSGD(LocalOptimizer):
 
     With momentum b and weight decay d: ``g <- g + d * y; v <- b * v + g``, then
     ``y <- y - lr * v``, or ``y <- y - lr * (g + b * v)`` with Nesterov's momentum. The same rule
-    as ``torch.optim.SGD``. Momentum starts at zero in each task.
+    as ``torch.optim.SGD``, with gradients clipped first. Momentum starts at zero in each task.
 
     Args:
         lr: eta_L, a number or a function of the pulled version.
@@ -29,6 +29,7 @@ class LocalSGD(LocalOptimizer):
         max_grad_norm: Gradients with a larger Euclidean norm are scaled down to it.
 
     Raises:
+        TypeError: An argument is no number.
         ValueError: An argument is outside its range.
 
     Source: Anarchic Federated Learning, Algorithm 2, worker code, line 2; FedAsync, Algorithm 1.
@@ -54,24 +55,23 @@ class LocalSGD(LocalOptimizer):
         if nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs a momentum above 0, got momentum=0")
         self.nesterov = bool(nesterov)
-        self.max_grad_norm = (
-            None if max_grad_norm is None else positive("max_grad_norm", max_grad_norm)
-        )
+        self.max_grad_norm = grad_norm_limit(max_grad_norm)
 
-    def step(self, run: LocalRun, grads: list[Tensor]) -> None:
+    def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """One step of SGD."""
+        direction = grads
         if self.max_grad_norm is not None:
-            clip_by_norm(grads, self.max_grad_norm)
+            direction = clipped(direction, self.max_grad_norm)
         if self.weight_decay:
-            torch._foreach_add_(grads, run.params, alpha=self.weight_decay)
-        direction: Sequence[Tensor] = grads
+            direction = torch._foreach_add(list(direction), run.params, alpha=self.weight_decay)
         if self.momentum:
             velocity = run.remembered("velocity")
             torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_add_(velocity, grads)
-            direction = velocity
+            torch._foreach_add_(velocity, list(direction))
             if self.nesterov:
-                direction = torch._foreach_add(grads, velocity, alpha=self.momentum)
+                direction = torch._foreach_add(list(direction), velocity, alpha=self.momentum)
+            else:
+                direction = velocity
         run.descend(direction)
 
     def __repr__(self) -> str:

@@ -1,0 +1,62 @@
+"""The newest contribution of each client, and the sum of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedlight.checks import one_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import Federation, ServerState
+
+
+class ClientMemory:
+    """One row of P numbers for each of M clients, zero at first, with the sum over all rows.
+
+    A change of m rows costs O(m * P). The sum is kept up by differences, and is taken afresh each
+    time M rows were replaced, so that rounding does not pile up.
+
+    Args:
+        device: "model" for the model's device, "cpu" for main memory; the sum stays with the model.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = one_of("memory_device", device, ("model", "cpu"))
+
+    def setup(self, federation: Federation, state: ServerState) -> None:
+        """One block ``[M, P]`` of zeros."""
+        device = state.params.device if self.device == "model" else torch.device("cpu")
+        size = (federation.num_clients, state.params.numel())
+        self.rows = torch.zeros(size, dtype=state.params.dtype, device=device)
+        self.total = torch.zeros_like(state.params)
+        self._replaced = 0
+
+    def mean(self) -> Tensor:
+        """The mean over all M clients, shape ``[P]``."""
+        return self.total / len(self.rows)
+
+    def replace(self, clients: Sequence[int], news: Sequence[Tensor]) -> None:
+        """Put new rows in place of those of some clients, each named once."""
+        which = torch.tensor(clients, device=self.rows.device)
+        block = torch.stack(list(news))
+        self.total += (block - self.rows[which].to(block.device)).sum(dim=0)
+        self.rows[which] = block.to(self.rows.device)
+        self._replaced += len(clients)
+        if self._replaced >= len(self.rows):
+            self.total.copy_(self.rows.sum(dim=0))
+            self._replaced = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows and their sum."""
+        return {"rows": self.rows, "total": self.total, "replaced": self._replaced}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the rows and their sum."""
+        self.rows.copy_(state["rows"])
+        self.total.copy_(state["total"])
+        self._replaced = state["replaced"]

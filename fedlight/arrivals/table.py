@@ -1,0 +1,182 @@
+"""A schedule written down: one record for each arrival."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedlight.checks import non_negative_int, number, positive, positive_int
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_METADATA = b"fedlight.schedule"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEvent:
+    """One arrival of a written-down schedule.
+
+    Attributes:
+        client: Who arrives.
+        pulled_version: The version that it started from.
+        time: Virtual time of the arrival.
+        num_steps: Local steps that it made.
+        dispatched_at: Virtual time of its pull; None for "as soon as its version exists and the
+            client's record before it has arrived".
+        visit: How many tasks the client was given before, arrived or not, which names the examples
+            that it sees; None to count its records.
+    """
+
+    client: int
+    pulled_version: int
+    time: float
+    num_steps: int
+    dispatched_at: float | None = None
+    visit: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be meant.
+
+        Raises:
+            TypeError: A number of the wrong kind.
+            ValueError: A number outside its range.
+        """
+        non_negative_int("ReplayEvent.client", self.client)
+        non_negative_int("ReplayEvent.pulled_version", self.pulled_version)
+        positive("ReplayEvent.time", self.time)
+        positive_int("ReplayEvent.num_steps", self.num_steps)
+        if self.dispatched_at is not None and not (
+            0 <= number("ReplayEvent.dispatched_at", self.dispatched_at) < self.time
+        ):
+            raise ValueError(
+                "ReplayEvent.dispatched_at must lie between 0 and the arrival at "
+                f"time={self.time!r}, got {self.dispatched_at!r}"
+            )
+        if self.visit is not None:
+            non_negative_int("ReplayEvent.visit", self.visit)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTable:
+    """A schedule written down: what `ReplayArrivals` plays.
+
+    Attributes:
+        events: The arrivals, in their order.
+        round_ends: Virtual times at which the process's rounds end; empty on the clock.
+        num_clients: M.
+        durations: T_i of each client, virtual time, where the process knows it.
+        versions: For each arrival the server's version just before the update that used (or
+            dropped) it, None where it was not used any more; None where nobody looked.
+
+    Example:
+        >>> from fedlight.arrivals import UniformArrivals
+        >>> table = UniformArrivals(per_round=2, max_staleness=4, local_steps=3).simulate(
+        ...     num_clients=4, max_rounds=100
+        ... )
+        >>> len(table), int(table.staleness().max())
+        (200, 4)
+    """
+
+    events: list[ReplayEvent]
+    round_ends: list[float] = field(default_factory=list)
+    num_clients: int | None = None
+    durations: list[float] | None = None
+    versions: list[int | None] | None = None
+
+    def __len__(self) -> int:
+        """The number of arrivals."""
+        return len(self.events)
+
+    def staleness(self) -> NDArray[np.int64]:
+        """Version just before its use minus version pulled, of each update used, by arrival.
+
+        Raises:
+            ValueError: The table does not say when its updates were used.
+        """
+        if self.versions is None:
+            raise ValueError(
+                "this schedule does not say at which version its updates were used: take one from "
+                "arrivals.simulate(…) or arrivals.record(…)"
+            )
+        pairs = zip(self.events, self.versions, strict=True)
+        return np.array([v - e.pulled_version for e, v in pairs if v is not None], dtype=np.int64)
+
+    def to_arrow(self) -> pa.Table:
+        """The events as an Arrow table, one row each; all else in the schema's metadata.
+
+        The columns are those of `ReplayEvent`, and ``version``.
+        """
+        import pyarrow as pa
+
+        types = {
+            "client": pa.int64(),
+            "pulled_version": pa.int64(),
+            "time": pa.float64(),
+            "num_steps": pa.int64(),
+            "dispatched_at": pa.float64(),
+            "visit": pa.int64(),
+        }
+        columns = {
+            name: pa.array([getattr(event, name) for event in self.events], kind)
+            for name, kind in types.items()
+        }
+        if self.versions is not None:
+            columns["version"] = pa.array(self.versions, pa.int64())
+        rest = {
+            "round_ends": self.round_ends,
+            "num_clients": self.num_clients,
+            "durations": self.durations,
+        }
+        return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest)})
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The events as a data frame, one row each, with the columns of `to_arrow`."""
+        return self.to_arrow().to_pandas()
+
+    def save(self, path: str | Path) -> None:
+        """Write the schedule to a parquet file; a file that is there is replaced only when whole."""
+        import pyarrow.parquet as pq
+
+        path = Path(path)
+        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            pq.write_table(self.to_arrow(), beside)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> ScheduleTable:
+        """Read a schedule that `save` wrote.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is none of ours.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no schedule file {str(path)!r}")
+        try:
+            table = pq.read_table(path)
+            rest = json.loads((table.schema.metadata or {})[_METADATA])
+            versions = None
+            if "version" in table.column_names:
+                versions = table["version"].to_pylist()
+                table = table.drop_columns(["version"])
+            events = [ReplayEvent(**row) for row in table.to_pylist()]
+            return cls(events=events, versions=versions, **rest)
+        except (pa.ArrowInvalid, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"{str(path)!r} is not a schedule written by fedlight "
+                "(ScheduleTable.save or arrivals.record)"
+            ) from error

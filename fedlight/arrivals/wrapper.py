@@ -1,0 +1,86 @@
+"""What is put around an arrival process: it passes everything on, and changes the actions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedlight.types import Federation, Task
+
+
+class Wrapper(ArrivalProcess):
+    """An arrival process around another one, whose actions it changes.
+
+    Args:
+        arrivals: The process wrapped.
+
+    Raises:
+        TypeError: It is no arrival process.
+    """
+
+    def __init__(self, arrivals: ArrivalProcess) -> None:
+        if not isinstance(arrivals, ArrivalProcess):
+            raise TypeError(
+                f"arrivals must be an arrival process, got {arrivals!r}; for example "
+                f"{type(self).__name__}(ContinuousArrivals(UniformSpeeds(0.8)), …)"
+            )
+        self.arrivals = arrivals
+        self.by_rounds = arrivals.by_rounds
+        self.finite = arrivals.finite
+
+    @abstractmethod
+    def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
+        """What is done in place of `actions`."""
+
+    def setup(self, federation: Federation) -> None:
+        """Set the wrapped process up."""
+        self.arrivals.setup(federation)
+
+    def on_wake(self, now: float) -> Iterable[Action]:
+        """The changed actions of the wrapped process."""
+        return self.change(self.arrivals.on_wake(now), now)
+
+    def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
+        """The changed actions of the wrapped process."""
+        return self.change(self.arrivals.on_arrival(task, now), now)
+
+    def on_round_end(self, now: float) -> Iterable[Action]:
+        """The changed actions of the wrapped process."""
+        return self.change(self.arrivals.on_round_end(now), now)
+
+    def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
+        """The changed actions of the wrapped process."""
+        return self.change(self.arrivals.on_version(version, clients, now), now)
+
+    def on_unavailable(
+        self, dispatch: Dispatch, until: float | None, now: float
+    ) -> Iterable[Action]:
+        """The changed actions of the wrapped process."""
+        return self.change(self.arrivals.on_unavailable(dispatch, until, now), now)
+
+    def needs_version(self, version: int) -> bool:
+        """What the wrapped process says."""
+        return self.arrivals.needs_version(version)
+
+    def expected_durations(self) -> NDArray[np.float64] | None:
+        """What the wrapped process says."""
+        return self.arrivals.expected_durations()
+
+    def finish(self) -> None:
+        """Tell the wrapped process."""
+        self.arrivals.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the wrapped process."""
+        return {"arrivals": self.arrivals.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Hand its state to the wrapped process."""
+        self.arrivals.load_state_dict(state["arrivals"])

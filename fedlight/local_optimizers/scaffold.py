@@ -1,0 +1,111 @@
+"""SCAFFOLD: local SGD whose drift is corrected by control variates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedlight.checks import Schedule, rate
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning import LightningModule
+
+    from fedlight.types import ServerState
+
+
+class Scaffold(LocalOptimizer):
+    """y <- y - lr * (g - c_i + c), with c_i of the client and c of the server, both zero at first.
+
+    c is pulled together with the model x_p. After the K steps the client keeps, from its arrival
+    on and whether or not its update is used (a reading),
+
+    - option 2: ``c_i+ = c_i - c + (x_p - y_K) / (K * lr)``, which is the mean of the gradients g;
+    - option 1: ``c_i+ = the gradient of f_i at x_p`` over all the client's examples, in training
+      mode and in batches, weighted by their examples: one more pass over them for each task. The
+      loss has to be a mean over the batch.
+
+    In the step that uses the update the server adds ``(1/N) * (c_i+ - the c_i that it replaced)``
+    to c, with N = all clients, no server rate, no staleness and no n_i (a reading: nobody
+    documents it for asynchronous clients). Updates that are dropped do not change c.
+
+    Args:
+        lr: eta_L, a number or a function of the pulled version. There is no momentum, weight decay
+            or clipping: with them c_i+ would not be a gradient any more.
+        option: 1 or 2.
+
+    Raises:
+        TypeError: An option of `LocalSGD` is given that SCAFFOLD does not have.
+        ValueError: An argument is outside its range; (during the run) `lr` gives 0 in option 2.
+
+    Source: SCAFFOLD (Karimireddy et al., 2020), Algorithm 1, lines 10 to 17; named in Anarchic
+    Federated Learning, Appendix E.1.
+
+    Example:
+        >>> Scaffold(lr=0.1)
+        Scaffold(lr=0.1, option=2)
+    """
+
+    client_state = True
+
+    def __init__(self, lr: Schedule, option: int = 2, **refused: object) -> None:
+        if refused:
+            given = ", ".join(f"{name}={value!r}" for name, value in refused.items())
+            raise TypeError(
+                f"Scaffold takes lr and option only, got {given}: c_i is a mean of gradients only "
+                "after plain SGD; leave it out, or put momentum on the server "
+                "(server_optimizer=lambda params: torch.optim.SGD(params, 1.0, momentum=0.9))"
+            )
+        self.lr: Schedule = rate("lr", lr)
+        if isinstance(option, bool) or option not in (1, 2):
+            raise ValueError(
+                f"option must be 1 (c_i+ is the gradient at the pulled model) or 2 (c_i+ from the "
+                f"steps made), got {option!r}"
+            )
+        self.option = option
+        self.needs_full_gradient = option == 1
+
+    def begin(self, run: LocalRun, module: LightningModule) -> None:
+        """Refuse a run that leaves option 2 nothing to divide by."""
+        if self.option == 2 and float(torch.as_tensor(run.lr).min()) == 0.0:
+            raise ValueError(
+                "Scaffold divides by lr, but lr gave 0 for the version that was pulled; "
+                "give a rate above 0, or take option=1"
+            )
+
+    def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
+        """Line 10: a corrected step of SGD."""
+        drift = torch._foreach_sub(run.shared, run.client)
+        run.descend(torch._foreach_add(list(grads), drift))
+
+    def finish(self, run: LocalRun) -> list[Tensor]:
+        """Line 12: c_i+."""
+        if self.option == 1:
+            return run.full_gradient
+        travelled = run.num_steps.to(run.params[0].dtype) * run.lr
+        return [
+            own - shared + (pulled - after) / per_client(travelled, after)
+            for own, shared, pulled, after in zip(
+                run.client, run.shared, run.pulled, run.params, strict=True
+            )
+        ]
+
+    def absorb(self, state: ServerState, num_clients: int) -> ServerState:
+        """Lines 16 and 17: c <- c + (1/N) * sum of the changes of the c_i, in order of arrival."""
+        if not state.used:
+            return state
+        shared = torch.zeros_like(state.params) if state.shared is None else state.shared.clone()
+        for update, _ in state.used:
+            news = update.local.client_state
+            assert news is not None
+            before = None if update.replaced_state is None else update.replaced_state()
+            shared.add_(news if before is None else news - before, alpha=1 / num_clients)
+        return replace(state, shared=shared)
+
+    def __repr__(self) -> str:
+        return f"Scaffold(lr={self.lr}, option={self.option})"

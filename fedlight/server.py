@@ -1,0 +1,134 @@
+"""The server: the versions of its model, and how client updates become a new one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fedlight.history import round_record, update_record
+from fedlight.types import ServerState, UpdateRecord
+
+if TYPE_CHECKING:
+    from fedlight.aggregators import Aggregator
+    from fedlight.clients import Clients
+    from fedlight.local_optimizers import LocalOptimizer
+    from fedlight.types import ClientUpdate, Federation, RoundRecord, Task
+
+
+class Server:
+    """Hands out versions of the model, receives updates, and steps when the aggregator says so.
+
+    A version is kept only while it is the newest or a task still to come names it; runs in flight
+    hold the versions that they pulled themselves.
+
+    Args:
+        aggregator: Decides when to step, and how.
+        optimizer: The local optimizer, whose clients' states change what is pulled.
+        clients: The clients' runs.
+        federation: Who takes part.
+        state: Version 0.
+        needs_version: Whether a task still to come names a version.
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        optimizer: LocalOptimizer,
+        clients: Clients,
+        federation: Federation,
+        state: ServerState,
+        needs_version: Callable[[int], bool],
+    ) -> None:
+        aggregator.setup(federation, state)
+        self.aggregator = aggregator
+        self.clients = clients
+        self.state = state
+        self.versions = {state.version: state}
+        self.num_updates = 0
+        self._optimizer = optimizer
+        self._num_clients = federation.num_clients
+        self._needs_version = needs_version
+        self._dropped: list[UpdateRecord] = []
+
+    def dispatch(self, task: Task) -> None:
+        """A client pulls the version that its task names, and starts to work."""
+        self.clients.dispatch(task, self.versions[task.pulled_version])
+
+    def receive(self, update: ClientUpdate) -> tuple[bool, list[int]]:
+        """An update has arrived: is a step due, and which clients are let go without one?"""
+        self.num_updates += 1
+        if self.aggregator.accepts(update, self.state.version):
+            return self.aggregator.receive(update), []
+        self.clients.drop(update)
+        self._dropped.append(update_record(update, self.state.version, 0.0, math.nan))
+        return False, [update.client_id]
+
+    def step(self, now: float) -> RoundRecord:
+        """Make a new version; its record names the updates that it used."""
+        state = self._optimizer.absorb(self.aggregator.step(self.state), self._num_clients)
+        record = round_record(state, now, self._dropped)
+        self._dropped = []
+        self.clients.release(used.update for used in state.used)
+        self.state = replace(state, used=())
+        self.versions[state.version] = self.state
+        for version in list(self.versions):
+            if version != state.version and not self._needs_version(version):
+                del self.versions[version]
+        return record
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a run needs to go on, as tensors and plain data."""
+        held = self.aggregator.held
+        return {
+            "version": self.state.version,
+            "versions": {
+                version: _state_to_dict(state)
+                for version, state in (self.versions | self.clients.pulled_versions(held)).items()
+            },
+            "kept": list(self.versions),
+            "clients": self.clients.state_dict(held),
+            "aggregator": self.aggregator.state_dict(),
+            "dropped": [_record_to_list(record) for record in self._dropped],
+            "num_updates": self.num_updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+        device = self.state.params.device
+        versions = {
+            version: _state_from_dict(version, saved, device)
+            for version, saved in state["versions"].items()
+        }
+        self.versions = {version: versions[version] for version in state["kept"]}
+        self.state = versions[state["version"]]
+        for update in self.clients.load_state_dict(state["clients"], versions, device):
+            self.aggregator.receive(update)
+        self.aggregator.load_state_dict(state["aggregator"])
+        self._dropped = [UpdateRecord(*fields) for fields in state["dropped"]]
+        self.num_updates = state["num_updates"]
+
+
+def _state_to_dict(state: ServerState) -> dict[str, Any]:
+    return {
+        "params": state.params,
+        "buffers": state.buffers,
+        "counters": state.counters,
+        "shared": state.shared,
+    }
+
+
+def _state_from_dict(version: int, saved: dict[str, Any], device: Any) -> ServerState:
+    shared = saved["shared"]
+    return ServerState(
+        version=version,
+        params=saved["params"].to(device),
+        buffers=saved["buffers"].to(device),
+        counters=saved["counters"].to(device),
+        shared=None if shared is None else shared.to(device),
+    )
+
+
+def _record_to_list(record: UpdateRecord) -> list[Any]:
+    return [getattr(record, name) for name in UpdateRecord.__slots__]

@@ -1,0 +1,171 @@
+"""A run as a value: everything that it needs to go on from between two events."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import lightning
+import torch
+from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_warn
+
+from fedlight.checkpoint import FORMAT, CheckpointError, differences
+from fedlight.types import RoundRecord, UpdateRecord
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.trainer import FedTrainer
+    from fedlight.types import Federation
+
+
+def take_snapshot(trainer: FedTrainer) -> dict[str, Any]:
+    """The run of a trainer between two events, as tensors and plain data.
+
+    The random streams need no state: each is named by the seed and by what it is for.
+    """
+    module = trainer.module
+    return {
+        "state_dict": {name: value.cpu() for name, value in module.state_dict().items()},
+        "hyper_parameters": _plain_hparams(module),
+        "pytorch-lightning_version": lightning.__version__,
+        "epoch": 0,
+        "global_step": trainer.version,
+        "fedlight": {
+            "format": FORMAT,
+            "federation": describe(trainer),
+            "server": trainer._server.state_dict(),
+            "schedule": trainer._schedule.state_dict(),
+            "history": [_record_to_list(record) for record in trainer.history],
+            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+            "callbacks": [[key, c.state_dict()] for key, c in _keyed(trainer.callbacks)],
+            "loggers": [[key, _position(each)] for key, each in _keyed(trainer.loggers)],
+        },
+    }
+
+
+def restore_snapshot(trainer: FedTrainer, content: dict[str, Any], path: str) -> None:
+    """Put a trainer that is set up for ``fit`` where a snapshot was taken.
+
+    Raises:
+        CheckpointError: The snapshot is one of another federation; names what differs.
+    """
+    saved = content["fedlight"]
+    different = differences(saved["federation"], describe(trainer))
+    if different:
+        raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
+    trainer._server.load_state_dict(saved["server"])
+    trainer._schedule.load_state_dict(saved["schedule"])
+    trainer.history[:] = [_record_from_list(fields) for fields in saved["history"]]
+    trainer.callback_metrics.update({k: torch.tensor(v) for k, v in saved["metrics"].items()})
+    states = dict(map(tuple, saved["callbacks"]))
+    for key, callback in _keyed(trainer.callbacks):
+        if key in states:
+            callback.load_state_dict(states[key])
+    positions = dict(map(tuple, saved["loggers"]))
+    for key, logger in _keyed(trainer.loggers):
+        if key in positions:
+            _continue(logger, positions[key], trainer.version)
+
+
+def describe(trainer: FedTrainer) -> dict[str, Any]:
+    """What two runs must have in common for one to go on from the other's checkpoint."""
+    federation: Federation = trainer._federation
+    state = trainer._module_state
+    sizes = hashlib.blake2b(federation.num_examples.tobytes(), digest_size=8).hexdigest()
+    return {
+        "number of clients": federation.num_clients,
+        "examples of the clients (hash)": sizes,
+        "batch_size": federation.batch_size,
+        "seed": federation.seed,
+        "parameters": _shapes(state.param_layout),
+        "buffers": _shapes(state.buffer_layout) + _shapes(state.counter_layout),
+        "arrivals": repr(trainer.arrivals),
+        "aggregator": repr(trainer.aggregator),
+        "local_optimizer": repr(trainer.local_optimizer),
+    }
+
+
+def _shapes(layout: Any) -> list[str]:
+    return [
+        f"{name} {tuple(shape)} {layout.dtype}"
+        for name, shape in zip(layout.names, layout.shapes, strict=True)
+    ]
+
+
+def _plain_hparams(module: LightningModule) -> dict[str, Any]:
+    """The module's hyper-parameters, as far as a file may hold them without running code."""
+    plain, left_out = {}, []
+    for name, value in module.hparams.items():
+        buffer = io.BytesIO()
+        try:
+            torch.save(value, buffer)
+            buffer.seek(0)
+            torch.load(buffer, weights_only=True)
+        except Exception:  # whatever cannot be written or read so is left out
+            left_out.append(name)
+        else:
+            plain[name] = value
+    if left_out:
+        rank_zero_warn(
+            f"the hyper-parameters {left_out} of {type(module).__name__} are no plain data and are "
+            "left out of the checkpoint; give them to load_from_checkpoint"
+        )
+    return plain
+
+
+def _keyed(objects: Sequence[Any]) -> Iterable[tuple[str, Any]]:
+    """Objects with the name of their class and their number in it, which survive added ones."""
+    seen: Counter[str] = Counter()
+    for each in objects:
+        name = type(each).__qualname__
+        yield f"{name}-{seen[name]}", each
+        seen[name] += 1
+
+
+def _position(logger: Any) -> dict[str, Any]:
+    """Where a logger writes; everything logged so far is on the disk afterwards."""
+    if isinstance(logger, TensorBoardLogger):
+        logger.experiment.flush()
+        return {"root_dir": str(logger.root_dir), "version": logger.version}
+    if hasattr(logger, "save"):
+        logger.save()
+    return {}
+
+
+def _continue(logger: Any, position: dict[str, Any], version: int) -> None:
+    """Let a logger go on in the same place; points later than the checkpoint are struck out."""
+    if not isinstance(logger, TensorBoardLogger) or logger._experiment is not None:
+        return
+    if str(logger.root_dir) == position["root_dir"]:
+        logger._version = position["version"]
+        logger._kwargs["purge_step"] = version + 1
+
+
+def _record_to_list(record: RoundRecord) -> list[Any]:
+    return [
+        record.version,
+        record.now,
+        record.metrics,
+        [_update_to_list(update) for update in record.updates],
+        [_update_to_list(update) for update in record.dropped],
+    ]
+
+
+def _update_to_list(update: UpdateRecord) -> list[Any]:
+    return [getattr(update, name) for name in UpdateRecord.__slots__]
+
+
+def _record_from_list(fields: list[Any]) -> RoundRecord:
+    version, now, metrics, updates, dropped = fields
+    return RoundRecord(
+        version,
+        now,
+        dict(metrics),
+        [UpdateRecord(*update) for update in updates],
+        [UpdateRecord(*update) for update in dropped],
+    )

@@ -1,0 +1,75 @@
+import math
+
+import pytest
+import torch
+
+from fedlight.history import round_record, update_record
+from fedlight.types import (
+    ClientUpdate,
+    LocalResult,
+    LoggedValue,
+    RoundRecord,
+    ServerState,
+    Task,
+    UpdateRecord,
+    UsedUpdate,
+)
+
+NOTHING = torch.empty(0)
+
+
+def update(client=0, pulled=0, steps=1, serial=0, delta=(0.0,), examples=1, metrics=None):
+    task = Task(client, pulled, 0.5, 2.5, steps, serial, visit=0)
+    result = LocalResult(torch.tensor(delta), NOTHING, NOTHING.long(), metrics or {})
+    return ClientUpdate(task, examples, result)
+
+
+def version(number, *used):
+    return ServerState(number, NOTHING, NOTHING, NOTHING.long(), used=used)
+
+
+def test_an_update_as_it_was_used():
+    record = update_record(update(3, pulled=2, steps=4, serial=9, examples=6), 5, 0.25, 1.5)
+    assert record == UpdateRecord(
+        client_id=3,
+        serial=9,
+        pulled_version=2,
+        staleness=3,
+        num_steps=4,
+        num_examples=6,
+        weight=0.25,
+        dispatched_at=0.5,
+        arrived_at=2.5,
+        norm=1.5,
+    )
+
+
+def test_staleness_counts_from_the_version_before_the_step():
+    one = update(1, pulled=3, steps=2, delta=(3.0, 4.0))
+    two = update(2, pulled=1, steps=6, delta=(0.0, 1.0))
+    record = round_record(version(4, UsedUpdate(one, 0.5), UsedUpdate(two, 0.25)), 7.0, [])
+    assert [used.staleness for used in record.updates] == [0, 2]
+    assert [used.weight for used in record.updates] == [0.5, 0.25]
+    assert [used.norm for used in record.updates] == [5.0, 1.0]
+    assert record.metrics == {
+        "fed/time": 7.0,
+        "fed/participants": 2.0,
+        "fed/staleness": 1.0,
+        "fed/staleness_max": 2.0,
+        "fed/local_steps": 4.0,
+        "fed/update_norm": 3.0,
+    }
+
+
+def test_training_metrics_are_means_over_examples():
+    one = update(metrics={"loss": LoggedValue(6.0, 2.0), "rare": LoggedValue(5.0, 1.0)})
+    two = update(metrics={"loss": LoggedValue(4.0, 8.0), "never": LoggedValue(0.0, 0.0)})
+    record = round_record(version(1, UsedUpdate(one, 0.9), UsedUpdate(two, 0.1)), 1.0, [])
+    own = {k: v for k, v in record.metrics.items() if not k.startswith("fed/")}
+    assert own == {"loss": pytest.approx((6 + 4) / (2 + 8)), "rare": 5.0}
+
+
+def test_a_round_in_which_nobody_came():
+    dropped = [update_record(update(), 4, 0.0, math.nan)]
+    record = round_record(version(5), 3.0, dropped)
+    assert record == RoundRecord(5, 3.0, {"fed/time": 3.0, "fed/participants": 0.0}, [], dropped)

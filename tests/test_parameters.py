@@ -1,0 +1,178 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torchmetrics import MeanMetric, MetricCollection
+
+from fedlight.parameters import FlatLayout, ModuleState, input_dtype
+
+shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(torch.Size), min_size=1, max_size=6)
+
+
+def layout(shapes, dtype=torch.float32):
+    return FlatLayout.of({f"t{k}": torch.empty(s) for k, s in enumerate(shapes)}, dtype)
+
+
+# --- the layout ---
+
+
+@given(shapes, st.lists(st.integers(1, 3), max_size=2))
+def test_flatten_and_views_are_inverse(shapes, lead):
+    where = layout(shapes)
+    flat = torch.arange(torch.Size([*lead, where.numel]).numel(), dtype=torch.float32)
+    flat = flat.reshape(*lead, where.numel)
+    views = where.views(flat)
+    assert [tuple(view.shape) for view in views] == [(*lead, *shape) for shape in shapes]
+    assert torch.equal(where.flatten(views, leading=len(lead)), flat)
+
+
+@given(shapes)
+def test_views_share_the_vector(shapes):
+    where = layout(shapes)
+    flat = torch.zeros(where.numel)
+    for number, view in enumerate(where.views(flat)):
+        view += number
+    expected = [number for number, shape in enumerate(shapes) for _ in range(shape.numel())]
+    assert flat.tolist() == expected
+
+
+def test_flatten_copies_even_a_single_tensor():
+    one = torch.zeros(3)
+    flat = layout([torch.Size([3])]).flatten([one])
+    flat += 1
+    assert one.tolist() == [0, 0, 0]
+
+
+def test_views_have_their_names():
+    where = FlatLayout.of({"a": torch.empty(2), "b": torch.empty(1, 1)}, torch.float32)
+    named = where.named_views(torch.tensor([1.0, 2.0, 3.0]))
+    assert {name: view.tolist() for name, view in named.items()} == {"a": [1, 2], "b": [[3]]}
+
+
+def test_mixed_types_are_kept_in_the_widest():
+    tensors = {"half": torch.ones(1, dtype=torch.bfloat16), "double": torch.ones(1).double()}
+    assert FlatLayout.of(tensors, torch.float32).dtype == torch.float64
+    mixed = {"half": torch.ones(1).half(), "brain": torch.ones(1, dtype=torch.bfloat16)}
+    assert FlatLayout.of(mixed, torch.float64).dtype == torch.float32
+    assert FlatLayout.of({}, torch.float16).dtype == torch.float16
+
+
+def test_nothing_cannot_be_flattened():
+    with pytest.raises(ValueError, match="nothing to flatten"):
+        layout([torch.Size([1])]).flatten([])
+
+
+# --- a module's state ---
+
+
+class Everything(nn.Module):
+    """Tied, frozen and unused parameters, a norm, a mask, a metric, a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(3, 2)
+        self.head = nn.Linear(2, 3, bias=False)
+        self.head.weight = self.embedding.weight
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(2)
+        self.metrics = MetricCollection({"mean": MeanMetric()})
+        self.metrics["mean"].register_buffer("inner", torch.zeros(5))
+        self.register_buffer("mask", torch.tensor([True, False]))
+        self.register_buffer("phase", torch.ones(1, dtype=torch.complex64))
+
+
+def test_what_belongs_to_the_federation():
+    state = ModuleState(Everything())
+    assert state.param_layout.names == ("embedding.weight", "norm.weight", "norm.bias")
+    assert state.buffer_layout.names == ("norm.running_mean", "norm.running_var")
+    assert state.counter_layout.names == ("norm.num_batches_tracked", "mask")
+    read = state.read(version=7)
+    assert (read.version, read.params.numel(), read.buffers.numel()) == (7, 6 + 2 + 2, 4)
+    assert read.counters.tolist() == [0, 1, 0]
+    assert read.counters.dtype == torch.int64
+
+
+def test_reading_copies_and_writing_brings_back():
+    module = Everything()
+    state = ModuleState(module)
+    identities = {name: id(t) for name, t in module.state_dict(keep_vars=True).items()}
+    before = state.read()
+    kept = before.params.clone()
+    with torch.no_grad():
+        for tensor in [*state.params, *state.buffers]:
+            tensor += 1
+        module.norm.num_batches_tracked += 3
+        module.mask.fill_(False)
+        module.frozen.weight.fill_(9.0)
+    assert torch.equal(before.params, kept)
+    assert torch.equal(state.read().params, kept + 1)
+    state.write(before)
+    assert torch.equal(state.read().params, kept)
+    assert torch.equal(state.read().buffers, before.buffers)
+    assert torch.equal(state.read().counters, before.counters)
+    assert module.mask.tolist() == [True, False]
+    assert module.mask.dtype == torch.bool
+    assert (module.frozen.weight == 9).all()
+    assert module.head.weight is module.embedding.weight
+    assert {name: id(t) for name, t in module.state_dict(keep_vars=True).items()} == identities
+
+
+def test_writing_needs_no_gradient_and_leaves_the_version_alone():
+    module = nn.Linear(2, 1)
+    state = ModuleState(module)
+    read = state.read()
+    state.write(read)
+    with torch.no_grad():
+        module.weight += 5
+    assert not torch.equal(state.read().params, read.params)
+    assert module.weight.requires_grad
+    assert not read.params.requires_grad
+
+
+def test_mixed_parameters_keep_their_own_types():
+    module = nn.ModuleList([nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False).double()])
+    state = ModuleState(module)
+    read = state.read()
+    assert read.params.dtype == torch.float64
+    read.params.copy_(torch.tensor([0.1, 0.1], dtype=torch.float64))
+    state.write(read)
+    assert module[0].weight.dtype == torch.float32
+    assert module[1].weight.item() == 0.1
+
+
+def test_a_module_without_buffers_has_empty_ones():
+    read = ModuleState(nn.Linear(1, 1).double()).read()
+    assert (read.buffers.numel(), read.buffers.dtype) == (0, torch.float64)
+    assert (read.counters.numel(), read.counters.dtype) == (0, torch.int64)
+
+
+def test_a_parameter_of_several_layouts_in_memory():
+    module = nn.Linear(3, 2, bias=False)
+    module.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2).t())
+    state = ModuleState(module)
+    read = state.read()
+    assert read.params.tolist() == [0, 2, 4, 1, 3, 5]
+    read.params.neg_()
+    state.write(read)
+    assert module.weight.tolist() == [[0, -2, -4], [-1, -3, -5]]
+
+
+@pytest.mark.parametrize("module", [nn.ReLU(), nn.Linear(1, 1).requires_grad_(False)])
+def test_nothing_to_train(module):
+    with pytest.raises(ValueError, match="has no parameter with requires_grad=True"):
+        ModuleState(module)
+
+
+def test_complex_parameters_are_refused():
+    module = nn.Module()
+    module.wave = nn.Parameter(torch.ones(1, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"parameter 'wave' of Module is complex.*two real"):
+        ModuleState(module)
+
+
+def test_inputs_are_as_wide_as_what_is_trained():
+    assert input_dtype(nn.Linear(1, 1).double()) == torch.float64
+    frozen = nn.Linear(1, 1).half().requires_grad_(False)
+    assert input_dtype(nn.ModuleList([frozen, nn.Linear(1, 1)])) == torch.float32
+    assert input_dtype(nn.ReLU()) == torch.float32
