@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedlight.callbacks import Callback
     from fedlight.data import FederatedDataModule
+    from fedlight.participation import participation_report
     from fedlight.trainer import FedTrainer
     from fedlight.types import ClientUpdate
 
 __version__ = "0.1.0"
 
-__all__ = ["Callback", "ClientUpdate", "FedTrainer", "FederatedDataModule"]
+__all__ = ["Callback", "ClientUpdate", "FedTrainer", "FederatedDataModule", "participation_report"]
 
 _HOMES = {
     "Callback": "fedlight.callbacks",
     "ClientUpdate": "fedlight.types",
     "FedTrainer": "fedlight.trainer",
     "FederatedDataModule": "fedlight.data",
+    "participation_report": "fedlight.participation",
 }
 
 

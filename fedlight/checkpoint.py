@@ -12,10 +12,14 @@ import hashlib
 import io
 import os
 import struct
+from collections.abc import Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 FORMAT = 1
 _MARK = b"fedlight-sha256:"
@@ -31,11 +35,12 @@ def write_checkpoint(path: str | Path, content: dict[str, Any]) -> None:
 
     Raises:
         OSError: The file cannot be written; what was at `path` is still there.
+        TypeError: Something in `content` is neither.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
-    torch.save(content, buffer)
+    torch.save(plain(content), buffer)
     archive = buffer.getvalue()
     comment = _MARK + hashlib.sha256(archive).hexdigest().encode()
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -53,6 +58,34 @@ def write_checkpoint(path: str | Path, content: dict[str, Any]) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def plain(value: Any, place: str = "checkpoint") -> Any:
+    """`value` made of tensors, numbers, strings, None, lists and dicts alone.
+
+    Raises:
+        TypeError: There is something else in it; names the place.
+    """
+    if isinstance(value, Tensor):
+        return value.detach()
+    if value is None or isinstance(value, bool | str):
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {plain(key, place): plain(item, f"{place}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, f"{place}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return torch.from_numpy(np.ascontiguousarray(value))
+    raise TypeError(
+        f"{place} is a {type(value).__name__}; a state_dict may hold tensors and plain data only, "
+        "so that loading a checkpoint never runs code"
+    )
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ in any process, and two names never share a number.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
@@ -61,7 +60,7 @@ class Streams:
             counter=np.array([0, int(concern), 0, 0], dtype=np.uint64), key=seed & ((1 << 128) - 1)
         )
         self.generator = np.random.Generator(self._philox)
-        self._state: dict[str, Any] = dict(self._philox.state)
+        self._state = self._philox.state
         self._counter = self._state["state"]["counter"]
 
     def at(self, a: int, b: int = 0) -> np.random.Generator:

@@ -45,6 +45,7 @@ from fedlight.executors.pool import WorkPool
 from fedlight.interrupts import Interrupt, graceful_interrupts
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.parameters import ModuleState, input_dtype
+from fedlight.participation import warn_if_unfair
 from fedlight.server import Server
 from fedlight.snapshot import restore_snapshot, take_snapshot
 from fedlight.types import Federation, RoundRecord, ServerState, Task
@@ -198,6 +199,16 @@ class FedTrainer:
     def interrupted(self) -> bool:
         """Whether Ctrl-C or SIGTERM asked for the end of the run."""
         return self._interrupt.signal is not None
+
+    @property
+    def federation(self) -> Federation:
+        """Who takes part, as the strategies know it.
+
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+        """
+        self._started()
+        return self._federation
 
     @property
     def state(self) -> ServerState:
@@ -443,6 +454,7 @@ class FedTrainer:
 
     def _finish(self) -> None:
         self._say_what_is_left()
+        warn_if_unfair(self)
         self._server.clients.settle()
         self.module.on_train_end()
         self._call("on_fit_end")

@@ -76,7 +76,8 @@ def test_small_tables_are_gathered_once(monkeypatch):
     made = len(gathered)
     assert [size for size, _ in first] == [2, 1]
     assert first[0][1][0] is second[0][1][0]
-    assert list(batches) and len(gathered) == made
+    assert len(list(batches)) == 2
+    assert len(gathered) == made
 
     monkeypatch.setattr("fedlight.evaluation._KEPT_BYTES", 1)
     large = EvaluationBatches(table, 2, None)

@@ -86,10 +86,10 @@ def test_what_belongs_to_the_federation():
     state = ModuleState(Everything())
     assert state.param_layout.names == ("embedding.weight", "norm.weight", "norm.bias")
     assert state.buffer_layout.names == ("norm.running_mean", "norm.running_var")
-    assert state.counter_layout.names == ("norm.num_batches_tracked", "mask")
+    assert state.counter_layout.names == ("mask", "norm.num_batches_tracked")
     read = state.read(version=7)
     assert (read.version, read.params.numel(), read.buffers.numel()) == (7, 6 + 2 + 2, 4)
-    assert read.counters.tolist() == [0, 1, 0]
+    assert read.counters.tolist() == [1, 0, 0]
     assert read.counters.dtype == torch.int64
 
 

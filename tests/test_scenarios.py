@@ -127,7 +127,7 @@ def by_the_clock(scenario: dict[str, Any]):
 
 def by_pattern(scenario: dict[str, Any]):
     """The communication pattern of a scenario in ticks."""
-    return arrivals.CommunicationPattern(scenario["communicates"])
+    return arrivals.CommunicationPattern.from_table(scenario["communicates"])
 
 
 def play(scenario: dict[str, Any], process, executor: str, precision: str):

@@ -118,6 +118,8 @@ class AFACS(Aggregator):
         AFACS(buffer_size=5, memory_device='cpu')
     """
 
+    remembers = True
+
     def __init__(
         self,
         buffer_size: int | None = None,

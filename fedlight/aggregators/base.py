@@ -22,6 +22,9 @@ class Aggregator(ABC):
     needs_rounds: bool = False
     """Whether it steps only where the arrival process says that a round is over."""
 
+    remembers: bool = False
+    """Whether a client's last update is used again in every later round."""
+
     @abstractmethod
     def setup(self, federation: Federation, state: ServerState) -> None:
         """Forget any earlier run and get ready for this one, at its version 0."""

@@ -3,8 +3,27 @@
 Nothing in this package needs torch, and nothing in it sees the model.
 """
 
+from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
-from fedlight.arrivals.durations import DurationModel, FixedDurations
+from fedlight.arrivals.communication import (
+    CommunicationPattern,
+    ImbalancedTicks,
+    PeriodicTicks,
+    RandomTicks,
+    TableTicks,
+    TickPattern,
+)
+from fedlight.arrivals.continuous import ContinuousArrivals
+from fedlight.arrivals.dropout import DropOut
+from fedlight.arrivals.durations import (
+    DurationModel,
+    ExponentialDurations,
+    FixedDurations,
+    HalfNormalDurations,
+    LogNormalDurations,
+    StepDurations,
+    UniformSpeeds,
+)
 from fedlight.arrivals.local_steps import (
     ConstantSteps,
     LocalEpochs,
@@ -12,28 +31,52 @@ from fedlight.arrivals.local_steps import (
     PerClientSteps,
     UniformSteps,
 )
+from fedlight.arrivals.partial_work import PartialWork
+from fedlight.arrivals.poisson import PoissonArrivals
+from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
-from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 from fedlight.arrivals.synchronous import SynchronousArrivals
+from fedlight.arrivals.table import ReplayEvent, ScheduleTable
+from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Windows
 
 __all__ = [
     "Action",
     "ArrivalProcess",
+    "Availability",
     "BiasedArrivals",
+    "CommunicationPattern",
     "ConstantSteps",
+    "ContinuousArrivals",
     "Dispatch",
+    "DiurnalWindows",
+    "DropOut",
     "DurationModel",
     "EndRound",
+    "ExponentialDurations",
     "FixedDurations",
+    "HalfNormalDurations",
+    "ImbalancedTicks",
+    "IntervalWindows",
     "LocalEpochs",
     "LocalSteps",
+    "LogNormalDurations",
+    "PartialWork",
     "PerClientSteps",
+    "PeriodicTicks",
+    "PoissonArrivals",
+    "RandomTicks",
+    "Recording",
     "ReplayArrivals",
     "ReplayEvent",
     "ScheduleTable",
+    "StepDurations",
     "SynchronousArrivals",
+    "TableTicks",
+    "TickPattern",
     "UniformArrivals",
+    "UniformSpeeds",
     "UniformSteps",
     "Wake",
+    "Windows",
 ]

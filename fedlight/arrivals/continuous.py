@@ -37,8 +37,8 @@ class ContinuousArrivals(ArrivalProcess):
         TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range.
 
-    Source: FedFix paper (Fraboni et al.), Sections 2.3 and 5.1 ("on_aggregation"); Nguyen et al.
-    2022, FedBuff, Algorithm 1 ("on_arrival", with a concurrency).
+    Source: FedFix paper (Fraboni et al.), Sections 2.2, 2.3 and 5.1 ("on_aggregation"); Nguyen et
+    al. 2022, FedBuff, Algorithm 1 ("on_arrival", with a concurrency).
 
     Example:
         >>> from fedlight.arrivals import FixedDurations
@@ -57,9 +57,7 @@ class ContinuousArrivals(ArrivalProcess):
         local_steps: LocalSteps | int = LocalEpochs(1),
     ) -> None:
         self._work = Work(durations, local_steps)
-        self.concurrency = (
-            None if concurrency is None else positive_int("concurrency", concurrency)
-        )
+        self.concurrency = None if concurrency is None else positive_int("concurrency", concurrency)
         self.idle = non_negative("idle", idle)
         if 0 < self.idle < 1e-9:
             raise ValueError(f"idle must be 0 or at least 1e-9 of virtual time, got {idle!r}")

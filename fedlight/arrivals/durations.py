@@ -58,7 +58,7 @@ class FixedDurations(DurationModel):
     Raises:
         ValueError: A duration is not above 0, or there is none.
 
-    Source: Federated Learning with Asynchronous Client Participation (FedFix), Section 5.1.
+    Source: FedFix paper (Fraboni et al.), Section 5.1, "fixed update times".
 
     Example:
         >>> FixedDurations([1.0, 0.8, 0.2])
@@ -87,15 +87,15 @@ class FixedDurations(DurationModel):
         return np.array(self.durations, dtype=np.float64)
 
     def __repr__(self) -> str:
-        return f"FixedDurations({self.durations})"
+        return f"FixedDurations({brief(self.durations)})"
 
 
 class UniformSpeeds(DurationModel):
     """Each client always takes the same time; the times are evenly spaced up to the slowest's.
 
-    ``T_i = slowest * (1 - spread * (M - 1 - i) / (M - 1))``: client 0 is the fastest, ``1 - spread``
-    of the slowest's time, the last client the slowest. ``UniformSpeeds(0.8)`` is the paper's F80,
-    ``UniformSpeeds(0)`` its F0.
+    ``T_i = slowest * (1 - spread * (M - 1 - i) / (M - 1))``: client 0 is the fastest and takes
+    ``1 - spread`` of the time of the last client, the slowest. ``UniformSpeeds(0.8)`` is the
+    paper's F80, ``UniformSpeeds(0)`` its F0.
 
     Args:
         spread: How much faster the fastest is, from 0 to below 1.
@@ -153,7 +153,7 @@ class ExponentialDurations(DurationModel):
     Raises:
         ValueError: A mean is not above 0.
 
-    Source: FedFix paper (Fraboni et al.), Section 2.3, where client times are random variables.
+    Source: FedFix paper (Fraboni et al.), Section 2.2, where update times are random variables.
     """
 
     def __init__(self, mean: float | Sequence[float]) -> None:
@@ -176,7 +176,7 @@ class ExponentialDurations(DurationModel):
         return spread_out(self.mean, federation)
 
     def __repr__(self) -> str:
-        return f"ExponentialDurations({self.mean})"
+        return f"ExponentialDurations({brief(self.mean)})"
 
 
 class HalfNormalDurations(DurationModel):
@@ -211,7 +211,7 @@ class HalfNormalDurations(DurationModel):
         return spread_out(self.scale, federation) * math.sqrt(2 / math.pi)
 
     def __repr__(self) -> str:
-        return f"HalfNormalDurations({self.scale})"
+        return f"HalfNormalDurations({brief(self.scale)})"
 
 
 class LogNormalDurations(DurationModel):
@@ -249,7 +249,7 @@ class LogNormalDurations(DurationModel):
         return spread_out(self.median, federation) * math.exp(self.sigma**2 / 2)
 
     def __repr__(self) -> str:
-        return f"LogNormalDurations({self.median}, sigma={self.sigma:g})"
+        return f"LogNormalDurations({brief(self.median)}, sigma={self.sigma:g})"
 
 
 class StepDurations(DurationModel):
@@ -297,7 +297,7 @@ class StepDurations(DurationModel):
         return np.round(self.overhead + spread_out(self.per_step, federation) * num_steps, 9)
 
     def __repr__(self) -> str:
-        return f"StepDurations({self.per_step}, overhead={self.overhead:g})"
+        return f"StepDurations({brief(self.per_step)}, overhead={self.overhead:g})"
 
 
 def as_durations(value: object) -> DurationModel:
@@ -337,6 +337,13 @@ def for_all_or_each(name: str, value: float | Sequence[float]) -> float | list[f
     if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
         return per_client(name, value)
     return positive(name, value)
+
+
+def brief(value: float | Sequence[float]) -> str:
+    """A number as it is, of a long list the beginning alone."""
+    if isinstance(value, Sequence) and len(value) > 20:
+        return f"[{', '.join(map(repr, value[:3]))}, ... {len(value)} in all]"
+    return repr(value)
 
 
 def of_client(value: float | list[float], client_id: int) -> float:

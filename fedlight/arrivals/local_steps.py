@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlight.arrivals.durations import brief
 from fedlight.checks import positive, positive_int
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class PerClientSteps(LocalSteps):
         return np.array(self.num_steps, dtype=np.float64)
 
     def __repr__(self) -> str:
-        return f"PerClientSteps({self.num_steps})"
+        return f"PerClientSteps({brief(self.num_steps)})"
 
 
 def as_local_steps(value: LocalSteps | int) -> LocalSteps:

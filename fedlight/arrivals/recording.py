@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Recording(Wrapper):
     """Behaves as `arrivals` and writes its `ScheduleTable` when the run is over.
 
+    What was lost on its way is not in the table.
+
     Args:
         arrivals: Any arrival process.
         path: The parquet file to write; None to keep the table in memory alone.
@@ -118,4 +120,5 @@ class Recording(Wrapper):
         self._held = {client: list(rows) for client, rows in state["held"]}
 
     def __repr__(self) -> str:
-        return f"{self.arrivals!r}.record({str(self.path)!r})"
+        of = repr(self.arrivals)
+        return of if self.path is None else f"{of}.record({str(self.path)!r})"

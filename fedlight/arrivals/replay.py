@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
+from fedlight.checks import one_of, positive
 from fedlight.events import to_ticks, to_time
 
 if TYPE_CHECKING:
@@ -28,14 +29,19 @@ class ReplayArrivals(ArrivalProcess):
     names is pulled even where a newer one exists; the server keeps it until then.
 
     Args:
-        events: The records, a `ScheduleTable`, or the path of a file that one was saved to.
+        events: The records, a `ScheduleTable`, or the path of a file that one was saved to
+            (`ScheduleTable.save`, ``arrivals.record``).
         durations: T_i of each client, virtual time, where a time-based aggregator needs it.
         round_ends: Virtual times at which rounds end, for aggregators without a buffer size.
+        pull: "recorded": the version that the record names; "newest": the newest one at its
+            `dispatched_at`, for an aggregator that makes versions at other times than the one that
+            the schedule was recorded with.
 
     Raises:
+        FileNotFoundError: There is no such file.
         TypeError: A record is no `ReplayEvent`.
-        ValueError: There is no record, or (during the run) a record's version cannot exist by its
-            arrival.
+        ValueError: There is no record; a record without `dispatched_at` is to pull the newest
+            version; or (during the run) a record's version cannot exist by its arrival.
 
     Example:
         >>> table = ScheduleTable([ReplayEvent(client=0, pulled_version=0, time=1.0, num_steps=2)])
@@ -50,6 +56,7 @@ class ReplayArrivals(ArrivalProcess):
         events: Iterable[ReplayEvent] | ScheduleTable | str | Path,
         durations: Sequence[float] | FixedDurations | None = None,
         round_ends: Sequence[float] = (),
+        pull: str = "recorded",
     ) -> None:
         if isinstance(events, str | Path):
             events = ScheduleTable.load(events)
@@ -58,15 +65,21 @@ class ReplayArrivals(ArrivalProcess):
             round_ends = round_ends or events.round_ends
             events = events.events
         self.events = list(events)
+        self.pull = one_of("pull", pull, ("recorded", "newest"))
         for number, event in enumerate(self.events):
             if not isinstance(event, ReplayEvent):
                 raise TypeError(f"events[{number}] must be a ReplayEvent, got {event!r}")
+            if event.dispatched_at is None and pull == "newest":
+                raise ValueError(
+                    f"events[{number}] has no dispatched_at, so that pull='newest' has no time at "
+                    "which to look for the newest version"
+                )
         if not self.events:
             raise ValueError("events must hold at least one ReplayEvent, got none")
         if durations is not None and not isinstance(durations, FixedDurations):
             durations = FixedDurations(durations)
         self.durations = durations
-        self.round_ends = [float(end) for end in round_ends]
+        self.round_ends = [positive("round_ends", end) for end in round_ends]
         self.by_rounds = bool(self.round_ends)
 
     def setup(self, federation: Federation) -> None:
@@ -83,41 +96,46 @@ class ReplayArrivals(ArrivalProcess):
                 )
         if self.durations is not None:
             self.durations.check(federation)
-        self._version = 0
         self._started = False
-        self._open = Counter(event.pulled_version for event in self.events)
+        self._version = 0
+        # Records without a time of their own: each client's, the overdue check's, the last first.
         self._queues: dict[int, list[ReplayEvent]] = {}
         for event in sorted(self.events, key=lambda event: -event.time):
             if event.dispatched_at is None:
                 self._queues.setdefault(event.client, []).append(event)
-        self._waiting = set(self._queues)
+        self._free = set(self._queues)
+        self._wanted: dict[int, set[int]] = {}
+        for client in self._queues:
+            self._want(client)
+        named = self.events if self.pull == "recorded" else []
+        self._open = Counter(event.pulled_version for event in named)
 
     def on_wake(self, now: float) -> Iterator[Action]:
         """Everything with a time of its own at the start; later, a record that is overdue."""
         if not self._started:
             self._started = True
             yield from self._timed()
-            for client in sorted(self._queues):
-                yield from self._next(client, now)
+            yield from self._pull(now)
             return
-        for client in sorted(self._waiting):
+        ticks = to_ticks(now)
+        for client in sorted(self._free):
             queue = self._queues[client]
-            if queue and to_ticks(queue[-1].time) <= to_ticks(now):
+            if to_ticks(queue[-1].time) <= ticks:
                 raise self._impossible(queue[-1])
 
-    def on_version(
-        self, version: int, clients: Collection[int], now: float
-    ) -> Iterator[Action]:
+    def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
+        """The client's next record."""
+        client = task.client_id
+        if not self._queues.get(client):
+            return ()
+        self._free.add(client)
+        self._want(client)
+        return self._pull(now)
+
+    def on_version(self, version: int, clients: Collection[int], now: float) -> Iterator[Action]:
         """Records that waited for this version."""
         self._version = version
-        for client in sorted(self._waiting):
-            yield from self._next(client, now)
-
-    def on_arrival(self, task: Task, now: float) -> Iterator[Action]:
-        """The client's next record."""
-        if task.client_id in self._queues:
-            self._waiting.add(task.client_id)
-            yield from self._next(task.client_id, now)
+        return self._pull(now)
 
     def needs_version(self, version: int) -> bool:
         """Whether a record not dispatched yet names the version."""
@@ -137,21 +155,34 @@ class ReplayArrivals(ArrivalProcess):
         for end in self.round_ends:
             yield EndRound(end)
 
-    def _next(self, client: int, now: float) -> Iterator[Action]:
-        queue = self._queues[client]
-        if not queue:
-            self._waiting.discard(client)
-        elif client in self._waiting and queue[-1].pulled_version <= self._version:
-            event = queue.pop()
-            self._waiting.discard(client)
+    def _want(self, client: int) -> None:
+        self._wanted.setdefault(self._queues[client][-1].pulled_version, set()).add(client)
+
+    def _pull(self, now: float) -> Iterator[Action]:
+        """Dispatch the free clients whose version exists."""
+        ready = [
+            client
+            for v in list(self._wanted)
+            if v <= self._version
+            for client in self._wanted.pop(v)
+        ]
+        for client in sorted(ready):
+            event = self._queues[client].pop()
+            self._free.discard(client)
             if to_ticks(event.time) <= to_ticks(now):
                 raise self._impossible(event)
             self._open[event.pulled_version] -= 1
             yield self._dispatch(event, now)
 
     def _dispatch(self, event: ReplayEvent, at: float, delay: float = 0.0) -> Dispatch:
-        duration = to_time(to_ticks(event.time) - to_ticks(at))
-        return Dispatch(event.client, duration, event.num_steps, delay, event.pulled_version)
+        return Dispatch(
+            event.client,
+            to_time(to_ticks(event.time) - to_ticks(at)),
+            event.num_steps,
+            delay,
+            event.pulled_version if self.pull == "recorded" else None,
+            visit=event.visit,
+        )
 
     def _impossible(self, event: ReplayEvent) -> ValueError:
         return ValueError(
@@ -159,6 +190,31 @@ class ReplayArrivals(ArrivalProcess):
             f"client free, before its arrival at {event.time}; the server is at version "
             f"{self._version}"
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The version, and how many records of each client are still to come."""
+        return {
+            "started": self._started,
+            "version": self._version,
+            "left": [[client, len(queue)] for client, queue in self._queues.items()],
+            "free": sorted(self._free),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._started, self._version = state["started"], state["version"]
+        self._free = set(state["free"])
+        self._wanted = {}
+        self._open = Counter()
+        for client, left in state["left"]:
+            queue = self._queues[client]
+            del queue[left:]
+            self._open.update(event.pulled_version for event in queue)
+        for client in self._free:
+            self._want(client)
+        if not self._started and self.pull == "recorded":
+            timed = (event for event in self.events if event.dispatched_at is not None)
+            self._open.update(event.pulled_version for event in timed)
 
     def __repr__(self) -> str:
         return f"ReplayArrivals({len(self.events)} events)"

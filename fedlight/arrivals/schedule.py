@@ -56,6 +56,7 @@ class Schedule:
         self._max_ticks = None if max_time is None else to_ticks(max_time)
         self._on_dispatch = on_dispatch
         self._started = False
+        self._deadline_due = False
         self._serial = 0
         self._visits: dict[int, int] = {}
         self._named: Counter[int] = Counter()
@@ -70,9 +71,12 @@ class Schedule:
         if not self._started:
             self._started = True
             self._act(self.arrivals.on_wake(0.0))
-            self._push_deadline()
+            self._deadline_due = self._interval is not None
         queue = self._queue
         while (ticks := queue.peek_ticks()) is not None:
+            if self._deadline_due and ticks > queue.ticks:
+                self._push_deadline()
+                continue
             if self._max_ticks is not None and ticks > self._max_ticks:
                 return
             event = queue.pop()
@@ -105,8 +109,8 @@ class Schedule:
             self._act(self.arrivals.on_round_end(now))
         if news:
             self._act(self.arrivals.on_version(version, released, now))
-        if event.kind is Kind.DEADLINE:
-            self._push_deadline()
+        # The next deadline is set when this instant is over, and only if more is still to come.
+        self._deadline_due |= event.kind is Kind.DEADLINE
 
     def finish(self) -> None:
         """Tell the process that the run is over."""
@@ -130,6 +134,7 @@ class Schedule:
         return {
             "version": self.version,
             "started": self._started,
+            "deadline_due": self._deadline_due,
             "serial": self._serial,
             "visits": [list(pair) for pair in self._visits.items()],
             "named": [[version, count] for version, count in self._named.items() if count],
@@ -141,9 +146,9 @@ class Schedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, in a schedule that was made with the same arguments."""
         self.version, self._started = state["version"], state["started"]
-        self._serial = state["serial"]
-        self._visits = {client: visit for client, visit in state["visits"]}
-        self._named = Counter({version: count for version, count in state["named"]})
+        self._serial, self._deadline_due = state["serial"], state["deadline_due"]
+        self._visits = dict(state["visits"])
+        self._named = Counter(dict(state["named"]))
         current = None if state["current"] is None else _decode(state["current"])
         assert not isinstance(current, Dispatch)
         self.current = current
@@ -192,9 +197,10 @@ class Schedule:
         self._on_dispatch(task)
 
     def _push_deadline(self) -> None:
-        if self._interval is not None and len(self._queue):
-            number = self._queue.ticks // self._interval + 1
-            self._queue.push(number * self._interval, Event(Kind.DEADLINE), kind=Kind.DEADLINE)
+        assert self._interval is not None
+        self._deadline_due = False
+        number = self._queue.ticks // self._interval + 1
+        self._queue.push(number * self._interval, Event(Kind.DEADLINE), kind=Kind.DEADLINE)
 
 
 def _encode(event: Event | Dispatch) -> list[Any]:

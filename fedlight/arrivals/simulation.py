@@ -41,7 +41,7 @@ def simulate(
     if interval is not None:
         positive("interval", interval)
     recording = Recording(arrivals)
-    federation = _federation(num_clients, num_examples, batch_size, integer("seed", seed))
+    federation = federation_of(num_clients, num_examples, batch_size, integer("seed", seed))
     schedule = Schedule(recording, federation, interval=interval, max_time=max_time)
     num_updates, held = 0, list[int]()
     for event in schedule.events():
@@ -62,9 +62,15 @@ def simulate(
     return recording.table()
 
 
-def _federation(
+def federation_of(
     num_clients: int, num_examples: int | Iterable[int], batch_size: int, seed: int
 ) -> Federation:
+    """The federation that a simulation is about.
+
+    Raises:
+        TypeError: A number of the wrong kind.
+        ValueError: A number outside its range, or not one size for each client.
+    """
     positive_int("num_clients", num_clients)
     positive_int("batch_size", batch_size)
     if isinstance(num_examples, int):

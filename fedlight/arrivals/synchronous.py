@@ -27,7 +27,8 @@ class SynchronousArrivals(ArrivalProcess):
         durations: How long a task takes; None for one unit of virtual time each.
         local_steps: Policy for K, or a number of steps.
 
-    Source: FedAvg as the baseline of all papers, for example Section 4.2 of the FedFix paper (Fraboni et al.).
+    Source: FedAvg as the baseline of all papers, for example Section 4.2 of the FedFix paper
+    (Fraboni et al.).
     """
 
     by_rounds = True
@@ -87,7 +88,9 @@ class SynchronousArrivals(ArrivalProcess):
         """T_i of the duration model."""
         if self.durations is None:
             return np.ones(self._federation.num_clients)
-        return self.durations.expected(self._federation, self.local_steps.expected(self._federation))
+        return self.durations.expected(
+            self._federation, self.local_steps.expected(self._federation)
+        )
 
     def state_dict(self) -> dict[str, int]:
         """The next round."""

@@ -6,14 +6,13 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedlight.checks import non_negative_int, number, positive, positive_int
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -137,12 +136,12 @@ class ScheduleTable:
         }
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest)})
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> Any:
         """The events as a data frame, one row each, with the columns of `to_arrow`."""
         return self.to_arrow().to_pandas()
 
     def save(self, path: str | Path) -> None:
-        """Write the schedule to a parquet file; a file that is there is replaced only when whole."""
+        """Write the schedule to a parquet file; one that is there is replaced only when whole."""
         import pyarrow.parquet as pq
 
         path = Path(path)

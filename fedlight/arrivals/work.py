@@ -28,13 +28,13 @@ class Visits:
         self._counts[client] = count + 1
         return count
 
-    def state_dict(self) -> list[list[int]]:
+    def state_dict(self) -> list[tuple[int, int]]:
         """The counts."""
-        return [list(pair) for pair in self._counts.items()]
+        return list(self._counts.items())
 
-    def load_state_dict(self, state: list[list[int]]) -> None:
+    def load_state_dict(self, state: list[tuple[int, int]]) -> None:
         """Take the counts up."""
-        self._counts = {client: count for client, count in state}
+        self._counts = dict(state)
 
 
 class Work:
@@ -82,11 +82,11 @@ class Work:
         steps = self.local_steps.expected(self._federation)
         return self.durations.expected(self._federation, steps)
 
-    def state_dict(self) -> list[list[int]]:
+    def state_dict(self) -> list[tuple[int, int]]:
         """How many tasks were drawn for each client."""
         return self._visits.state_dict()
 
-    def load_state_dict(self, state: list[list[int]]) -> None:
+    def load_state_dict(self, state: list[tuple[int, int]]) -> None:
         """Go on with the tasks that follow those."""
         self._visits.load_state_dict(state)
 
@@ -151,6 +151,6 @@ class IdleClients:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take it up."""
         self._size = state["size"]
-        self._changed = {place: client for place, client in state["changed"]}
+        self._changed = dict(state["changed"])
         self._resting = [(until, client) for until, client in state["resting"]]
         self._uniforms.taken = state["drawn"]

@@ -77,6 +77,16 @@ class Workplace:
         chosen: NDArray[np.int64] = rows[order[: task.num_steps * batch]]
         return chosen.reshape(task.num_steps, batch)
 
+    def all_rows(self, client_id: int) -> list[NDArray[np.int64]]:
+        """Row numbers of all of a client's examples, in batches of b = min(batch_size, n_i).
+
+        The last batch takes the rest as well, and so has fewer than 2 b examples: none is smaller
+        than a batch of the training.
+        """
+        rows = self.partition[client_id]
+        batch = min(self.batch_size, len(rows))
+        return np.split(rows, range(batch, len(rows) - batch + 1, batch))
+
     def lr(self, task: Task) -> float:
         """The local rate for a task; 0.0 where the optimizer has rates of its own."""
         if self.optimizer.lr is None:

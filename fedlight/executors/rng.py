@@ -9,21 +9,34 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+_LENT = np.random.MT19937(0)
+
 
 @contextmanager
 def isolated_rng() -> Iterator[None]:
     """Leave the global generators of Python, NumPy and torch (all devices) as they were before."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    python, numpy = random.getstate(), np.random.get_bit_generator()
+    # lending out another generator is ten times as fast as copying NumPy's state, and back
+    np.random.set_bit_generator(np.random.MT19937(0) if numpy is _LENT else _LENT)
+    cpu = torch.default_generator.get_state()
+    # asking for the state of CUDA's generators would start CUDA where it is not in use
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
-        with torch.random.fork_rng():
-            yield
+        yield
     finally:
         random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+        np.random.set_bit_generator(numpy)
+        torch.default_generator.set_state(cpu)
+        for device, state in enumerate(cuda):
+            torch.cuda.set_rng_state(state, device)
 
 
 def seed_all(seed: int) -> None:
     """Seed the global generators of Python, NumPy and torch (all devices)."""
     random.seed(seed)
     np.random.seed(seed % (1 << 32))  # noqa: NPY002
-    torch.manual_seed(seed & ((1 << 63) - 1))
+    seed &= (1 << 63) - 1
+    if torch.cuda.is_initialized() or torch.backends.mps.is_available():
+        torch.manual_seed(seed)
+    else:  # the same for the CPU alone: 2 instead of 150 us, of which each local run pays one
+        torch.default_generator.manual_seed(seed)

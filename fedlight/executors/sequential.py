@@ -80,7 +80,7 @@ class SequentialExecutor(Executor):
         self._recorder.batch_size = rows.shape[1]
         try:
             if work.optimizer.needs_full_gradient:
-                run.full_gradient = self._full_gradient(task.client_id, rows.shape[1])
+                run.full_gradient = self._full_gradient(task.client_id)
                 work.state.write(job.pulled)  # the pass over the data has moved the buffers
             work.optimizer.begin(run, work.module)
             for k in range(task.num_steps):
@@ -101,14 +101,14 @@ class SequentialExecutor(Executor):
             client_state=layout.flatten([state[0] for state in states]) if states else None,
         )
 
-    def _full_gradient(self, client_id: int, batch_size: int) -> list[Tensor]:
+    def _full_gradient(self, client_id: int) -> list[Tensor]:
         """The gradient of f_i at the module's parameters over all the client's examples."""
         work = self._work
-        rows = torch.from_numpy(work.partition[client_id]).to(work.state.device)
         total = [torch.zeros_like(param).unsqueeze(0) for param in work.state.params]
-        for part in torch.split(rows, batch_size):
-            share = len(part) / len(rows)
-            for gradient, term in zip(total, self._gradient(part, 0), strict=True):
+        for part in work.all_rows(client_id):
+            share = len(part) / len(work.partition[client_id])
+            rows = torch.from_numpy(part).to(work.state.device)
+            for gradient, term in zip(total, self._gradient(rows, 0), strict=True):
                 gradient.add_(term, alpha=share)
         self._recorder.clear()  # what the pass logged is no part of the training
         return total

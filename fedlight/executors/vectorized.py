@@ -150,17 +150,17 @@ class VectorizedExecutor(Executor):
         a time. Buffers are left as they are.
         """
         work, state = self._work, self._work.state
-        owned = [work.partition[job.task.client_id] for job in jobs]
-        size = min(work.batch_size, len(owned[0]))
+        parts = [work.all_rows(job.task.client_id) for job in jobs]
+        sizes = [len(work.partition[job.task.client_id]) for job in jobs]
         total = [torch.zeros_like(tensor) for tensor in run.pulled]
-        for start in range(0, max(map(len, owned)), size):
+        for k in range(max(map(len, parts))):
             groups: dict[int, list[int]] = defaultdict(list)
-            for index, rows in enumerate(owned):
-                groups[len(rows[start : start + size])].append(index)
-            groups.pop(0, None)
+            for index, batches in enumerate(parts):
+                if k < len(batches):
+                    groups[len(batches[k])].append(index)
             for length, indices in groups.items():
                 which = torch.tensor(indices, device=state.device)
-                rows = np.stack([owned[index][start : start + size] for index in indices])
+                rows = np.stack([parts[index][k] for index in indices])
                 grads, _ = self._step(
                     [tensor[which] for tensor in run.pulled],
                     state.buffer_layout.views(buffers[which]),
@@ -168,7 +168,7 @@ class VectorizedExecutor(Executor):
                     work.examples.gather(torch.from_numpy(rows).to(state.device)),
                     0,
                 )
-                share = run.pulled[0].new_tensor([length / len(owned[i]) for i in indices])
+                share = run.pulled[0].new_tensor([length / sizes[index] for index in indices])
                 for gradient, term in zip(total, grads, strict=True):
                     gradient[which] += term * per_client(share, term)
         return total

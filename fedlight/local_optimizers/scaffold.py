@@ -27,7 +27,7 @@ class Scaffold(LocalOptimizer):
 
     - option 2: ``c_i+ = c_i - c + (x_p - y_K) / (K * lr)``, which is the mean of the gradients g;
     - option 1: ``c_i+ = the gradient of f_i at x_p`` over all the client's examples, in training
-      mode and in batches, weighted by their examples: one more pass over them for each task. The
+      mode and in batches (the last one takes the rest as well): one more pass for each task. The
       loss has to be a mean over the batch.
 
     In the step that uses the update the server adds ``(1/N) * (c_i+ - the c_i that it replaced)``

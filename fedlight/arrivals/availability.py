@@ -1,0 +1,106 @@
+"""Availability: clients that can only start when they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
+from fedlight.arrivals.windows import Intervals, IntervalWindows, Windows
+from fedlight.arrivals.wrapper import Wrapper
+from fedlight.checks import one_of
+from fedlight.events import to_ticks, to_time
+
+if TYPE_CHECKING:
+    from fedlight.types import Federation
+
+
+class Availability(Wrapper):
+    """A client pulls the model only within its windows of virtual time.
+
+    What becomes of a task that would start outside of them is up to the process: by rounds the
+    client does not take part; on the clock it starts with its next window, or, where clients are
+    drawn (a concurrency, or `PoissonArrivals`), another one is drawn in its place; on the common
+    clock of a `CommunicationPattern` it is silent until its next tick. A client that is never there
+    again does nothing any more.
+
+    Args:
+        arrivals: Any arrival process.
+        windows: ``[(start, end), …]`` for all clients; a mapping from client to such a list; the
+            path of a CSV file with the columns client, start, end; or `DiurnalWindows`.
+        unfinished: "finish": a client that works at the end of its window goes on until it is done;
+            "lose": its result is lost.
+
+    Raises:
+        TypeError: An argument is of the wrong kind.
+        ValueError: The windows cannot be meant.
+        FileNotFoundError: There is no such file.
+
+    Example:
+        >>> from fedlight.arrivals import ContinuousArrivals, FixedDurations
+        >>> arrivals = Availability(
+        ...     ContinuousArrivals(FixedDurations([1.0]), local_steps=5), [(0, 1.5), (4, 9)]
+        ... )
+        >>> table = arrivals.simulate(num_clients=1, buffer_size=1, max_time=6)
+        >>> [(event.dispatched_at, event.time) for event in table.events]
+        [(0.0, 1.0), (1.0, 2.0), (4.0, 5.0), (5.0, 6.0)]
+    """
+
+    def __init__(
+        self,
+        arrivals: ArrivalProcess,
+        windows: Windows | Intervals | Mapping[int, Intervals] | str | Path,
+        unfinished: str = "finish",
+    ) -> None:
+        super().__init__(arrivals)
+        if isinstance(windows, str | Path):
+            windows = IntervalWindows.from_file(windows)
+        elif not isinstance(windows, Windows):
+            windows = IntervalWindows(windows)
+        self.windows = windows
+        self.unfinished = one_of("unfinished", unfinished, ("finish", "lose"))
+
+    def setup(self, federation: Federation) -> None:
+        """Set the wrapped process and the windows up.
+
+        Raises:
+            ValueError: They do not fit the federation.
+        """
+        super().setup(federation)
+        self.windows.setup(federation)
+
+    def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
+        """Let those start that are there; ask the process about the others."""
+        ticks = to_ticks(now)
+        open_ = [iter(actions)]  # a stack, since a process may offer one client after the other
+        postponed = 0
+        while open_:
+            for action in open_[-1]:
+                if not isinstance(action, Dispatch):
+                    yield action
+                    continue
+                start = ticks + to_ticks(action.delay)
+                window = self.windows.find(action.client_id, start)
+                if window is not None and window.start <= start:
+                    late = start + to_ticks(action.duration) > window.end
+                    if late and self.unfinished == "lose":
+                        action = action._replace(lost=True)
+                    postponed = 0
+                    yield action
+                    continue
+                postponed += action.delay > 0
+                if postponed > 1000:
+                    raise ValueError(
+                        f"client {action.client_id} finds no time within all of its windows: "
+                        f"{self!r}"
+                    )
+                until = None if window is None else to_time(window.start)
+                instead = self.arrivals.on_unavailable(action, until, now)
+                open_.append(iter(instead))
+                break
+            else:
+                open_.pop()
+
+    def __repr__(self) -> str:
+        return f"Availability({self.arrivals!r}, {self.windows!r}, unfinished={self.unfinished!r})"

@@ -1,0 +1,73 @@
+"""Drop-outs: clients that start and are never heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
+from fedlight.arrivals.work import Visits
+from fedlight.arrivals.wrapper import Wrapper
+from fedlight.checks import fraction
+from fedlight.randomness import Concern, Streams
+
+if TYPE_CHECKING:
+    from fedlight.types import Federation
+
+
+class DropOut(Wrapper):
+    """Each task is lost with some probability: its result never arrives.
+
+    The client has worked for nothing; it is free again when it would have arrived.
+
+    Args:
+        arrivals: Any arrival process.
+        probability: Share of the tasks that are lost, from 0 to below 1.
+
+    Raises:
+        TypeError: `arrivals` is no arrival process.
+        ValueError: `probability` is not in [0, 1).
+
+    Source: Anarchic Federated Learning, Section 4.1: the server waits for any m updates, whoever
+    they come from.
+
+    Example:
+        >>> from fedlight.arrivals import ContinuousArrivals, UniformSpeeds
+        >>> arrivals = DropOut(ContinuousArrivals(UniformSpeeds(0)), probability=0.25)
+        >>> table = arrivals.simulate(num_clients=1000, interval=1.0, max_rounds=4)
+        >>> 2900 < len(table) < 3100
+        True
+    """
+
+    def __init__(self, arrivals: ArrivalProcess, probability: float) -> None:
+        super().__init__(arrivals)
+        self.probability = fraction("probability", probability)
+        if self.probability == 1:
+            raise ValueError("probability must be below 1, got 1: nobody would ever arrive")
+
+    def setup(self, federation: Federation) -> None:
+        """Set the wrapped process up."""
+        super().setup(federation)
+        self._streams = Streams(federation.seed, Concern.DROPOUT)
+        self._visits = Visits()
+
+    def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
+        """Lose some of the tasks; each client's losses are a sequence of their own."""
+        for action in actions:
+            if isinstance(action, Dispatch) and self.probability:
+                rng = self._streams.at(action.client_id, self._visits.next(action.client_id))
+                if rng.random() < self.probability:
+                    action = action._replace(lost=True)
+            yield action
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the wrapped process, and how many tasks each client had."""
+        return {**super().state_dict(), "visits": self._visits.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        super().load_state_dict(state)
+        self._visits.load_state_dict(state["visits"])
+
+    def __repr__(self) -> str:
+        return f"DropOut({self.arrivals!r}, probability={self.probability:g})"

@@ -1,0 +1,91 @@
+"""Partial work: clients that stop early and report what they did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
+from fedlight.arrivals.durations import SHORTEST
+from fedlight.arrivals.work import Visits
+from fedlight.arrivals.wrapper import Wrapper
+from fedlight.checks import fraction
+from fedlight.randomness import Concern, Streams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedlight.types import Federation
+
+
+class PartialWork(Wrapper):
+    """With some probability a client stops early, and its result is that of the steps it made.
+
+    A client that stops makes a number of steps drawn evenly from ``max(1, ceil(least * K))`` to
+    ``K - 1``, and takes that share of its time. A process by rounds keeps its times: results are
+    due at the end of a round. A task of one step cannot stop early.
+
+    Args:
+        arrivals: Any arrival process.
+        probability: Share of the tasks that stop early.
+        least: Smallest share of the steps that a client makes.
+
+    Raises:
+        TypeError: `arrivals` is no arrival process.
+        ValueError: `probability` or `least` is not in [0, 1].
+
+    Source: Li et al. 2020, FedProx, Section 5.2, whose stragglers make a random number of epochs;
+    Anarchic Federated Learning, Algorithm 2, whose workers choose their number of steps.
+    """
+
+    def __init__(
+        self, arrivals: ArrivalProcess, probability: float = 1.0, least: float = 0.0
+    ) -> None:
+        super().__init__(arrivals)
+        self.probability = fraction("probability", probability)
+        self.least = fraction("least", least)
+
+    def setup(self, federation: Federation) -> None:
+        """Set the wrapped process up."""
+        super().setup(federation)
+        self._streams = Streams(federation.seed, Concern.PARTIAL_WORK)
+        self._visits = Visits()
+
+    def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
+        """Shorten some of the tasks; each client's draws are a sequence of their own."""
+        for action in actions:
+            yield self._shortened(action) if isinstance(action, Dispatch) else action
+
+    def _shortened(self, action: Dispatch) -> Dispatch:
+        rng = self._streams.at(action.client_id, self._visits.next(action.client_id))
+        fewest = max(1, math.ceil(self.least * action.num_steps))
+        if rng.random() >= self.probability or fewest >= action.num_steps:
+            return action
+        num_steps = int(rng.integers(fewest, action.num_steps))
+        duration = action.duration
+        if not self.by_rounds:
+            duration = max(SHORTEST, duration * num_steps / action.num_steps)
+        return action._replace(num_steps=num_steps, duration=duration)
+
+    def expected_durations(self) -> NDArray[np.float64] | None:
+        """What the wrapped process says, unless tasks are shortened: then it is not known."""
+        if self.probability == 0 or self.by_rounds:
+            return self.arrivals.expected_durations()
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the wrapped process, and how many tasks each client had."""
+        return {**super().state_dict(), "visits": self._visits.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        super().load_state_dict(state)
+        self._visits.load_state_dict(state["visits"])
+
+    def __repr__(self) -> str:
+        return (
+            f"PartialWork({self.arrivals!r}, probability={self.probability:g}, "
+            f"least={self.least:g})"
+        )

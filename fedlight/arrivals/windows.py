@@ -1,0 +1,225 @@
+"""When clients are there: windows of virtual time."""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fedlight.checks import fraction, non_negative, non_negative_int, number, positive
+from fedlight.events import to_ticks
+from fedlight.randomness import Concern, Streams
+
+if TYPE_CHECKING:
+    from fedlight.types import Federation
+
+Intervals = Sequence[tuple[float, float]]
+
+
+class Window(NamedTuple):
+    """From `start` to just before `end`, in ticks of 1e-9 of virtual time."""
+
+    start: int
+    end: int
+
+
+class Windows(ABC):
+    """When each client can pull the model: half-open windows ``[start, end)`` of virtual time."""
+
+    def setup(self, federation: Federation) -> None:
+        """Get ready for a run.
+
+        Raises:
+            ValueError: The windows do not fit the federation.
+        """
+        return
+
+    @abstractmethod
+    def find(self, client: int, ticks: int) -> Window | None:
+        """The client's window that holds the time `ticks`, or its next one, if there is one."""
+
+
+class IntervalWindows(Windows):
+    """Given intervals of virtual time, the same for all clients or a list for each.
+
+    Args:
+        intervals: ``[(start, end), …]`` for all clients, or a mapping from client to such a list; a
+            client that is not named is never there.
+
+    Raises:
+        TypeError: They are of another form.
+        ValueError: There is no interval, one ends before it starts, or two overlap.
+
+    Example:
+        >>> windows = IntervalWindows({0: [(0, 2), (5, 8)], 1: [(1, 3)]})
+        >>> windows.find(0, to_ticks(2.0)) == Window(to_ticks(5), to_ticks(8))
+        True
+    """
+
+    def __init__(self, intervals: Intervals | Mapping[int, Intervals]) -> None:
+        if not isinstance(intervals, Sequence | Mapping):
+            raise TypeError(
+                f"intervals must be a list of (start, end) or a mapping to such lists, got "
+                f"{intervals!r}; for example [(0, 8), (24, 32)]"
+            )
+        self._windows: dict[int | None, list[Window]] = {}
+        lists: dict[int | None, Intervals] = {}
+        if isinstance(intervals, Mapping):
+            lists.update(intervals.items())
+        else:
+            lists[None] = intervals
+        for client, pairs in lists.items():
+            name = "intervals"
+            if client is not None:
+                name = f"intervals[{non_negative_int('a client of intervals', client)}]"
+            windows = sorted(_window(name, pair) for pair in pairs)
+            for one, two in pairwise(windows):
+                if two.start < one.end:
+                    raise ValueError(f"{name} must not overlap, got {list(pairs)}")
+            self._windows[client] = windows
+        if not any(self._windows.values()):
+            raise ValueError(f"intervals must hold at least one (start, end), got {intervals!r}")
+        self._for_all = self._windows.get(None)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> IntervalWindows:
+        """Read the intervals of each client from a CSV file with the columns client, start, end.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: A column is missing, or a line holds no numbers.
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no file of intervals {str(path)!r}")
+        intervals: dict[int, list[tuple[float, float]]] = {}
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            if not {"client", "start", "end"} <= set(rows.fieldnames or ()):
+                raise ValueError(
+                    f"{str(path)!r} must have the columns client,start,end in its first line, "
+                    f"got {rows.fieldnames}"
+                )
+            for row in rows:
+                try:
+                    pair = float(row["start"]), float(row["end"])
+                    intervals.setdefault(int(row["client"]), []).append(pair)
+                except (TypeError, ValueError):
+                    raise ValueError(
+                        f"line {rows.line_num} of {str(path)!r} must hold numbers, "
+                        f"got {list(row.values())}"
+                    ) from None
+        return cls(intervals)
+
+    def setup(self, federation: Federation) -> None:
+        """Refuse clients that do not exist.
+
+        Raises:
+            ValueError: An interval is given for one.
+        """
+        largest = max((client for client in self._windows if client is not None), default=0)
+        if largest >= federation.num_clients:
+            raise ValueError(
+                f"intervals names client {largest}, but there are only {federation.num_clients} "
+                f"clients (0 to {federation.num_clients - 1})"
+            )
+
+    def find(self, client: int, ticks: int) -> Window | None:
+        """The first window that ends after `ticks`."""
+        windows = self._for_all if self._for_all is not None else self._windows.get(client, [])
+        place = bisect_right(windows, ticks, key=lambda window: window.end)
+        return windows[place] if place < len(windows) else None
+
+    def __repr__(self) -> str:
+        if self._for_all is not None:
+            return f"IntervalWindows({len(self._for_all)} intervals)"
+        return f"IntervalWindows({len(self._windows)} clients)"
+
+
+class DiurnalWindows(Windows):
+    """Each client is there for the same share of every day, from an hour of its own on.
+
+    Client i is there from ``phase_i + n * period`` for ``share * period``, n any integer. The
+    phases are drawn evenly over the day (people in all time zones), or given.
+
+    Args:
+        period: Length of a day in virtual time.
+        share: Part of the day that a client is there, above 0.
+        phases: When each client's day begins, in virtual time; one number for all clients or one
+            for each; None to draw them.
+
+    Raises:
+        ValueError: An argument is outside its range.
+
+    Source: Bonawitz et al. 2019, Towards Federated Learning at Scale, Section 9 (devices come and
+    go with the hour of the day).
+    """
+
+    def __init__(
+        self,
+        period: float = 24.0,
+        share: float = 0.5,
+        phases: float | Sequence[float] | None = None,
+    ) -> None:
+        self.period = positive("period", period)
+        self.share = fraction("share", share)
+        self._period = to_ticks(self.period)
+        self._length = to_ticks(self.period * self.share)
+        if self._length < 1:
+            raise ValueError(f"share of the period must last at least 1e-9, got share={share!r}")
+        self._phases: int | list[int] | None = None
+        if isinstance(phases, Sequence | np.ndarray):
+            self._phases = [to_ticks(number(f"phases[{i}]", each)) for i, each in enumerate(phases)]
+        elif phases is not None:
+            self._phases = to_ticks(number("phases", phases))
+
+    def setup(self, federation: Federation) -> None:
+        """Make the streams of the phases ready.
+
+        Raises:
+            ValueError: There is not one phase for each client.
+        """
+        self._streams = Streams(federation.seed, Concern.AVAILABILITY)
+        self._drawn: dict[int, int] = {}
+        if isinstance(self._phases, list) and len(self._phases) != federation.num_clients:
+            raise ValueError(
+                f"phases has {len(self._phases)} numbers, "
+                f"but there are {federation.num_clients} clients; give one for each"
+            )
+
+    def find(self, client: int, ticks: int) -> Window:
+        """The window of this day, or of the next one."""
+        start = ticks - (ticks - self._phase(client)) % self._period
+        if self._length < self._period and ticks >= start + self._length:
+            start += self._period
+        return Window(start, start + self._length)
+
+    def _phase(self, client: int) -> int:
+        if isinstance(self._phases, list):
+            return self._phases[client]
+        if self._phases is not None:
+            return self._phases
+        phase = self._drawn.get(client)
+        if phase is None:
+            phase = int(self._streams.at(client).integers(self._period))
+            self._drawn[client] = phase
+        return phase
+
+    def __repr__(self) -> str:
+        return f"DiurnalWindows(period={self.period:g}, share={self.share:g})"
+
+
+def _window(name: str, pair: tuple[float, float]) -> Window:
+    try:
+        start, end = pair
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must hold pairs (start, end), got {pair!r}") from None
+    window = Window(to_ticks(non_negative(name, start)), to_ticks(positive(name, end)))
+    if window.start >= window.end:
+        raise ValueError(f"{name} must hold pairs with start < end, got {pair!r}")
+    return window

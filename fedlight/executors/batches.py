@@ -1,0 +1,83 @@
+"""Which examples a client's local steps use, for many clients at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedlight.randomness import Concern
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from data_partitioners import Partition
+    from fedlight.types import Task
+
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+
+
+def batch_rows(
+    partition: Partition, tasks: Sequence[Task], batch_size: int, seed: int
+) -> NDArray[np.int64]:
+    """Row numbers of the batches of tasks, shape ``[K, n, b]`` with K the largest `num_steps`.
+
+    A client's examples in a random order, then in another one, …, cut into full batches of
+    b = min(batch_size, n_i): a function of (seed, client, visit) alone. An order is that of one
+    64-bit random number per example (the finaliser of SplitMix64 over a counter), which is made
+    for all clients of a size at once; a generator for each would cost more than its local step.
+
+    Args:
+        partition: Which rows are whose.
+        tasks: Tasks of clients with the same b.
+        batch_size: Largest batch.
+        seed: The run's seed.
+    """
+    sizes = [len(partition[task.client_id]) for task in tasks]
+    longest = max(task.num_steps for task in tasks)
+    batch = min(batch_size, *sizes)
+    chosen = np.empty((longest, len(tasks), batch), dtype=np.int64)
+    for size in set(sizes):
+        indices = [index for index, other in enumerate(sizes) if other == size]
+        clients = np.array([tasks[index].client_id for index in indices])
+        visits = np.array([tasks[index].visit for index in indices])
+        orders = _orders(seed, clients, visits, -(-longest * batch // size), size)
+        drawn = orders.reshape(len(indices), -1)[:, : longest * batch]
+        rows = partition.rows[drawn + partition.offsets[clients, None]]
+        chosen[:, indices] = rows.reshape(len(indices), longest, batch).swapaxes(0, 1)
+    return chosen
+
+
+def _orders(
+    seed: int, clients: NDArray[np.int64], visits: NDArray[np.int64], passes: int, size: int
+) -> NDArray[np.int64]:
+    """Random orders of `size` things, shape ``[n, passes, size]``."""
+    names = _mixed(_mixed(_base(seed) ^ clients.view(np.uint64)) ^ visits.view(np.uint64))
+    keys = _mixed(names[:, None] + _counters(passes * size))
+    return keys.reshape(len(names), passes, size).argsort(axis=-1)
+
+
+@lru_cache(maxsize=4)
+def _base(seed: int) -> NDArray[np.uint64]:
+    base = np.zeros(1, dtype=np.uint64)
+    for word in (seed & _MASK, (seed >> 64) & _MASK, int(Concern.BATCHES)):
+        base = _mixed(base ^ np.uint64(word))
+    return base
+
+
+@lru_cache(maxsize=64)
+def _counters(number: int) -> NDArray[np.uint64]:
+    return np.arange(1, number + 1, dtype=np.uint64) * np.uint64(_GAMMA)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    words = words + np.uint64(_GAMMA)
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words

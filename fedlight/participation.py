@@ -1,0 +1,322 @@
+"""Is every client heard as much as it counts? The condition q_i = p_i of the FedFix paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+
+from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
+from fedlight.arrivals.schedule import Limits, Schedule
+from fedlight.arrivals.simulation import federation_of
+from fedlight.checks import positive
+from fedlight.events import Kind
+from fedlight.types import ClientUpdate, Federation, LocalResult, ServerState
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from rich.table import Table
+
+    from fedlight.aggregators import Aggregator
+    from fedlight.trainer import FedTrainer
+
+_MOST_CELLS = 20_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParticipationReport:
+    """How much each client was heard; all arrays have shape ``[M]``.
+
+    Attributes:
+        arrivals: Updates of the client that the server used.
+        staleness: Their mean staleness; nan where there were none.
+        weight: q_i, the client's mean aggregation weight per round.
+        share: q_i over the sum of all q: what matters, as a common factor is a learning rate.
+        importance: p_i, what its share should be.
+        window: W, the smallest number of rounds after which, again and again, every share is its
+            importance; None where there is none (or where it was not looked for: too large).
+        num_rounds: Rounds looked at.
+        remedy: What would bring the shares to the importances.
+    """
+
+    arrivals: NDArray[np.int64]
+    staleness: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    share: NDArray[np.float64]
+    importance: NDArray[np.float64]
+    window: int | None
+    num_rounds: int
+    remedy: str
+
+    @property
+    def distance(self) -> float:
+        """Total variation between shares and importances: 0 is fair, 1 as unfair as can be."""
+        return float(np.abs(self.share - self.importance).sum() / 2)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the shares miss the importances by more than 0.1, and by more than chance does.
+
+        Chance: under fair arrivals ``sum of (share_i - p_i)^2 / p_i``, times the number of
+        updates, is about M with a standard deviation of ``sqrt(2 M)``; far is five of those above.
+        """
+        heard = self.importance > 0
+        excess = (self.share - self.importance)[heard] ** 2 / self.importance[heard]
+        statistic = excess.sum() * self.arrivals.sum()
+        clients = len(self.share)
+        return self.distance > 0.1 and bool(statistic > clients + 5 * np.sqrt(2 * clients))
+
+    def table(self, most: int = 20) -> Table:
+        """The clients as a rich table: the `most` whose shares are furthest from their importance.
+
+        Args:
+            most: Rows at the most.
+        """
+        from rich.table import Table
+
+        table = Table("client", "arrivals", "mean staleness", "q", "share", "importance p")
+        furthest = np.argsort(-np.abs(self.share - self.importance), kind="stable")[:most]
+        for client in sorted(furthest.tolist()):
+            table.add_row(
+                str(client),
+                str(self.arrivals[client]),
+                f"{self.staleness[client]:.2f}",
+                f"{self.weight[client]:.4g}",
+                f"{self.share[client]:.4f}",
+                f"{self.importance[client]:.4f}",
+            )
+        return table
+
+    def __str__(self) -> str:
+        worst = int(np.argmax(np.abs(self.share - self.importance)))
+        window = "" if self.window is None else f"; fair over windows of {self.window} rounds"
+        return (
+            f"{int(self.arrivals.sum())} updates of {len(self.share)} clients in "
+            f"{self.num_rounds} rounds; shares miss the importances by {self.distance:.3f} (total "
+            f"variation), most for client {worst}: {self.share[worst]:.4f} in place of "
+            f"{self.importance[worst]:.4f}{window}"
+        )
+
+
+def participation_report(
+    run: FedTrainer | ArrivalProcess | ScheduleTable,
+    aggregator: Aggregator | None = None,
+    *,
+    num_clients: int | None = None,
+    max_rounds: int | None = None,
+    max_time: float | None = None,
+    max_updates: int | None = None,
+    num_examples: int | Iterable[int] = 1,
+    batch_size: int = 1,
+    seed: int = 0,
+    rtol: float = 0.01,
+) -> ParticipationReport:
+    """What weight q_i each client gets, beside its importance p_i.
+
+    ``q_i`` is the mean over the rounds of the weight that the aggregator gave to client i. A
+    federation converges to the optimum of the federated problem if ``q_i = p_i``, over windows of
+    W rounds. AFA-CS uses a client's last update again in every later round, so from its first
+    arrival on a client has its weight in each of them.
+
+    Args:
+        run: A trainer that was fitted; or an arrival process or a written-down schedule, for
+            which the same loop is run with empty updates, without any training.
+        aggregator: The aggregator, for a process or a schedule.
+        num_clients: M, for a process (a schedule may know it).
+        max_rounds: Stop after so many rounds.
+        max_time: Stop after this virtual time.
+        max_updates: Stop after so many arrivals.
+        num_examples: n_i, one number for all clients or one each.
+        batch_size: Examples per local step.
+        seed: The run's seed.
+        rtol: Relative difference up to which a share counts as equal to its importance.
+
+    Raises:
+        ValueError: There is nothing to look at, or an argument is missing.
+
+    Source: FedFix paper (Fraboni et al.), Theorem 4 and Property 2.
+
+    Example:
+        >>> from fedlight.aggregators import FedFix
+        >>> from fedlight.arrivals import ContinuousArrivals, FixedDurations
+        >>> report = participation_report(
+        ...     ContinuousArrivals(FixedDurations([1.0, 0.5])),
+        ...     FedFix(interval=0.5),
+        ...     num_clients=2,
+        ...     max_rounds=100,
+        ... )
+        >>> report.share.tolist(), report.window
+        ([0.5, 0.5], 2)
+    """
+    positive("rtol", rtol)
+    if isinstance(run, ScheduleTable):
+        num_clients = num_clients or run.num_clients
+        run = ReplayArrivals(run)
+    if isinstance(run, ArrivalProcess):
+        if aggregator is None or num_clients is None:
+            raise ValueError(
+                "a schedule alone says nothing of weights: give aggregator= and num_clients="
+            )
+        federation = federation_of(num_clients, num_examples, batch_size, seed)
+        limits = Limits(max_rounds, max_time, max_updates)
+        rounds, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
+    else:
+        rounds, federation = _rounds_of(run), run.federation
+        aggregator, arrivals = run.aggregator, run.arrivals
+    if not any(rounds):
+        raise ValueError("there is nothing to report: no update was used")
+    return _report(rounds, aggregator, arrivals, federation, rtol)
+
+
+def warn_if_unfair(trainer: FedTrainer) -> None:
+    """Warn once after a run whose shares are far from the importances, with what would mend it."""
+    rounds = _rounds_of(trainer)
+    if not any(rounds):
+        return
+    report = _report(rounds, trainer.aggregator, trainer.arrivals, trainer.federation, None)
+    if report.is_far:
+        rank_zero_warn(
+            f"fedlight: some clients count for more than their importance: {report}; what would "
+            f"mend it: {report.remedy} (participation_report(trainer) shows all clients)"
+        )
+
+
+def _rounds_of(trainer: FedTrainer) -> list[list[tuple[int, float, int]]]:
+    return [
+        [(u.client_id, u.weight, u.staleness) for u in record.updates] for record in trainer.history
+    ]
+
+
+def _dry_run(
+    arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
+) -> list[list[tuple[int, float, int]]]:
+    """The updates that each round used: client, weight, staleness; nothing is trained."""
+    limits.check(arrivals)
+    nothing, zero = torch.zeros(0), torch.zeros(1)
+    result = LocalResult(zero, nothing, nothing)
+    schedule = Schedule(
+        arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
+    )
+    state = ServerState(0, zero, nothing, nothing)
+    durations = arrivals.expected_durations()
+    aggregator.setup(replace(federation, expected_durations=durations), state)
+    rounds, num_updates = list[list[tuple[int, float, int]]](), 0
+    for event in schedule.events():
+        due, released = event.kind is Kind.DEADLINE, list[int]()
+        if event.task is not None:
+            client = event.task.client_id
+            size = int(federation.num_examples[client])
+            update = ClientUpdate(event.task, size, result, pulled=state)
+            num_updates += 1
+            if aggregator.accepts(update, state.version):
+                due = aggregator.receive(update)
+            else:
+                released = [client]
+        elif event.kind is Kind.ROUND_END:
+            due = aggregator.end_round()
+        if due:
+            version, state = state.version, aggregator.step(state)
+            rounds.append([(u.client_id, w, u.staleness(version)) for u, w in state.used])
+            released = [update.client_id for update, _ in state.used]
+        schedule.send_on(event, state.version, released)
+        if limits.reached(state.version, num_updates):
+            break
+    return rounds
+
+
+def _report(
+    rounds: Sequence[Sequence[tuple[int, float, int]]],
+    aggregator: Aggregator,
+    arrivals: ArrivalProcess,
+    federation: Federation,
+    rtol: float | None,
+) -> ParticipationReport:
+    clients = federation.num_clients
+    importance = np.full(clients, 1 / clients)
+    if getattr(aggregator, "client_weights", "uniform") == "examples":
+        importance = federation.num_examples / federation.num_examples.sum()
+    used = [entry for entries in rounds for entry in entries]
+    who = np.array([client for client, _, _ in used])
+    count = np.bincount(who, minlength=clients)
+    with np.errstate(invalid="ignore"):
+        staleness = np.bincount(who, [age for *_, age in used], clients) / count
+    total = _total(rounds, clients, aggregator.remembers)
+    window = None
+    if rtol is not None and len(rounds) * clients <= _MOST_CELLS:
+        weights = _by_round(rounds, clients, aggregator.remembers)
+        window = _window(list(accumulate(weights, initial=np.zeros(clients))), importance, rtol)
+    return ParticipationReport(
+        arrivals=count,
+        staleness=staleness,
+        weight=total / len(rounds),
+        share=total / total.sum(),
+        importance=importance,
+        window=window,
+        num_rounds=len(rounds),
+        remedy=_remedy(arrivals, count),
+    )
+
+
+def _total(
+    rounds: Sequence[Sequence[tuple[int, float, int]]], clients: int, remembers: bool
+) -> NDArray[np.float64]:
+    """The weight of each client, summed over the rounds."""
+    total, weight, since = np.zeros(clients), np.zeros(clients), np.zeros(clients, dtype=np.int64)
+    for number, entries in enumerate(rounds):
+        for client, value, _ in entries:
+            if remembers:
+                total[client] += weight[client] * (number - since[client])
+                weight[client], since[client] = value, number
+            else:
+                total[client] += value
+    return total + weight * (len(rounds) - since)
+
+
+def _by_round(
+    rounds: Sequence[Sequence[tuple[int, float, int]]], clients: int, remembers: bool
+) -> Iterable[NDArray[np.float64]]:
+    """The weight of each client in each round."""
+    weight = np.zeros(clients)
+    for entries in rounds:
+        weight = weight.copy() if remembers else np.zeros(clients)
+        for client, value, _ in entries:
+            weight[client] = value if remembers else weight[client] + value
+        yield weight
+
+
+def _window(
+    sums: Sequence[NDArray[np.float64]], importance: NDArray[np.float64], rtol: float
+) -> int | None:
+    """The smallest W for which every whole window of W rounds, at least two, is fair."""
+    rounds = len(sums) - 1
+    for window in range(1, rounds // 2 + 1):
+        ends = range(window, rounds + 1, window)
+        if all(_fair(sums[end] - sums[end - window], importance, rtol) for end in ends):
+            return window
+    return None
+
+
+def _fair(weights: NDArray[np.float64], importance: NDArray[np.float64], rtol: float) -> bool:
+    total = weights.sum()
+    return bool(total > 0 and np.allclose(weights / total, importance, rtol=rtol, atol=1e-12))
+
+
+def _remedy(arrivals: ArrivalProcess, count: NDArray[np.int64]) -> str:
+    silent = np.flatnonzero(count == 0)
+    if len(silent):
+        return (
+            f"{len(silent)} clients were never heard (client {silent[0]} the first), which no "
+            "weights can mend: let them arrive"
+        )
+    if arrivals.by_rounds:
+        return "AFACS(), which uses every client's last update in every round"
+    return (
+        'AsyncFedAvg(weights="time_based") or FedFix(interval=…), whose weights make up for '
+        "different speeds, or AFACS(buffer_size=…)"
+    )

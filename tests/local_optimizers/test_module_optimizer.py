@@ -1,0 +1,170 @@
+import pytest
+import torch
+from lightning import LightningModule
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedlight import FederatedDataModule, FedTrainer
+from fedlight.aggregators import FedAvg
+from fedlight.arrivals import ReplayArrivals, ReplayEvent
+from fedlight.executors import ClientError
+from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
+
+
+class Slope(LightningModule):
+    """A loss whose gradient is 1 for each parameter: the steps made are the rates used."""
+
+    def __init__(self, configure) -> None:
+        super().__init__()
+        self.x, self.y = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+        self._configure = configure
+
+    def training_step(self, batch, batch_idx):
+        return (self.x + self.y).sum()
+
+    def configure_optimizers(self):
+        return self._configure(self)
+
+
+def fit(module, steps=4, visits=1, optimizer=None):
+    events = [ReplayEvent(0, visit, 1.0 + visit, steps) for visit in range(visits)]
+    trainer = FedTrainer(
+        arrivals=ReplayArrivals(events),
+        aggregator=FedAvg(1),
+        local_optimizer=optimizer,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+    )
+    data = [TensorDataset(torch.zeros(2, 1))]
+    trainer.fit(module, FederatedDataModule.from_client_datasets(data, batch_size=1))
+    return trainer
+
+
+def sgd(module, **options):
+    return torch.optim.SGD(module.parameters(), lr=1.0, **options)
+
+
+def halves(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+
+
+def scheduled(module, **more):
+    optimizer = sgd(module)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": halves(optimizer), **more}}
+
+
+def pair(module):
+    optimizer = sgd(module)
+    return [optimizer], [halves(optimizer)]
+
+
+def pair_of_dicts(module):
+    optimizer = sgd(module)
+    return [optimizer], [{"scheduler": halves(optimizer), "interval": "epoch"}]
+
+
+def bare(module):
+    optimizer = sgd(module)
+    return {"optimizer": optimizer, "lr_scheduler": halves(optimizer)}
+
+
+PLAIN, HALVED = -4.0, -(1 + 0.5 + 0.25 + 0.125)
+
+
+@pytest.mark.parametrize(
+    ("configure", "after"),
+    [
+        (sgd, PLAIN),
+        (lambda module: [sgd(module)], PLAIN),
+        (lambda module: (sgd(module),), PLAIN),
+        (lambda module: {"optimizer": sgd(module)}, PLAIN),
+        (lambda module: ([sgd(module)], []), PLAIN),
+        (lambda module: [{"optimizer": sgd(module)}], PLAIN),
+        (lambda module: {"optimizer": sgd(module), "lr_scheduler": None}, PLAIN),
+        (bare, HALVED),
+        (pair, HALVED),
+        (pair_of_dicts, HALVED),
+        (scheduled, HALVED),
+        (lambda module: [bare(module)], HALVED),
+        (lambda module: scheduled(module, interval="step", monitor="x"), HALVED),
+        (lambda module: scheduled(module, frequency=2), -(1 + 1 + 0.5 + 0.5)),
+        (lambda module: sgd(module, momentum=0.5), -(1 + 1.5 + 1.75 + 1.875)),
+    ],
+    ids=range(15),
+)
+def test_what_configure_optimizers_may_give(configure, after):
+    trainer = fit(Slope(configure))
+    assert trainer.state.params.tolist() == [after, after]
+
+
+@pytest.mark.parametrize("configure", [bare, lambda module: sgd(module, momentum=0.5)])
+def test_optimizer_and_schedulers_are_fresh_for_each_task(configure):
+    once, twice = fit(Slope(configure)), fit(Slope(configure), visits=2)
+    assert twice.state.params.tolist() == (2 * once.state.params).tolist()
+
+
+def test_a_part_of_the_parameters_may_be_trained():
+    module = Slope(lambda module: torch.optim.SGD([module.y], lr=1.0))
+    trainer = fit(module)
+    assert trainer.state.params.tolist() == [0.0, -4.0]
+    assert [param.grad for param in module.parameters()] == [None, None]
+
+
+def test_it_is_what_one_gets_without_asking():
+    ours, default = (fit(Slope(pair), optimizer=o) for o in (ModuleOptimizer(), None))
+    assert ours.fingerprint() == default.fingerprint()
+    assert isinstance(default.local_optimizer, ModuleOptimizer)
+
+
+@pytest.mark.parametrize(
+    ("configure", "message"),
+    [
+        (lambda module: None, "gives 0 optimizers; a local run needs exactly one"),
+        (lambda module: [sgd(module), sgd(module)], "gives 2 optimizers; a local run needs"),
+        (lambda module: ([sgd(module), sgd(module)], []), "gives 2 optimizers; a local run needs"),
+        (lambda module: "adam", "gives str; return a torch.optim.Optimizer, or a dict"),
+        (lambda module: {"lr_scheduler": 1}, "gives dict; return a torch.optim.Optimizer"),
+        (lambda module: torch.optim.LBFGS(module.parameters()), "gives LBFGS, which calls the"),
+        (lambda module: scheduled(module, frequency=0), "frequency must be at least 1, got 0"),
+        (
+            lambda module: {
+                "optimizer": (optimizer := sgd(module)),
+                "lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
+            },
+            "gives a ReduceLROnPlateau, which waits for a metric",
+        ),
+    ],
+    ids=range(8),
+)
+def test_refused(configure, message):
+    with pytest.raises((ValueError, ClientError), match=message):
+        fit(Slope(configure))
+
+
+@pytest.mark.parametrize("options", [{"weight_decay": 0.5}, {"max_grad_norm": 0.5}], ids=str)
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_parameters_that_share_a_gradient_are_stepped_once(options, executor):
+    """The gradients of x and y are one tensor: what is added to one must not reach the other."""
+    x, y, params = 1.0, 3.0, torch.nn.Parameter(torch.tensor([1.0, 3.0]))
+    reference = torch.optim.SGD([params], lr=0.1, weight_decay=options.get("weight_decay", 0.0))
+    params.grad = torch.ones(2)
+    if "max_grad_norm" in options:
+        torch.nn.utils.clip_grad_norm_([params], options["max_grad_norm"])
+    reference.step()
+    module = Slope(sgd)
+    with torch.no_grad():
+        module.x.fill_(x)
+        module.y.fill_(y)
+    trainer = FedTrainer(
+        arrivals=ReplayArrivals([ReplayEvent(0, 0, 1.0, 1)]),
+        aggregator=FedAvg(1),
+        local_optimizer=LocalSGD(0.1, **options),
+        executor=executor,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+    )
+    data = [TensorDataset(torch.zeros(2, 1))]
+    trainer.fit(module, FederatedDataModule.from_client_datasets(data, batch_size=1))
+    torch.testing.assert_close(trainer.state.params, params.detach())

@@ -1,0 +1,172 @@
+"""Numbers worked out by hand for two or three clients, and the warning after a run."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from fedlight import FederatedDataModule, FedTrainer, participation_report
+from fedlight.aggregators import AFACD, AFACS, AsyncFedAvg, FedAsync, FedAvg, FedBuff, FedFix
+from fedlight.arrivals import (
+    BiasedArrivals,
+    ContinuousArrivals,
+    FixedDurations,
+    ReplayArrivals,
+    ReplayEvent,
+    ScheduleTable,
+    UniformArrivals,
+)
+from fedlight.local_optimizers import LocalSGD
+from fedlight.models import LogisticRegression
+
+THREE_SPEEDS = ContinuousArrivals(FixedDurations([1.0, 2.0, 3.0]), local_steps=1)
+
+
+def test_identical_weights_count_fast_clients_more() -> None:
+    # In 6 units of time the clients arrive 6, 3 and 2 times.
+    report = participation_report(
+        THREE_SPEEDS, AsyncFedAvg(weights="identical"), num_clients=3, max_time=60.0
+    )
+    assert report.arrivals.tolist() == [60, 30, 20]
+    np.testing.assert_allclose(report.share, [6 / 11, 3 / 11, 2 / 11])
+    np.testing.assert_allclose(report.importance, 1 / 3)
+    assert report.window is None
+    assert report.distance == pytest.approx(6 / 11 - 1 / 3)
+    assert report.is_far
+    assert "time_based" in report.remedy
+
+
+def test_time_based_weights_are_fair_over_windows_of_the_paper() -> None:
+    # W = sum of v / T_i with v = lcm(1, 2, 3) = 6: FedFix paper, Section 4.3.
+    report = participation_report(
+        THREE_SPEEDS, AsyncFedAvg(weights="time_based"), num_clients=3, max_time=60.0
+    )
+    np.testing.assert_allclose(report.share, 1 / 3)
+    assert report.window == 6 + 3 + 2
+    # d_i = (sum of 1/T_j) * T_i * p_i, and q_i = d_i * (visits / rounds).
+    factor = 1 + 1 / 2 + 1 / 3
+    np.testing.assert_allclose(report.weight, factor / 3 * np.array([6, 6, 6]) / 11)
+    assert not report.is_far
+
+
+def test_fedfix_is_fair_over_the_least_common_multiple_of_windows() -> None:
+    # ceil(T_i / 1) = 1, 2, 3: the cycle has lcm = 6 windows.
+    report = participation_report(THREE_SPEEDS, FedFix(interval=1.0), num_clients=3, max_rounds=60)
+    np.testing.assert_allclose(report.weight, 1 / 3)
+    assert report.window == 6
+
+
+def test_importance_follows_the_examples_where_the_aggregator_does() -> None:
+    report = participation_report(
+        ContinuousArrivals(FixedDurations([1.0, 1.0]), local_steps=1),
+        FedFix(interval=1.0, client_weights="examples"),
+        num_clients=2,
+        num_examples=[30, 10],
+        max_rounds=10,
+    )
+    np.testing.assert_allclose(report.importance, [0.75, 0.25])
+    np.testing.assert_allclose(report.share, [0.75, 0.25])
+    assert report.window == 1
+
+
+def test_afa_cs_keeps_the_weight_of_a_client_that_came_once() -> None:
+    events = [ReplayEvent(0, 0, 1.0, 1)] + [ReplayEvent(1, v, v + 1.0, 1) for v in range(1, 4)]
+    table = ScheduleTable(events, num_clients=2)
+    memory = participation_report(table, AFACS(buffer_size=1))
+    # Client 0 from round 1 on, client 1 from round 2 on, of 4 rounds, each with 1/2.
+    np.testing.assert_allclose(memory.weight, [0.5, 0.375])
+    plain = participation_report(table, AFACD(buffer_size=1))
+    np.testing.assert_allclose(plain.weight, [0.25, 0.75])
+
+
+def test_staleness_and_dropped_updates() -> None:
+    events = [
+        ReplayEvent(0, 0, 1.0, 1),
+        ReplayEvent(1, 0, 2.0, 1),  # one version old
+        ReplayEvent(0, 0, 3.0, 1),  # two versions old: dropped
+    ]
+    report = participation_report(
+        ScheduleTable(events, num_clients=3), FedAsync(alpha=0.5, max_staleness=1)
+    )
+    assert report.arrivals.tolist() == [1, 1, 0]
+    assert report.staleness[:2].tolist() == [0.0, 1.0]
+    assert np.isnan(report.staleness[2])
+    assert "never heard (client 2" in report.remedy
+
+
+def test_chance_alone_is_not_far() -> None:
+    report = participation_report(
+        UniformArrivals(per_round=2, local_steps=1), AFACD(), num_clients=20, max_rounds=5
+    )
+    assert report.distance > 0.1
+    assert not report.is_far
+
+
+def test_the_report_of_a_trained_run_is_that_of_its_schedule() -> None:
+    trainer = _trained(THREE_SPEEDS, FedBuff(buffer_size=2), max_rounds=22)
+    trained = participation_report(trainer)
+    alone = participation_report(THREE_SPEEDS, FedBuff(buffer_size=2), num_clients=3, max_rounds=22)
+    np.testing.assert_allclose(trained.weight, alone.weight)
+    assert trained.arrivals.tolist() == alone.arrivals.tolist()
+    assert "clients in 22 rounds" in str(trained)
+    assert trained.table(most=2).row_count == 2
+
+
+def test_an_unfair_run_warns_once_with_the_remedy() -> None:
+    arrivals = BiasedArrivals(1, [0.9, 0.05, 0.05], local_steps=1)
+    with pytest.warns(UserWarning, match=r"count for more than their importance.*AFACS") as record:
+        _trained(arrivals, AFACD(), max_rounds=100)
+    assert len(record) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _trained(arrivals, AFACS(), max_rounds=100)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"aggregator": None, "num_clients": 3}, "give aggregator= and num_clients="),
+        ({"aggregator": FedFix(1.0), "num_clients": None}, "give aggregator= and num_clients="),
+        ({"aggregator": FedFix(1.0), "num_clients": 3, "rtol": 0}, "rtol must be larger than 0"),
+        ({"aggregator": FedFix(1.0), "num_clients": 2, "max_rounds": 5}, "FixedDurations has 3 numbers"),
+        ({"aggregator": FedFix(1.0), "num_clients": 3}, "nothing would stop"),
+        ({"aggregator": FedFix(1.0), "num_clients": 3, "max_time": 0.5}, "no update was used"),
+    ],
+)
+def test_bad_input(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        participation_report(THREE_SPEEDS, **arguments)
+
+
+def test_a_trainer_without_a_run_is_refused() -> None:
+    trainer = FedTrainer(
+        arrivals=UniformArrivals(1), aggregator=FedAvg(), max_rounds=1, logger=False
+    )
+    with pytest.raises((RuntimeError, ValueError), match=r"fit|no update"):
+        participation_report(trainer)
+
+
+def test_replayed_schedules_may_carry_durations() -> None:
+    table = THREE_SPEEDS.simulate(num_clients=3, max_time=60.0, buffer_size=1)
+    report = participation_report(
+        ReplayArrivals(table), AsyncFedAvg(weights="time_based"), num_clients=3
+    )
+    np.testing.assert_allclose(report.share, 1 / 3)
+
+
+def _trained(arrivals, aggregator, max_rounds: int) -> FedTrainer:
+    clients = [TensorDataset(torch.randn(4, 2), torch.zeros(4, dtype=torch.int64))] * 3
+    trainer = FedTrainer(
+        arrivals=arrivals,
+        aggregator=aggregator,
+        local_optimizer=LocalSGD(lr=0.1),
+        max_rounds=max_rounds,
+        logger=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(
+        LogisticRegression(2, 2), FederatedDataModule.from_client_datasets(clients, batch_size=2)
+    )
+    return trainer
