@@ -11,7 +11,7 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight.callbacks import Callback, ProgressBar
+from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
 from fedlight.checks import non_negative_int, positive_int
 from fedlight.data import FederatedDataModule
 
@@ -159,7 +159,8 @@ def as_callbacks(callbacks: Callback | Iterable[Callback] | None, bar: bool) -> 
         instance_of(Callback, "callbacks", each, "ProgressBar()")
     if bar and not any(isinstance(each, ProgressBar) for each in given):
         given.append(ProgressBar())
-    return given
+    # Last, as in Lightning: a checkpoint then holds what the others made of the event.
+    return sorted(given, key=lambda each: isinstance(each, FedCheckpoint))
 
 
 def _listed(value: Any, kind: type[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -78,11 +78,34 @@ class FlatLayout:
         return dict(zip(self.names, self.views(flat), strict=True))
 
 
+class _Slot(NamedTuple):
+    """Where a buffer lies in its module, and the tensor that belongs there."""
+
+    tensors: dict[str, Tensor | None]
+    name: str
+    own: Tensor
+
+    @classmethod
+    def of(cls, module: nn.Module, name: str) -> _Slot:
+        path, _, last = name.rpartition(".")
+        return cls(module.get_submodule(path)._buffers, last, module.get_buffer(name))
+
+    @property
+    def tensor(self) -> Tensor:
+        tensor = self.tensors[self.name]
+        return self.own if tensor is None else tensor
+
+    def restored(self) -> Tensor:
+        self.tensors[self.name] = self.own
+        return self.own
+
+
 class ModuleState:
     """Reads and writes the state of one module as flat vectors.
 
     Args:
-        module: The module. Its tensors keep their identity; only their values are written.
+        module: The module. Its tensors keep their identity; only their values are written, and a
+            buffer that a step has put another tensor in place of gets its own tensor back.
 
     Raises:
         ValueError: Nothing in it can be trained, or a parameter is complex.
@@ -108,8 +131,8 @@ class ModuleState:
         }
         self.module = module
         self.params = list(params.values())
-        self.buffers = list(floating.values())
-        self.counters = list(counting.values())
+        self._buffers = [_Slot.of(module, name) for name in floating]
+        self._counters = [_Slot.of(module, name) for name in counting]
         default = self.params[0].dtype
         self.param_layout = FlatLayout.of(params, default)
         self.buffer_layout = FlatLayout.of(floating, default)
@@ -129,14 +152,26 @@ class ModuleState:
             counters=self._flat(self.counter_layout, self.counters),
         )
 
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The floating buffers as they are in the module now."""
+        return [slot.tensor for slot in self._buffers]
+
+    @property
+    def counters(self) -> list[Tensor]:
+        """The integer buffers as they are in the module now."""
+        return [slot.tensor for slot in self._counters]
+
     @torch.no_grad()
     def write(self, state: ServerState) -> None:
         """Copy a version of the server's model into the module."""
         _copy(self.params, self.param_layout.views(state.params))
-        if self.buffers:
-            _copy(self.buffers, self.buffer_layout.views(state.buffers))
-        if self.counters:
-            _copy(self.counters, self.counter_layout.views(state.counters))
+        for slots, layout, flat in (
+            (self._buffers, self.buffer_layout, state.buffers),
+            (self._counters, self.counter_layout, state.counters),
+        ):
+            if slots:
+                _copy([slot.restored() for slot in slots], layout.views(flat))
 
     def _flat(self, layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
         if not tensors:

@@ -47,6 +47,8 @@ class Server:
         self.state = state
         self.versions = {state.version: state}
         self.num_updates = 0
+        self.num_pulls = 0
+        self.num_gradients = 0
         self._optimizer = optimizer
         self._num_clients = federation.num_clients
         self._needs_version = needs_version
@@ -54,11 +56,14 @@ class Server:
 
     def dispatch(self, task: Task) -> None:
         """A client pulls the version that its task names, and starts to work."""
-        self.clients.dispatch(task, self.versions[task.pulled_version])
+        self.num_pulls += 1
+        if not task.lost:
+            self.clients.dispatch(task, self.versions[task.pulled_version])
 
     def receive(self, update: ClientUpdate) -> tuple[bool, list[int]]:
         """An update has arrived: is a step due, and which clients are let go without one?"""
         self.num_updates += 1
+        self.num_gradients += update.num_steps
         if self.aggregator.accepts(update, self.state.version):
             return self.aggregator.receive(update), []
         self.clients.drop(update)
@@ -69,6 +74,7 @@ class Server:
         """Make a new version; its record names the updates that it used."""
         state = self._optimizer.absorb(self.aggregator.step(self.state), self._num_clients)
         record = round_record(state, now, self._dropped)
+        record.metrics.update(self._totals())
         self._dropped = []
         self.clients.release(used.update for used in state.used)
         self.state = replace(state, used=())
@@ -77,6 +83,18 @@ class Server:
             if version != state.version and not self._needs_version(version):
                 del self.versions[version]
         return record
+
+    def _totals(self) -> dict[str, float]:
+        """What the run has cost so far: the horizontal axes of the papers' figures."""
+        models = self.num_pulls + self.num_updates
+        state = self.state
+        parts = [state.params, state.buffers, state.counters]
+        parts += [] if state.shared is None else [state.shared]
+        return {
+            "fed/gradients": float(self.num_gradients),
+            "fed/models": float(models),
+            "fed/bytes": float(models * sum(part.nbytes for part in parts)),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a run needs to go on, as tensors and plain data."""
@@ -92,6 +110,8 @@ class Server:
             "aggregator": self.aggregator.state_dict(),
             "dropped": [_record_to_list(record) for record in self._dropped],
             "num_updates": self.num_updates,
+            "num_pulls": self.num_pulls,
+            "num_gradients": self.num_gradients,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -108,6 +128,8 @@ class Server:
         self.aggregator.load_state_dict(state["aggregator"])
         self._dropped = [UpdateRecord(*fields) for fields in state["dropped"]]
         self.num_updates = state["num_updates"]
+        self.num_pulls = state["num_pulls"]
+        self.num_gradients = state["num_gradients"]
 
 
 def _state_to_dict(state: ServerState) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -84,10 +85,15 @@ def describe(trainer: FedTrainer) -> dict[str, Any]:
         "seed": federation.seed,
         "parameters": _shapes(state.param_layout),
         "buffers": _shapes(state.buffer_layout) + _shapes(state.counter_layout),
-        "arrivals": repr(trainer.arrivals),
-        "aggregator": repr(trainer.aggregator),
-        "local_optimizer": repr(trainer.local_optimizer),
+        "arrivals": _named(trainer.arrivals),
+        "aggregator": _named(trainer.aggregator),
+        "local_optimizer": _named(trainer.local_optimizer),
     }
+
+
+def _named(strategy: object) -> str:
+    """The strategy in words, without the addresses of the functions in it."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(strategy))
 
 
 def _shapes(layout: Any) -> list[str]:

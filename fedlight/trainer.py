@@ -329,8 +329,7 @@ class FedTrainer:
                 return
 
     def _dispatch(self, task: Task) -> None:
-        if not task.lost:
-            self._server.dispatch(task)
+        self._server.dispatch(task)
         self._call("on_dispatch", task)
 
     def _receive(self, task: Task) -> tuple[bool, list[int]]:
@@ -343,10 +342,10 @@ class FedTrainer:
         self._in_event = False
         if self.interrupted:
             self.should_stop = True
+        self._call("on_event_end")
         for path in self._wanted_checkpoints:
             write_checkpoint(path, take_snapshot(self))
         self._wanted_checkpoints.clear()
-        self._call("on_event_end")
 
     def save_checkpoint(self, path: str | Path) -> None:
         """Write a checkpoint; within an event it is written as soon as the event is over.
@@ -456,6 +455,7 @@ class FedTrainer:
         self._say_what_is_left()
         warn_if_unfair(self)
         self._server.clients.settle()
+        self._schedule.finish()
         self.module.on_train_end()
         self._call("on_fit_end")
         self.module.on_fit_end()

@@ -11,8 +11,8 @@ from torch import nn
 from data_partitioners import IidPartitioner
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import AFACD, FedAvg
-from fedlight.arrivals import BiasedArrivals, ReplayArrivals, ReplayEvent, UniformArrivals
 from fedlight.arguments import as_callbacks, as_loggers
+from fedlight.arrivals import BiasedArrivals, ReplayArrivals, ReplayEvent, UniformArrivals
 from fedlight.callbacks import ProgressBar
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
 from fedlight.local_optimizers import LocalSGD
@@ -213,8 +213,8 @@ class NothingHappens(Callback):
         pytest.fail("a client was dispatched")
 
 
-def table(**columns):
-    return datasets.Dataset.from_dict({"x": [0.0, 1.0], "y": [0, 1]} if not columns else columns)
+def table():
+    return datasets.DatasetDict(train=datasets.Dataset.from_dict({"x": [0.0, 1.0], "y": [0, 1]}))
 
 
 @pytest.mark.parametrize(
@@ -258,14 +258,17 @@ def test_a_lightning_data_module_is_no_federation():
             ReplayArrivals([ReplayEvent(2, 0, 1.0, 1)], round_ends=[1]),
             r"events\[0\] names client 2",
         ),
-        (
-            ReplayArrivals([ReplayEvent(0, 1, 1.0, 1)], round_ends=[1]),
-            "version 1 does not exist",
-        ),
     ],
 )
 def test_arrivals_that_do_not_fit(arrivals, message):
     refused(Point(), points([1.0], [2.0]), ValueError, message, arrivals=arrivals)
+
+
+def test_a_record_that_can_never_happen():
+    arrivals = ReplayArrivals([ReplayEvent(0, 1, 1.0, 1)])
+    run = trainer(arrivals=arrivals, aggregator=FedAvg(buffer_size=1))
+    with pytest.raises(ValueError, match="can never happen: version 1 does not exist"):
+        run.fit(Point(), points([1.0]))
 
 
 class Items(Boring):

@@ -12,8 +12,8 @@ from fedlight.events import EventQueue, Kind, to_ticks, to_time
 def test_periods_are_exact():
     assert to_ticks(0.3) * 3 == to_ticks(0.9)
     assert to_ticks(0.1) * 3 == to_ticks(0.1 + 0.2) == 300_000_000
-    assert to_ticks(0.9) // to_ticks(0.3) == 3
-    assert 0.9 // 0.3 == 2  # what it is there for
+    assert to_ticks(1.0) // to_ticks(0.1) == 10
+    assert 1.0 // 0.1 == 9  # what it is there for
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_time_never_goes_back():
         queue.pop()
         log.append(queue.now)
     assert log == [2.0, 3.0]
-    with pytest.raises(ValueError, match=r"2\.5 lies before now \(3\.0\)"):
+    with pytest.raises(ValueError, match=r"2\.5 .* 3\.0"):
         queue.push(to_ticks(2.5), "late")
     queue.push(queue.ticks, "now is allowed")
     assert queue.peek_ticks() == queue.ticks

@@ -141,6 +141,21 @@ def test_mixed_parameters_keep_their_own_types():
     assert module[1].weight.item() == 0.1
 
 
+def test_a_buffer_that_was_replaced_is_read_and_gets_its_tensor_back():
+    module = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    own = module[1].running_mean
+    state = ModuleState(module)
+    before = state.read()
+    module[1].running_mean = module[1].running_mean + 5
+    module[1].num_batches_tracked = torch.tensor(3)
+    assert state.read().buffers.tolist() == [5, 1]
+    assert state.read().counters.tolist() == [3]
+    assert own.tolist() == [0]
+    state.write(before)
+    assert module[1].running_mean is own
+    assert module[1].num_batches_tracked == 0
+
+
 def test_a_module_without_buffers_has_empty_ones():
     read = ModuleState(nn.Linear(1, 1).double()).read()
     assert (read.buffers.numel(), read.buffers.dtype) == (0, torch.float64)

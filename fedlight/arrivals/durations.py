@@ -78,7 +78,7 @@ class FixedDurations(DurationModel):
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError unless there is one duration for each client."""
-        one_for_each("FixedDurations", self.durations, federation)
+        one_for_each("durations", self.durations, federation)
 
     def expected(
         self, federation: Federation, num_steps: NDArray[np.float64] | None = None

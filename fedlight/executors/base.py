@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fedlight.checks import rate_at
-from fedlight.randomness import Concern, stream
+from fedlight.executors.batches import batch_rows
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -64,18 +64,8 @@ class Workplace:
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def batch_rows(self, task: Task) -> NDArray[np.int64]:
-        """Row numbers of a task's batches, shape ``[K, b]`` with b = min(batch_size, n_i).
-
-        The client's examples in a fresh random order, then in another one, cut into full batches;
-        a function of (seed, client, visit) alone.
-        """
-        rows = self.partition[task.client_id]
-        batch = min(self.batch_size, len(rows))
-        rng = stream(self.seed, Concern.BATCHES, task.client_id, task.visit)
-        passes = -(-task.num_steps * batch // len(rows))
-        order = np.concatenate([rng.permutation(len(rows)) for _ in range(passes)])
-        chosen: NDArray[np.int64] = rows[order[: task.num_steps * batch]]
-        return chosen.reshape(task.num_steps, batch)
+        """Row numbers of a task's batches, shape ``[K, b]`` with b = min(batch_size, n_i)."""
+        return batch_rows(self.partition, [task], self.batch_size, self.seed)[:, 0]
 
     def all_rows(self, client_id: int) -> list[NDArray[np.int64]]:
         """Row numbers of all of a client's examples, in batches of b = min(batch_size, n_i).

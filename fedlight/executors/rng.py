@@ -15,9 +15,9 @@ _LENT = np.random.MT19937(0)
 @contextmanager
 def isolated_rng() -> Iterator[None]:
     """Leave the global generators of Python, NumPy and torch (all devices) as they were before."""
-    python, numpy = random.getstate(), np.random.get_bit_generator()
+    python, numpy = random.getstate(), np.random.mtrand.get_bit_generator()
     # lending out another generator is ten times as fast as copying NumPy's state, and back
-    np.random.set_bit_generator(np.random.MT19937(0) if numpy is _LENT else _LENT)
+    np.random.mtrand.set_bit_generator(np.random.MT19937(0) if numpy is _LENT else _LENT)
     cpu = torch.default_generator.get_state()
     # asking for the state of CUDA's generators would start CUDA where it is not in use
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
@@ -25,7 +25,7 @@ def isolated_rng() -> Iterator[None]:
         yield
     finally:
         random.setstate(python)
-        np.random.set_bit_generator(numpy)
+        np.random.mtrand.set_bit_generator(numpy)
         torch.default_generator.set_state(cpu)
         for device, state in enumerate(cuda):
             torch.cuda.set_rng_state(state, device)

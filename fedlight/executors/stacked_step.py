@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,19 @@ from torchmetrics import Metric, MetricCollection
 
 from fedlight.executors.base import Workplace, loss_of
 from fedlight.executors.capture import replaced_log, step_function
+from fedlight.executors.narrow_layers import NarrowLayers
 from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
     from lightning import LightningModule
+
+Outputs: TypeAlias = tuple[
+    list[Tensor],  # gradients
+    list[Tensor],  # floating buffers
+    list[Tensor],  # integer buffers
+    dict[str, Tensor],  # logged numbers
+    list[tuple[tuple[Any, ...], dict[str, Any]]],  # what metric objects were given
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +78,22 @@ class StackedStep:
             if isinstance(metric, Metric)
         }
         self._log = StackedLog({}, {}, [])
+        self._layers = NarrowLayers if state.device.type == "cpu" else nullcontext
         self._run = vmap(
             grad(self._loss, has_aux=True), in_dims=(0, 0, 0, 0, None), randomness="different"
         )
+
+    @property
+    def module(self) -> LightningModule:
+        """The module whose ``training_step`` it is."""
+        return self._work.module
 
     def __call__(
         self,
         params: list[Tensor],
         buffers: list[Tensor],
         counters: list[Tensor],
-        batch: Any,
+        batch: tuple[Tensor, ...],
         step: int,
     ) -> tuple[list[Tensor], StackedLog]:
         """Gradients ``[n, *shape]`` at `params`, and what was logged.
@@ -90,17 +105,35 @@ class StackedStep:
             batch: Stacked batch, ``[n, b, …]`` each.
             step: Number of the local step.
         """
+        outputs, log = self.raw(params, buffers, counters, batch, step)
+        return self.unpacked(outputs, log, buffers, counters)
+
+    def raw(
+        self,
+        params: list[Tensor],
+        buffers: list[Tensor],
+        counters: list[Tensor],
+        batch: tuple[Tensor, ...],
+        step: int,
+    ) -> tuple[Outputs, StackedLog]:
+        """As a call; gives all outputs as they are, and the names of what was logged."""
         with torch.enable_grad():
-            grads, (new_buffers, new_counters, values, inputs) = self._run(
-                params, buffers, counters, batch, step
-            )
-        with torch.no_grad():
-            for old, new in zip(buffers + counters, new_buffers + new_counters, strict=True):
-                if old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
-        names = [name for name, _, _ in self._log.inputs]
+            grads, outputs = self._run(params, buffers, counters, batch, step)
+        return (list(grads), *outputs), self._log
+
+    def unpacked(
+        self, outputs: Outputs, log: StackedLog, buffers: list[Tensor], counters: list[Tensor]
+    ) -> tuple[list[Tensor], StackedLog]:
+        """Gradients and logged values of `raw`, with the new buffers written to the old ones."""
+        grads, new_buffers, new_counters, values, inputs = outputs
+        if buffers or counters:
+            with torch.no_grad():
+                for old, new in zip(buffers + counters, new_buffers + new_counters, strict=True):
+                    if old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+        names = [name for name, _, _ in log.inputs]
         fed = [(name, *arguments) for name, arguments in zip(names, inputs, strict=True)]
-        return list(grads), StackedLog(values, self._log.metrics, fed)
+        return grads, StackedLog(values, log.metrics, fed)
 
     def _loss(
         self,
@@ -116,6 +149,7 @@ class StackedStep:
         for names, values in zip(self._names, (params, buffers, counters), strict=True):
             tensors.update(zip(names, values, strict=True))
         with (
+            self._layers(),
             replaced_log(module, self._record, self._record_dict),
             self._deferred_metrics(),
             self._work.autocast(),
@@ -172,51 +206,53 @@ class StackedRecorder:
 
     Args:
         module: The module, for its metric objects.
-        num_clients: n, clients in the stack.
+        steps: K of each client, the largest first; a client logs in its first K steps.
         batch_size: Examples per client and step.
     """
 
-    def __init__(self, module: LightningModule, num_clients: int, batch_size: int) -> None:
+    def __init__(self, module: LightningModule, steps: Sequence[int], batch_size: int) -> None:
         self._module = module
         self._batch_size = batch_size
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, list[int]] = {}
-        self._num_clients = num_clients
-        self._steps: list[tuple[int, StackedLog]] = []
+        self._steps = steps
+        self._logs: list[StackedLog] = []
 
-    def add(self, active: int, log: StackedLog) -> None:
-        """Take what the first `active` clients logged in one step."""
-        for name, values in log.values.items():
-            if name not in self._sums:
-                self._sums[name] = values.new_zeros(self._num_clients)
-                self._counts[name] = [0] * self._num_clients
-            self._sums[name][:active] += values
-            for client in range(active):
-                self._counts[name][client] += 1
-        if log.metrics:
-            self._steps.append((active, log))
+    def add(self, log: StackedLog) -> None:
+        """Take what was logged in the next step."""
+        self._logs.append(log)
 
     def collect(self) -> list[dict[str, LoggedValue]]:
         """The logged values of each client, summed over its examples."""
-        collected: list[dict[str, LoggedValue]] = [{} for _ in range(self._num_clients)]
-        for name, sums in self._sums.items():
-            for client, total in enumerate(sums.tolist()):
-                count = self._counts[name][client]
+        n, size = len(self._steps), self._batch_size
+        collected: list[dict[str, LoggedValue]] = [{} for _ in range(n)]
+        for name in dict.fromkeys(name for log in self._logs for name in log.values):
+            sums, counts = self._sums(name)
+            for values, total, count in zip(collected, sums, counts, strict=True):
                 if count:
-                    size = self._batch_size
-                    collected[client][name] = LoggedValue(total * size, count * size)
-        for client, values in enumerate(collected):
-            self._feed(client, values)
+                    values[name] = LoggedValue(total * size, count * size)
+        if any(log.metrics for log in self._logs):
+            for client, values in enumerate(collected):
+                self._feed(client, values)
         return collected
+
+    def _sums(self, name: str) -> tuple[list[float], list[int]]:
+        """The sum over its steps of what each client logged under a name, and in how many."""
+        logged = [(k, log.values[name]) for k, log in enumerate(self._logs) if name in log.values]
+        actives = [sum(k < own for own in self._steps) for k, _ in logged]
+        n = len(self._steps)
+        if actives[-1] == n:
+            sums = torch.stack([values[:n] for _, values in logged]).sum(dim=0)
+            return sums.tolist(), [len(logged)] * n
+        sums = logged[0][1].new_zeros(n)
+        for active, (_, values) in zip(actives, logged, strict=True):
+            sums[:active] += values[:active]
+        return sums.tolist(), [sum(client < active for active in actives) for client in range(n)]
 
     def _feed(self, client: int, values: dict[str, LoggedValue]) -> None:
         """Feed the metric objects with one client's inputs and take their values."""
         objects = dict(self._module.named_modules())
         names: dict[str, str] = {}
         examples = 0
-        for active, log in self._steps:
-            if client >= active:
-                break
+        for log in self._logs[: self._steps[client]]:
             names.update(log.metrics)
             examples += self._batch_size
             for name, args, kwargs in log.inputs:
@@ -228,7 +264,7 @@ class StackedRecorder:
         for name, key in names.items():
             metric = objects[key]
             values[name] = LoggedValue(float(metric.compute()) * examples, examples)
-        for key in {key for _, log in self._steps for key, _, _ in log.inputs}:
+        for key in {key for log in self._logs for key, _, _ in log.inputs}:
             metric = objects[key]
             metric.reset()
 

@@ -3,121 +3,178 @@
 from __future__ import annotations
 
 import dis
+import inspect
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from fedlight.executors.replay import compiled
 from fedlight.executors.rng import isolated_rng
 from fedlight.executors.stacked_step import Outputs, StackedLog, StackedStep
 
 if TYPE_CHECKING:
     from lightning import LightningModule
 
-Replay: TypeAlias = Callable[..., Sequence[Tensor]]
+Replay: TypeAlias = Callable[..., list[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Trace:
+class Trace:
+    """A step for inputs of one shape.
+
+    Attributes:
+        replay: All outputs, flat, from all inputs.
+        sizes: How many of them are gradients, floating buffers and integer buffers.
+        tree: How what metric objects are given lies in the last of them.
+        log: The names of what is logged.
+    """
+
     replay: Replay
-    spec: Any
+    sizes: tuple[int, int, int]
+    tree: Any
     log: StackedLog
+
+    def outputs(self, inputs: Sequence[Tensor]) -> Outputs:
+        """The outputs as `StackedStep.raw` gives them."""
+        flat = self.replay(*inputs)
+        one, two, three = accumulate(self.sizes)
+        four = three + len(self.log.values)
+        values = dict(zip(self.log.values, flat[three:four], strict=True))
+        given = pytree.tree_unflatten(flat[four:], self.tree) if self.log.inputs else []
+        return flat[:one], flat[one:two], flat[two:three], values, given
 
 
 class TracedStep:
-    """`StackedStep`, traced with ``make_fx`` once per shape and replayed without the transforms.
+    """`StackedStep`, traced once per shape with ``make_fx`` and replayed without the transforms.
 
-    ``vmap`` and ``grad`` pay for each operator at each step; the operators that they end in are
-    the same each time. A shape is traced once it has come up `after` times, since a trace costs
-    as much as some dozens of steps, and no more than `most` of them are made. Replaying gives
-    the bits of the untraced step, also of what it draws, so that neither number changes a result.
+    ``vmap`` and ``grad`` cost something for each operator in each step, and what they end in is
+    the same each time. A shape is traced once it has come up `after` times, since a trace costs as
+    much as some dozens of steps, and `most` traces are kept. A replay gives the bits of the
+    untraced step, also where it draws random numbers, so neither number changes a result.
 
-    What cannot be traced runs untraced: a step that has other effects than its outputs (it counts
-    in an attribute, draws from Python's or NumPy's generators), or whose first replay did not
-    give the very bits of the untraced step. A step that reads ``batch_idx`` is traced for each
-    value of it.
+    These run untraced: a step with effects beside its outputs (it changes an attribute of the
+    module, or draws from Python's or NumPy's generators), and one whose first replay did not give
+    the very bits of the untraced step. A step that reads ``batch_idx`` is traced for each value.
 
     Args:
         step: The untraced step.
-        after: How many times a shape runs untraced before it is traced.
-        most: How many traces are kept.
+        after: How many times a shape runs untraced.
+        most: How many traces are made.
     """
 
     def __init__(self, step: StackedStep, after: int = 16, most: int = 64) -> None:
         self.step = step
         self.after, self.most = after, most
-        self.traces: dict[Any, _Trace | None] = {}
+        self.traces: dict[Any, Trace | None] = {}
         self._seen: Counter[Any] = Counter()
-        self._reads_index = _reads_index(step.module)
+        self._reads_index = reads_index(step.module)
 
     def __call__(
         self,
         params: list[Tensor],
         buffers: list[Tensor],
         counters: list[Tensor],
-        batch: Any,
+        batch: tuple[Tensor, ...],
         step: int,
     ) -> tuple[list[Tensor], StackedLog]:
         """As `StackedStep`."""
-        leaves, spec = pytree.tree_flatten((params, buffers, counters, batch))
-        if not all(isinstance(leaf, Tensor) for leaf in leaves):
-            return self.step(params, buffers, counters, batch, step)
-        key = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves)
-        if self._reads_index:
-            key = (*key, step)  # type: ignore[assignment]  # a key all the same
-        if key not in self.traces:
-            self._seen[key] += 1
-            if self._seen[key] <= self.after or len(self.traces) >= self.most:
+        inputs = [*params, *buffers, *counters, *batch]
+        shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
+        key = (*shapes, step if self._reads_index else None)
+        if key in self.traces:
+            trace = self.traces[key]
+            if trace is None:
                 return self.step(params, buffers, counters, batch, step)
-            del self._seen[key]
-            self.traces[key] = self._trace(leaves, spec, step)
-        trace = self.traces[key]
-        if trace is None:
+            with torch.no_grad():
+                return self.step.unpacked(trace.outputs(inputs), trace.log, buffers, counters)
+        self._seen[key] += 1
+        if self._seen[key] < self.after or len(self.traces) >= self.most:
             return self.step(params, buffers, counters, batch, step)
-        with torch.no_grad():
-            outputs = pytree.tree_unflatten(trace.replay(*leaves), trace.spec)
-        return self.step.unpacked(buffers, counters, outputs, trace.log)
+        before = _state_beside_tensors(self.step.module)
+        result = self.step(params, buffers, counters, batch, step)
+        pure = before == _state_beside_tensors(self.step.module)
+        sizes = (len(params), len(buffers), len(counters))
+        self.traces[key] = self._trace(inputs, sizes, step) if pure else None
+        return result
 
-    def _trace(self, leaves: Sequence[Tensor], spec: Any, step: int) -> _Trace | None:
+    def _trace(self, inputs: list[Tensor], sizes: tuple[int, int, int], step: int) -> Trace | None:
         """The trace for inputs like these, or None where it would not do."""
-        specs: list[Any] = []
-        logs: list[StackedLog] = []
+        made: list[tuple[Any, StackedLog]] = []
 
-        def flat(*leaves: Tensor) -> list[Tensor]:
-            outputs, log = self.step.raw(*pytree.tree_unflatten(leaves, spec), step)
-            flattened, out_spec = pytree.tree_flatten(outputs)
-            specs.append(out_spec)
-            logs.append(log)
-            return flattened
+        def flat(*tensors: Tensor) -> list[Tensor]:
+            one, two, three = accumulate(sizes)
+            outputs, log = self.step.raw(
+                list(tensors[:one]),
+                list(tensors[one:two]),
+                list(tensors[two:three]),
+                tensors[three:],
+                step,
+            )
+            grads, new_buffers, new_counters, values, given = outputs
+            leaves, tree = pytree.tree_flatten(given)
+            made.append((tree, log))
+            return [*grads, *new_buffers, *new_counters, *values.values(), *leaves]
 
-        def copies() -> list[Tensor]:
-            return [leaf.detach().clone(memory_format=torch.preserve_format) for leaf in leaves]
-
-        def drawn(function: Replay) -> tuple[Sequence[Tensor], list[Tensor]]:
-            inputs = copies()
+        def outcome(function: Replay) -> list[Tensor]:
+            """All that a call gives or leaves behind, from the generators' present state."""
+            tensors = [_copied(tensor) for tensor in inputs]
             with isolated_rng(), torch.no_grad():
-                return function(*inputs), inputs
+                return [*function(*tensors), *tensors, torch.default_generator.get_state()]
 
-        before = _plain_state(self.step.module)
-        with isolated_rng():
-            python, numpy = random.getstate(), _numpy_state()
-            with torch.enable_grad():
-                pass
-            try:
-                graph = make_fx(flat)(*leaves_of(copies()))
-            except Exception:  # whatever it is, the untraced step works
-                return None
-            if random.getstate() != python or _numpy_state() != numpy:
-                return None
-        replay = _compiled(graph)
-        expected = drawn(flat)
-        if _plain_state(self.step.module) != before or not _same(drawn(replay), expected):
+        try:
+            with isolated_rng():
+                graph = make_fx(flat)(*map(_copied, inputs))
+            replay = compiled(graph)
+            same = all(map(_same, outcome(replay), outcome(flat)))
+        except Exception:  # whatever it is that cannot be traced, it runs untraced
             return None
-        return _Trace(replay, specs[0], logs[0])
+        return Trace(replay, sizes, *made[0]) if same else None
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy with the same strides, which ``clone`` gives only where there are no gaps."""
+    copy = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return copy.copy_(tensor)
+
+
+def reads_index(module: LightningModule) -> bool:
+    """Whether ``training_step`` may look at ``batch_idx``."""
+    step = module.training_step
+    names = list(inspect.signature(step).parameters)[1:]
+    code = getattr(step, "__code__", None)
+    if code is None or hasattr(step, "__wrapped__"):
+        return True
+    for instruction in dis.get_instructions(code):
+        read = instruction.argval
+        if any(name in (read if isinstance(read, tuple) else (read,)) for name in names):
+            return True
+    return False
+
+
+def _state_beside_tensors(module: LightningModule) -> Any:
+    """What a step could change that a trace would not: plain attributes, random generators."""
+    numpy: Any = np.random.get_state()  # noqa: NPY002
+    attributes = [
+        (name, key, value if isinstance(value, int | float | str | None) else len(value))
+        for name, child in module.named_modules()
+        for key, value in vars(child).items()
+        if isinstance(value, int | float | str | list | dict | set | tuple | None)
+    ]
+    return attributes, random.getstate(), numpy[1].tobytes(), numpy[2:]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())

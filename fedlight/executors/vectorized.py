@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,12 +13,20 @@ from torch import Tensor
 
 from fedlight.checks import positive_int
 from fedlight.executors.base import ClientError, Executor, Job, Workplace
+from fedlight.executors.batches import batch_rows
 from fedlight.executors.rng import isolated_rng, seed_all
 from fedlight.executors.stacked_step import StackedRecorder, StackedStep
+from fedlight.executors.traced_step import TracedStep
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
+from fedlight.parameters import FlatLayout
 from fedlight.randomness import Concern, derived_seed
-from fedlight.types import LocalResult, Task
+from fedlight.types import LocalResult, LoggedValue, Task
+
+_SHARED_BYTES = 16 * 2**20
+
+if TYPE_CHECKING:
+    from fedlight.parameters import FlatLayout
 
 
 class VectorizedExecutor(Executor):
@@ -48,7 +58,8 @@ class VectorizedExecutor(Executor):
         if not workplace.examples.stackable:
             raise ValueError("the clients' data are no tensors of one shape")
         self._work = workplace
-        self._step = StackedStep(workplace)
+        self._step = TracedStep(StackedStep(workplace))
+        self._clients = self.max_batch
         self._try()
 
     def teardown(self) -> None:
@@ -68,81 +79,91 @@ class VectorizedExecutor(Executor):
         results: dict[int, LocalResult] = {}
         module = self._work.module
         was_training = module.training
-        module.train()
+        if not was_training:
+            module.train()
         try:
             with isolated_rng():
                 for indices in stacks.values():
                     indices.sort(key=lambda index: -jobs[index].task.num_steps)
-                    for start in range(0, len(indices), self.max_batch):
-                        chunk = indices[start : start + self.max_batch]
+                    for start in range(0, len(indices), self._clients):
+                        chunk = indices[start : start + self._clients]
                         stack = self._stack([jobs[index] for index in chunk])
                         results.update(zip(chunk, stack, strict=True))
         finally:
-            module.train(was_training)
+            if not was_training:
+                module.train(False)
         return [results[index] for index in range(len(jobs))]
 
     def _stack(self, jobs: Sequence[Job]) -> list[LocalResult]:
         work, state, n = self._work, self._work.state, len(jobs)
-        first = jobs[0].task
+        layout, first = state.param_layout, jobs[0].task
         seed_all(derived_seed(work.seed, Concern.TRAINING, first.client_id, first.visit))
-        pulled = torch.stack([job.pulled.params for job in jobs])
-        params = pulled.clone()
-        buffers = torch.stack([job.pulled.buffers for job in jobs])
-        counters = torch.stack([job.pulled.counters for job in jobs])
+        steps = [job.task.num_steps for job in jobs]
+        jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # what fills the stack up is not used
+        pulled = _stacked([job.pulled.params for job in jobs])
+        params = pulled.clone(memory_format=torch.contiguous_format)
+        # each buffer in a block of its own: BatchNorm writes to nothing else under vmap
+        buffers = _pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
+        counters = _pieces(state.counter_layout, [job.pulled.counters for job in jobs])
         run = LocalRun(
-            params=state.param_layout.views(params),
-            pulled=state.param_layout.views(pulled),
-            lr=self._rates(jobs),
-            num_steps=torch.tensor([job.task.num_steps for job in jobs], device=state.device),
+            params=layout.views(params[:n]),
+            pulled=layout.views(pulled[:n]),
+            lr=self._rates(jobs[:n]),
+            num_steps=torch.tensor(steps, device=state.device),
         )
         if work.optimizer.client_state:
             zeros = torch.zeros_like(pulled[0])
-            own = [zeros if job.client_state is None else job.client_state for job in jobs]
-            shared = [zeros if job.pulled.shared is None else job.pulled.shared for job in jobs]
-            run.client = state.param_layout.views(torch.stack(own))
-            run.shared = state.param_layout.views(torch.stack(shared))
-        steps = [job.task.num_steps for job in jobs]
+            own = [zeros if job.client_state is None else job.client_state for job in jobs[:n]]
+            shared = [zeros if job.pulled.shared is None else job.pulled.shared for job in jobs[:n]]
+            run.client = layout.views(_stacked(own))
+            run.shared = layout.views(_stacked(shared))
         rows = self._rows(jobs)
-        recorder = StackedRecorder(work.module, n, rows.shape[-1])
-        active = n
+        recorder = StackedRecorder(work.module, steps, rows.shape[-1])
+        active = -1
         try:
             if work.optimizer.needs_full_gradient:
-                run.full_gradient = self._full_gradients(jobs, run, buffers, counters)
+                run.full_gradient = self._full_gradients(jobs[:n], run, buffers, counters)
             work.optimizer.begin(run, work.module)
             for k in range(steps[0]):
-                while steps[active - 1] <= k:
-                    active -= 1
-                part = run.first(active)
-                grads, logged = self._step(
-                    part.params,
-                    state.buffer_layout.views(buffers[:active]),
-                    state.counter_layout.views(counters[:active]),
-                    work.examples.gather(rows[:active, k]),
-                    k,
-                )
-                recorder.add(active, logged)
+                working = _working(steps, k, active)
+                if working != active:
+                    active, width = working, stack_size(working)
+                    part = run.first(active)
+                    inputs = layout.views(params[:width])
+                    moving = [block[:width] for block in buffers]
+                    counting = [block[:width] for block in counters]
+                batch = work.examples.gather(rows[k, :width])
+                if active == width:
+                    grads, logged = self._step(inputs, moving, counting, batch, k)
+                else:  # the rest fills the stack up to a size that is traced, and stays as it is
+                    filled = [[block.clone() for block in blocks] for blocks in (moving, counting)]
+                    grads, logged = self._step(inputs, *filled, batch, k)
+                    grads = [grad[:active] for grad in grads]
+                    for old, new in zip(moving + counting, filled[0] + filled[1], strict=True):
+                        old[:active] = new[:active]
+                recorder.add(logged)
                 with torch.no_grad():
                     work.optimizer.step(part, grads)
         except Exception as error:
             raise ClientError(first, f"{type(error).__name__}: {error}") from error
         with torch.no_grad():
             states = work.optimizer.finish(run)
-        deltas = params - pulled
-        metrics = recorder.collect()
-        clients = state.param_layout.flatten(states, leading=1) if states else None
-        return [
-            LocalResult(
-                delta=deltas[i],
-                buffers=buffers[i],
-                counters=counters[i],
-                metrics=metrics[i],
-                client_state=None if clients is None else clients[i].clone(),
-            )
-            for i in range(n)
-        ]
+            clients = layout.flatten(states, leading=1) if states else None
+            deltas = params.sub_(pulled)
+        return _results(
+            deltas[:n],
+            _joined(state.buffer_layout, buffers, n, state.device),
+            _joined(state.counter_layout, counters, n, state.device),
+            clients,
+            recorder.collect(),
+        )
 
     def _full_gradients(
-        self, jobs: Sequence[Job], run: LocalRun, buffers: Tensor, counters: Tensor
+        self,
+        jobs: Sequence[Job],
+        run: LocalRun,
+        buffers: Sequence[Tensor],
+        counters: Sequence[Tensor],
     ) -> list[Tensor]:
         """The gradient of each f_i at the pulled model over all the client's examples.
 
@@ -163,8 +184,8 @@ class VectorizedExecutor(Executor):
                 rows = np.stack([parts[index][k] for index in indices])
                 grads, _ = self._step(
                     [tensor[which] for tensor in run.pulled],
-                    state.buffer_layout.views(buffers[which]),
-                    state.counter_layout.views(counters[which]),
+                    [block[which] for block in buffers],
+                    [block[which] for block in counters],
                     work.examples.gather(torch.from_numpy(rows).to(state.device)),
                     0,
                 )
@@ -181,12 +202,10 @@ class VectorizedExecutor(Executor):
         return torch.tensor(rates, dtype=layout.dtype, device=self._work.state.device)
 
     def _rows(self, jobs: Sequence[Job]) -> Tensor:
-        longest = jobs[0].task.num_steps
-        each = [torch.from_numpy(self._work.batch_rows(job.task)) for job in jobs]
-        rows = each[0].new_zeros(len(jobs), longest, each[0].shape[1])
-        for index, batches in enumerate(each):
-            rows[index, : len(batches)] = batches
-        return rows.to(self._work.state.device)
+        work = self._work
+        tasks = [job.task for job in jobs]
+        rows = torch.from_numpy(batch_rows(work.partition, tasks, work.batch_size, work.seed))
+        return rows.to(work.state.device, non_blocking=True)
 
     def _try(self) -> None:
         work = self._work
@@ -201,3 +220,91 @@ class VectorizedExecutor(Executor):
 
     def __repr__(self) -> str:
         return f"VectorizedExecutor(max_batch={self.max_batch})"
+
+
+def stack_size(n: int) -> int:
+    """The number of clients that a stack of `n` is filled up to: four significant binary digits.
+
+    So there are few sizes that can come up (all to 16, 8 more for each doubling), each of which is
+    traced once, and at most an eighth of the work is wasted.
+
+    Example:
+        >>> [stack_size(n) for n in (1, 15, 17, 100, 255)]
+        [1, 15, 18, 104, 256]
+    """
+    unit: int = 1 << max(0, (n - 1).bit_length() - 4)
+    return -(-n // unit) * unit
+
+
+def _working(steps: Sequence[int], k: int, before: int) -> int:
+    """How many of the clients, sorted by their number of steps, still work at step k."""
+    active = len(steps) if before < 0 else before
+    while steps[active - 1] <= k:
+        active -= 1
+    return active
+
+
+def _stacked(rows: Sequence[Tensor]) -> Tensor:
+    """The rows as a block; one that comes everywhere is not copied."""
+    if all(row is rows[0] for row in rows):
+        return rows[0].expand(len(rows), -1)
+    return torch.stack(list(rows))
+
+
+def _blocks(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:
+    """One block ``[n, *shape]`` a buffer, each contiguous.
+
+    A layer that changes a buffer in place (BatchNorm) silently changes a copy of it under ``vmap``
+    where the clients' rows do not lie one after the other.
+    """
+    return [view.contiguous() for view in layout.views(torch.stack(list(flat)))]
+
+
+def _flat(blocks: Sequence[Tensor], client: int, before: Tensor) -> Tensor:
+    """One client's part of the blocks, in one vector like `before`."""
+    if not blocks:
+        return before
+    return torch.cat([block[client].reshape(-1) for block in blocks])
+
+
+def _pieces(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:
+    """A block ``[n, *shape]`` for each tensor in a layout, from vectors of all of them."""
+    return [view.contiguous() for view in layout.views(torch.stack(list(flat)))]
+
+
+def _joined(layout: FlatLayout, blocks: list[Tensor], n: int, device: torch.device) -> Tensor:
+    """The vectors again: ``[n, Q]``."""
+    if not blocks:
+        return torch.empty(n, 0, dtype=layout.dtype, device=device)
+    return layout.flatten([block[:n] for block in blocks], leading=1)
+
+
+def _results(
+    deltas: Tensor,
+    buffers: Tensor,
+    counters: Tensor,
+    clients: Tensor | None,
+    metrics: Sequence[Mapping[str, LoggedValue]],
+) -> list[LocalResult]:
+    """The rows of the stack; of a large one copies, since a row keeps its whole block alive."""
+    copied = deltas.nbytes > _SHARED_BYTES
+    states: Iterable[Tensor | None] = repeat(None)
+    if clients is not None:
+        states = (row.clone() for row in clients)
+    return [
+        LocalResult(
+            delta=delta.clone() if copied else delta,
+            buffers=own.clone() if copied else own,
+            counters=counts,
+            metrics=logged,
+            client_state=client,
+        )
+        for delta, own, counts, logged, client in zip(
+            deltas.unbind(),
+            buffers.unbind(),
+            counters.unbind(),
+            metrics,
+            states,
+            strict=False,
+        )
+    ]

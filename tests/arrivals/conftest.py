@@ -90,12 +90,12 @@ def drive(
         running.load_state_dict(state)
 
 
-@pytest.fixture(name="drive")
+@pytest.fixture(scope="session", name="drive")
 def _drive() -> Any:
     return drive
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def federation() -> Any:
     """Makes a federation of clients with six examples each, batches of two."""
     return sizes

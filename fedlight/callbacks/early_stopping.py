@@ -1,0 +1,159 @@
+"""Stop when a metric no longer gets better."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.utilities import rank_zero_info
+
+from fedlight.callbacks.base import Callback
+from fedlight.checks import non_negative, number, one_of, positive_int
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.trainer import FedTrainer
+
+
+class EarlyStopping(Callback):
+    """Stops the run when a metric has not got better for `patience` looks at it.
+
+    A look is a round that has the metric: one that was validated, or any round for a training
+    metric. Better is ``value < best - min_delta``, or ``value > best + min_delta`` for "max".
+
+    Args:
+        monitor: Name of the metric.
+        min_delta: By how much a value must be better, 0 or larger.
+        patience: Looks in a row without a better value, after which the run stops.
+        verbose: Say when the metric got better.
+        mode: "min" or "max" of the metric is best.
+        strict: An error where the metric is not there after the first validation (after the first
+            round, in a run without validation).
+        check_finite: Stop when the metric is nan or infinite.
+        stopping_threshold: Stop as soon as the metric is better than this.
+        divergence_threshold: Stop as soon as the metric is worse than this.
+
+    Attributes:
+        best_score: The best value so far.
+        wait_count: Looks since then.
+        stopped_round: The round after which it stopped the run; 0 while it did not.
+        reason: Why it stopped, in words.
+
+    Raises:
+        ValueError: An argument is outside its range; (during the run) there is no such metric.
+
+    Example:
+        >>> stopping = EarlyStopping("val_acc", patience=5, mode="max")
+        >>> stopping.best_score
+        -inf
+    """
+
+    def __init__(
+        self,
+        monitor: str,
+        min_delta: float = 0.0,
+        patience: int = 3,
+        verbose: bool = False,
+        mode: str = "min",
+        strict: bool = True,
+        check_finite: bool = True,
+        stopping_threshold: float | None = None,
+        divergence_threshold: float | None = None,
+    ) -> None:
+        self.monitor = monitor
+        self.min_delta = non_negative("min_delta", min_delta)
+        self.patience = positive_int("patience", patience)
+        self.verbose = verbose
+        self.mode = one_of("mode", mode, ("min", "max"))
+        self.strict = strict
+        self.check_finite = check_finite
+        self.stopping_threshold = _threshold("stopping_threshold", stopping_threshold)
+        self.divergence_threshold = _threshold("divergence_threshold", divergence_threshold)
+        self._forget()
+
+    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Begin anew, unless the run goes on from a checkpoint."""
+        self._seen = len(trainer.history)
+        if not trainer.history:
+            self._forget()
+
+    def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Note that there was a validation."""
+        self._validated = True
+
+    def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Look at a new round, with all that the other callbacks have added to it."""
+        if len(trainer.history) == self._seen:
+            return
+        self._seen = len(trainer.history)
+        record = trainer.history[-1]
+        if self.monitor in record.metrics:
+            self._look(trainer, record.metrics[self.monitor])
+        elif self.strict and self.monitor not in trainer.callback_metrics:
+            if self._validated or trainer.check_val_every_n_rounds is None:
+                raise ValueError(
+                    f"EarlyStopping monitors {self.monitor!r}, which was not logged; there are "
+                    f"{sorted(trainer.callback_metrics)}"
+                )
+
+    def _look(self, trainer: FedTrainer, value: float) -> None:
+        sign = 1.0 if self.mode == "min" else -1.0
+        if self.check_finite and not math.isfinite(value):
+            self._stop(trainer, f"{self.monitor} is {value}")
+        elif self.stopping_threshold is not None and sign * value < sign * self.stopping_threshold:
+            self.best_score, self.wait_count = value, 0
+            self._stop(trainer, f"{self.monitor} = {value:.6g} is better than stopping_threshold")
+        elif (
+            self.divergence_threshold is not None
+            and sign * value > sign * self.divergence_threshold
+        ):
+            self._stop(trainer, f"{self.monitor} = {value:.6g} is worse than divergence_threshold")
+        elif sign * value < sign * self.best_score - self.min_delta:
+            if self.verbose:
+                rank_zero_info(
+                    f"fedlight: {self.monitor} = {value:.6g} after round {trainer.version} is "
+                    f"better than {self.best_score:.6g}"
+                )
+            self.best_score, self.wait_count = value, 0
+        else:
+            self.wait_count += 1
+            if self.wait_count >= self.patience:
+                self._stop(
+                    trainer,
+                    f"{self.monitor} was not better than {self.best_score:.6g} {self.patience} "
+                    f"times in a row",
+                )
+
+    def _stop(self, trainer: FedTrainer, reason: str) -> None:
+        trainer.should_stop = True
+        self.stopped_round, self.reason = trainer.version, reason
+        rank_zero_info(f"fedlight: stopped early after round {trainer.version}: {reason}")
+
+    def _forget(self) -> None:
+        self.best_score = math.inf if self.mode == "min" else -math.inf
+        self.wait_count = 0
+        self.stopped_round = 0
+        self.reason = ""
+        self._seen = 0
+        self._validated = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best value and how long ago it was."""
+        return {
+            "best_score": self.best_score,
+            "wait_count": self.wait_count,
+            "stopped_round": self.stopped_round,
+            "reason": self.reason,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+        self.best_score = state["best_score"]
+        self.wait_count = state["wait_count"]
+        self.stopped_round = state["stopped_round"]
+        self.reason = state["reason"]
+
+
+def _threshold(name: str, value: float | None) -> float | None:
+    return None if value is None else number(name, value)

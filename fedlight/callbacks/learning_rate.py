@@ -1,0 +1,57 @@
+"""The learning rates, round by round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedlight.callbacks.base import Callback
+from fedlight.checks import rate_at
+from fedlight.local_optimizers.module_optimizer import ModuleOptimizer, configured_rates
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.trainer import FedTrainer
+
+
+class LearningRateMonitor(Callback):
+    """Logs the clients' and the server's learning rates at each round.
+
+    - ``lr/local``: eta_L of a client that pulls the version just made. Of the module's own
+      optimizer it is the rate at the start of a local run (``lr/local_1`` … where it has several
+      groups of parameters).
+    - ``lr/server``: eta of the step that made the version; of a `server_optimizer` the rate that
+      this has after the step.
+    - ``lr/alpha``: alpha of that step, before any factor for staleness, of an aggregator that
+      mixes models (`FedAsync`).
+
+    They are also in the record of the round, ``trainer.history[-1].metrics``.
+
+    Example:
+        >>> LearningRateMonitor()
+        LearningRateMonitor()
+    """
+
+    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Ask the module for its rates, once."""
+        optimizer = trainer.local_optimizer
+        own = isinstance(optimizer, ModuleOptimizer)
+        rates = configured_rates(module) if own else []
+        names = ["lr/local", *(f"lr/local_{k}" for k in range(1, len(rates)))]
+        self._own = dict(zip(names, rates, strict=False))
+
+    def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Log the rates."""
+        rates = dict(self._own)
+        if trainer.local_optimizer.lr is not None:
+            rates["lr/local"] = rate_at("lr", trainer.local_optimizer.lr, trainer.version)
+        server = getattr(trainer.aggregator, "server", None)
+        if server is not None:
+            rates["lr/server"] = server.rate(trainer.version - 1)
+        alpha = getattr(trainer.aggregator, "alpha", None)
+        if alpha is not None:
+            rates["lr/alpha"] = rate_at("alpha", alpha, trainer.version - 1)
+        trainer.log_metrics(rates)
+
+    def __repr__(self) -> str:
+        return "LearningRateMonitor()"

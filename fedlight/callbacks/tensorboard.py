@@ -1,0 +1,239 @@
+"""The papers' axes, histograms and pictures in TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_warn
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from fedlight.callbacks.base import Callback
+from fedlight.checks import one_of, positive, positive_int
+from fedlight.pictures import (
+    draw_participation,
+    draw_partition,
+    draw_timeline,
+    label_table,
+    work_of,
+)
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+    from numpy.typing import NDArray
+
+    from fedlight.trainer import FedTrainer
+    from fedlight.types import RoundRecord
+
+AXES = {
+    "virtual_time": "fed/time",
+    "gradients": "fed/gradients",
+    "models": "fed/models",
+    "bytes": "fed/bytes",
+}
+"""Horizontal axes beside the rounds, and the metric of a round that says where it lies."""
+
+
+class TensorBoardMetrics(Callback):
+    """Each scalar against the papers' axes; histograms; pictures: who holds what, who worked when.
+
+    The trainer itself logs every scalar of a round, such as ``val_acc``, by rounds. This callback
+    adds, beside it in the same group of TensorBoard, the same curve over
+
+    - ``val_acc/by_virtual_time``: virtual time. TensorBoard's steps are integers, so they count
+      thousandths of a unit (``step = round(now * time_resolution)``): 12.5 reads as 12,500.
+    - ``val_acc/by_gradients``: local steps of all updates that have arrived, used or dropped.
+    - ``val_acc/by_models``: models sent, pulls and arrivals together, lost ones too.
+    - ``val_acc/by_bytes``: the same in bytes, of parameters, buffers and pulled client state.
+
+    Where an axis has not moved since the curve's last point (a deadline at which nothing had
+    arrived) there is no new point. A run that goes on from a checkpoint writes the points that an
+    uninterrupted one would have written, each once.
+
+    Histograms, over the updates of the last `histogram_every_n_rounds` rounds:
+    ``updates/staleness``, ``updates/local_steps``, ``updates/norm``; and
+    ``clients/updates_used``, the number of updates used so far of each client.
+
+    Pictures: ``clients/labels`` (who holds which labels, once), ``clients/participation`` and
+    ``clients/timeline`` (who worked when, and the server's updates, page by page: the slider goes
+    through the run), every `picture_every_n_rounds` rounds and at the end.
+
+    Args:
+        axes: Which axes, of "virtual_time", "gradients", "models" and "bytes".
+        metrics: Names of the scalars to draw over them; None for all.
+        time_resolution: Steps per unit of virtual time.
+        histogram_every_n_rounds: Rounds per histogram; None for no histograms.
+        picture_every_n_rounds: Rounds per picture; None for no pictures.
+
+    Raises:
+        ValueError: An argument is outside its range.
+
+    Example:
+        >>> callback = TensorBoardMetrics(axes=("virtual_time", "models"), metrics=["val_acc"])
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[str] = tuple(AXES),
+        metrics: Iterable[str] | None = None,
+        time_resolution: float = 1000.0,
+        histogram_every_n_rounds: int | None = 10,
+        picture_every_n_rounds: int | None = 50,
+    ) -> None:
+        self.axes = tuple(one_of("axes", axis, tuple(AXES)) for axis in axes)
+        self.metrics = None if metrics is None else frozenset(metrics)
+        self.time_resolution = positive("time_resolution", time_resolution)
+        self.histogram_every_n_rounds = _rounds(
+            "histogram_every_n_rounds", histogram_every_n_rounds
+        )
+        self.picture_every_n_rounds = _rounds("picture_every_n_rounds", picture_every_n_rounds)
+        self._folders: list[str] = []
+
+    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Draw who holds what; or take up the curves where a checkpoint left them."""
+        loggers = [each for each in trainer.loggers if isinstance(each, TensorBoardLogger)]
+        if trainer.loggers and not loggers:
+            rank_zero_warn(
+                "TensorBoardMetrics has nothing to write to: none of the trainer's loggers is a "
+                "TensorBoardLogger; give one, or leave the callback out"
+            )
+        going_on = [each for each in loggers if str(each.log_dir) in self._folders]
+        self._folders = [str(each.log_dir) for each in loggers]
+        self._replay(trainer, [], 0)
+        if trainer.history and going_on:
+            self._cut(trainer, going_on)
+        self._loggers = loggers
+        if not trainer.history and self.picture_every_n_rounds is not None:
+            self._draw_labels(trainer)
+
+    def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Write what a new round brought, with all that the other callbacks have added to it."""
+        if len(trainer.history) > self._seen:
+            self._write_round(trainer)
+
+    def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Histograms and pictures of the last rounds; none where the run is to go on later."""
+        if trainer.interrupted or not self._loggers:
+            return
+        version = trainer.version
+        if self.histogram_every_n_rounds and version % self.histogram_every_n_rounds:
+            self._histograms(trainer, version - version % self.histogram_every_n_rounds)
+        if self.picture_every_n_rounds and version % self.picture_every_n_rounds:
+            self._pictures(trainer, version - version % self.picture_every_n_rounds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the curves lie; the points themselves follow from the trainer's history."""
+        return {"folders": list(self._folders)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where the curves lie."""
+        self._folders = list(state["folders"])
+
+    def _write_round(self, trainer: FedTrainer, cut: int = 0) -> None:
+        """The next round of the history, as far as it lies at step `cut` or later on each axis."""
+        record = trainer.history[self._seen]
+        self._seen += 1
+        for update in record.updates:
+            self._used[update.client_id] += 1
+        for axis in self.axes:
+            where = record.metrics[AXES[axis]]
+            step = round(where * self.time_resolution if axis == "virtual_time" else where)
+            points = self._points(record, axis, step)
+            if points and step >= cut:
+                for logger in self._loggers:
+                    logger.experiment._get_file_writer().add_summary(Summary(value=points), step)
+        if record.version < cut or not self._loggers:
+            return
+        every = self.histogram_every_n_rounds
+        if every is not None and record.version % every == 0:
+            self._histograms(trainer, record.version - every)
+        every = self.picture_every_n_rounds
+        if every is not None and record.version % every == 0:
+            self._pictures(trainer, record.version - every)
+
+    def _points(self, record: RoundRecord, axis: str, step: int) -> list[Any]:
+        points = []
+        for name, value in record.metrics.items():
+            tag = f"{name}/by_{axis}"
+            wanted = self.metrics is None or name in self.metrics
+            if wanted and name not in AXES.values() and step > self._last.get(tag, -1):
+                self._last[tag] = step
+                points.append(Summary.Value(tag=tag, simple_value=value))
+        return points
+
+    def _replay(self, trainer: FedTrainer, loggers: list[Any], cut: int) -> None:
+        """All rounds of the history once more, written from step `cut` on."""
+        self._loggers, self._seen = loggers, 0
+        self._last: dict[str, int] = {}
+        self._used = np.zeros(trainer._federation.num_clients, dtype=np.int64)
+        while self._seen < len(trainer.history):
+            self._write_round(trainer, cut)
+
+    def _cut(self, trainer: FedTrainer, loggers: list[Any]) -> None:
+        """Strike out what lies behind the checkpoint, and nothing else.
+
+        A reader of event files drops all points of the folder from one step on, whatever their
+        axis. So the cut is made where the first axis ends, and what is good behind it is written
+        once more.
+        """
+        ends = {
+            axis: max((s for tag, s in self._last.items() if tag.endswith(axis)), default=0)
+            for axis in self.axes
+        }
+        cut = min(trainer.version, *ends.values()) + 1
+        start = Event(session_log=SessionLog(status=SessionLog.START))
+        for logger in loggers:
+            logger.experiment._get_file_writer().add_event(start, step=cut)
+            for record in trainer.history[cut - 1 :]:
+                logger.log_metrics(record.metrics, step=record.version)
+        self._replay(trainer, loggers, cut)
+
+    def _histograms(self, trainer: FedTrainer, after: int) -> None:
+        """Of the rounds behind `after` up to the last one seen."""
+        records = trainer.history[after : self._seen]
+        updates = [update for record in records for update in record.updates]
+        values = {
+            "updates/staleness": np.array([update.staleness for update in updates]),
+            "updates/local_steps": np.array([update.num_steps for update in updates]),
+            "updates/norm": np.array([update.norm for update in updates]),
+            "clients/updates_used": self._used,
+        }
+        for tag, array in values.items():
+            array = array[np.isfinite(array)]
+            if len(array):
+                for logger in self._loggers:
+                    logger.experiment.add_histogram(tag, array, self._seen, _bins(array))
+
+    def _pictures(self, trainer: FedTrainer, after: int) -> None:
+        """Of the rounds behind `after` up to the last one seen."""
+        records = trainer.history[after : self._seen]
+        start = trainer.history[after - 1].now if after else 0.0
+        times = [record.now for record in records]
+        timeline = draw_timeline(work_of(records), times, start, times[-1], len(self._used))
+        self._draw("clients/timeline", timeline, self._seen)
+        self._draw("clients/participation", draw_participation(self._used), self._seen)
+
+    def _draw_labels(self, trainer: FedTrainer) -> None:
+        assert trainer._data is not None
+        table = label_table(trainer._data) if self._loggers else None
+        if table is not None:
+            self._draw("clients/labels", draw_partition(*table), 0)
+
+    def _draw(self, tag: str, picture: NDArray[np.uint8], step: int) -> None:
+        for logger in self._loggers:
+            logger.experiment.add_image(tag, picture, step, dataformats="HWC")
+
+
+def _rounds(name: str, value: int | None) -> int | None:
+    return None if value is None else positive_int(name, value)
+
+
+def _bins(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Edges of bins: one for each integer where there are few, else thirty of equal width."""
+    low, high = float(values.min()), float(values.max())
+    if values.dtype.kind == "i" and high - low < 64:
+        return np.arange(low, high + 2) - 0.5
+    return np.linspace(low, high if high > low else low + 1.0, 31)

@@ -1,0 +1,182 @@
+"""What holds for every arrival process."""
+
+import pytest
+
+from fedlight.arrivals import (
+    Availability,
+    BiasedArrivals,
+    CommunicationPattern,
+    ContinuousArrivals,
+    DiurnalWindows,
+    DropOut,
+    ExponentialDurations,
+    FixedDurations,
+    HalfNormalDurations,
+    LogNormalDurations,
+    PartialWork,
+    PoissonArrivals,
+    ReplayArrivals,
+    ReplayEvent,
+    StepDurations,
+    SynchronousArrivals,
+    UniformArrivals,
+    UniformSpeeds,
+    UniformSteps,
+)
+from fedlight.arrivals.schedule import Schedule
+from fedlight.events import Kind
+
+NUM_CLIENTS = 6
+STEPS = UniformSteps(1, 9)
+EVENTS = [
+    ReplayEvent(client, max(0, k - 2), k + 1.0, 1 + k % 3, None if k % 2 else max(0.0, k - 2.0))
+    for k in range(40)
+    for client in [k % 3 if k % 2 else 3 + k % 3]
+]
+
+
+def continuous(**more):
+    return ContinuousArrivals(
+        **{"durations": ExponentialDurations(1.0), "local_steps": STEPS} | more
+    )
+
+
+ROUNDS = {
+    "uniform": lambda: UniformArrivals(3, 4, STEPS),
+    "biased": lambda: BiasedArrivals(2, [0.3, 0.3, 0.1, 0.1, 0.1, 0.1], 2, STEPS),
+    "synchronous": lambda: SynchronousArrivals(3, HalfNormalDurations(1.0), STEPS),
+    "rounds with drop-outs": lambda: DropOut(UniformArrivals(3, 4, STEPS), 0.3),
+    "rounds with partial work": lambda: PartialWork(UniformArrivals(3, 4, STEPS), 0.5),
+    "rounds by day": lambda: Availability(UniformArrivals(3, 4, STEPS), DiurnalWindows(5.0)),
+}
+CLOCKS = {
+    "continuous": continuous,
+    "fixed": lambda: continuous(durations=UniformSpeeds(0.8), local_steps=2),
+    "on arrival": lambda: continuous(resume="on_arrival", durations=LogNormalDurations(1, 0.5)),
+    "idle": lambda: continuous(idle=0.3, durations=StepDurations(0.1)),
+    "drawn": lambda: continuous(concurrency=2),
+    "drawn, idle": lambda: continuous(concurrency=3, idle=0.3, resume="on_arrival"),
+    "poisson": lambda: PoissonArrivals(4.0, ExponentialDurations(1.0), STEPS),
+    "periodic": lambda: CommunicationPattern.periodic([1, 2, 3, 4, 5, 6]),
+    "random": lambda: CommunicationPattern.random(0.3, max_gap=6),
+    "table": lambda: CommunicationPattern.from_table([[0, 2], [1], [], [0, 5]] * 20),
+    "drop-outs": lambda: DropOut(continuous(), 0.3),
+    "partial work": lambda: PartialWork(continuous(resume="on_arrival"), 0.5),
+    "by day": lambda: Availability(continuous(), DiurnalWindows(5.0, 0.3), unfinished="lose"),
+    "drawn by day": lambda: Availability(continuous(concurrency=2), DiurnalWindows(5.0, 0.3)),
+    "poisson by day": lambda: Availability(
+        PoissonArrivals(4.0, FixedDurations([0.7] * NUM_CLIENTS), STEPS), DiurnalWindows(5.0, 0.3)
+    ),
+    "all at once": lambda: DropOut(
+        PartialWork(Availability(continuous(concurrency=4), [(0, 9), (11, 12), (13, 60)]), 0.5), 0.2
+    ),
+}
+ALL = ROUNDS | CLOCKS | {"replay": lambda: ReplayArrivals(EVENTS)}
+
+
+def server_of(name):
+    return {} if name in ROUNDS else {"interval": 1.0}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("stop_after", [1, 2, 17, 50])
+def test_a_run_goes_on_from_its_state(drive, name, stop_after):
+    """Killed after any event, its state through JSON, and taken up by a fresh process."""
+    whole = drive(ALL[name], NUM_CLIENTS, num_events=80, seed=3, **server_of(name))
+    again = drive(
+        ALL[name], NUM_CLIENTS, num_events=80, seed=3, stop_after=stop_after, **server_of(name)
+    )
+    assert len(whole[0]) > 50
+    assert again == whole
+
+
+@pytest.mark.parametrize("name", sorted(CLOCKS))
+def test_the_same_under_a_buffer(drive, name):
+    whole = drive(CLOCKS[name], NUM_CLIENTS, buffer_size=2, num_events=40)
+    assert drive(CLOCKS[name], NUM_CLIENTS, buffer_size=2, num_events=40, stop_after=9) == whole
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_process_can_be_used_again(drive, name):
+    arrivals = ALL[name]()
+    runs = [
+        drive(lambda: arrivals, NUM_CLIENTS, num_events=60, **server_of(name)) for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+    if name not in ("replay", "periodic", "table", "fixed"):
+        assert drive(ALL[name], NUM_CLIENTS, num_events=60, seed=1, **server_of(name)) != runs[0]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_invariants(drive, name):
+    lines, tasks = drive(ALL[name], NUM_CLIENTS, num_events=150, **server_of(name))
+    times = [line.now for line in lines]
+    assert times == sorted(times)
+    assert [task.serial for task in tasks] == list(range(len(tasks)))
+    visits = {}
+    for task in tasks:
+        assert task.visit == visits.setdefault(task.client_id, 0)
+        visits[task.client_id] += 1
+        assert 0 <= task.client_id < NUM_CLIENTS
+        assert task.num_steps >= 1
+        assert task.dispatched_at < task.arrives_at
+    arrived = [line for line in lines if line.kind is Kind.ARRIVAL]
+    assert len({line.task.serial for line in arrived}) == len(arrived)
+    for line in arrived:
+        assert not line.task.lost
+        assert line.now == line.task.arrives_at
+        assert line.version >= line.task.pulled_version
+    if name in CLOCKS:
+        free = {}
+        for task in tasks:
+            assert free.get(task.client_id, 0.0) <= task.dispatched_at
+            free[task.client_id] = task.arrives_at
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_file_plays_the_same_schedule(tmp_path, name):
+    path = tmp_path / "schedule.parquet"
+    limits = {"max_rounds": 20, "seed": 2, **server_of(name)}
+    table = ALL[name]().record(path).simulate(NUM_CLIENTS, **limits)
+    assert len(table) > 10
+    played = ReplayArrivals(path)
+    assert played.by_rounds is (name in ROUNDS)
+    assert played.simulate(NUM_CLIENTS, **limits) == table
+    assert ALL[name]().simulate(NUM_CLIENTS, **limits) == table
+
+
+@pytest.mark.parametrize("name", sorted(CLOCKS))
+def test_newest_versions_are_those_of_the_recorded_run(name):
+    """Where deadlines make the versions, the times of the pulls say them too."""
+    table = CLOCKS[name]().simulate(NUM_CLIENTS, interval=0.7, max_rounds=30)
+    again = ReplayArrivals(table, pull="newest").simulate(NUM_CLIENTS, interval=0.7, max_rounds=30)
+    assert again == table
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_errors_name_the_process(name):
+    assert "object at 0x" not in repr(ALL[name]())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_only_what_is_named_is_kept(federation, name):
+    """No version is pulled that the server was told to forget."""
+    version, kept = 0, {0}
+
+    def pull(task):
+        assert task.pulled_version in kept
+
+    server = server_of(name)
+    schedule = Schedule(ALL[name](), federation(NUM_CLIENTS), on_dispatch=pull, **server)
+    held = []
+    for number, event in enumerate(schedule.events()):
+        released = []
+        if event.task is not None:
+            held.append(event.task.client_id)
+        else:
+            version, released, held = version + 1, held, []
+            kept = {v for v in kept if schedule.needs_version(v)} | {version}
+        schedule.send_on(event, version, released)
+        if number == 100:
+            break
+    assert version > 10

@@ -1,0 +1,154 @@
+import json
+
+import pytest
+
+from fedlight.arrivals import (
+    ContinuousArrivals,
+    DropOut,
+    FixedDurations,
+    Recording,
+    ReplayArrivals,
+    ReplayEvent,
+    ScheduleTable,
+    UniformArrivals,
+    UniformSpeeds,
+)
+from fedlight.arrivals.schedule import Schedule
+
+
+def test_the_file_appears_whole_at_the_end(tmp_path):
+    path = tmp_path / "schedule.parquet"
+    arrivals = ContinuousArrivals(FixedDurations([1.0, 0.4]), local_steps=5).record(path)
+    assert not path.exists()
+    table = arrivals.simulate(num_clients=2, buffer_size=2, max_time=2.0)
+    assert table == ScheduleTable(
+        [
+            ReplayEvent(1, 0, 0.4, 5, 0.0, 0),
+            ReplayEvent(0, 0, 1.0, 5, 0.0, 0),
+            ReplayEvent(1, 1, 1.4, 5, 1.0, 1),
+            ReplayEvent(0, 1, 2.0, 5, 1.0, 1),
+        ],
+        [],
+        2,
+        [1.0, 0.4],
+        [0, 0, 1, 1],
+    )
+    assert ScheduleTable.load(path) == table
+    assert [file.name for file in tmp_path.iterdir()] == ["schedule.parquet"]
+
+
+def test_an_earlier_file_stays_until_the_end(tmp_path, federation):
+    path = tmp_path / "schedule.parquet"
+    path.write_bytes(b"an earlier one")
+    arrivals = UniformArrivals(2).record(path)
+    schedule = Schedule(arrivals, federation(3))
+    schedule.send_on(next(schedule.events()), 0, [])
+    assert path.read_bytes() == b"an earlier one"
+    schedule.finish()
+    assert len(ScheduleTable.load(path)) == 1
+
+
+def test_a_failure_to_write_leaves_nothing_behind(tmp_path, monkeypatch):
+    import pyarrow.parquet
+
+    def broken(table, path):
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    path = tmp_path / "schedule.parquet"
+    path.write_bytes(b"an earlier one")
+    monkeypatch.setattr(pyarrow.parquet, "write_table", broken)
+    with pytest.raises(OSError, match="disk full"):
+        UniformArrivals(2).record(path).simulate(num_clients=3, max_rounds=1)
+    assert path.read_bytes() == b"an earlier one"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_it_behaves_as_the_process_itself(drive, tmp_path):
+    def plain():
+        return ContinuousArrivals(UniformSpeeds(0.5), concurrency=2)
+
+    recorded = drive(lambda: plain().record(tmp_path / "x"), 5, buffer_size=2)
+    assert recorded == drive(plain, 5, buffer_size=2)
+    assert UniformArrivals(2).record("x").by_rounds
+    assert not plain().record("x").by_rounds
+    assert not (tmp_path / "x").exists()  # nobody said that the run was over
+
+
+def test_what_is_lost_is_left_out():
+    arrivals = Recording(DropOut(ContinuousArrivals(FixedDurations([1.0])), 0.5))
+    table = arrivals.simulate(num_clients=1, buffer_size=1, max_time=20)
+    assert 3 < len(table) < 17
+    visits = [event.visit for event in table.events]
+    assert [event.time for event in table.events] == [visit + 1.0 for visit in visits]
+    assert ReplayArrivals(table).simulate(num_clients=1, buffer_size=1) == table
+
+
+def test_what_stays_in_the_buffer_was_not_used():
+    table = ContinuousArrivals(FixedDurations([1.0, 0.4]), resume="on_arrival").simulate(
+        num_clients=2, buffer_size=3, max_updates=5
+    )
+    assert table.versions == [0, 0, 0, None, None]
+    assert table.staleness().tolist() == [0, 0, 0]
+
+
+def test_dropped_updates_have_a_staleness_too(federation):
+    """Let go without a new version: the staleness is that at its arrival."""
+    recording = Recording(ContinuousArrivals(FixedDurations([1.0, 3.0])))
+    schedule = Schedule(recording, federation(2))
+    version = 0
+    for event in schedule.events():
+        version += event.task.client_id == 0
+        schedule.send_on(event, version, [event.task.client_id])
+        if schedule.now == 3.0 and event.task.client_id == 1:
+            break
+    assert [e.client for e in recording.table().events] == [0, 0, 0, 1]
+    assert recording.table().staleness().tolist() == [0, 0, 0, 3]
+
+
+def test_goes_on_from_its_state(federation):
+    def start():
+        recording = Recording(ContinuousArrivals(UniformSpeeds(0.5), concurrency=3))
+        return recording, Schedule(recording, federation(5))
+
+    def go_on(schedule, events, version, held, steps):
+        for event, _ in zip(events, range(steps), strict=False):
+            held.append(event.task.client_id)
+            due = len(held) == 4
+            version += due
+            schedule.send_on(event, version, held if due else [])
+            held = [] if due else held
+        return version, held
+
+    whole, schedule = start()
+    go_on(schedule, schedule.events(), 0, [], 30)
+    first, schedule = start()
+    version, held = go_on(schedule, schedule.events(), 0, [], 14)
+    state = json.loads(json.dumps(schedule.state_dict()))
+    second, schedule = start()
+    schedule.load_state_dict(state)
+    go_on(schedule, schedule.events(), version, held, 16)
+    assert len(first.table()) == 14
+    assert second.table() == whole.table()
+
+
+def test_more_than_one_update_of_a_client_is_used_at_once():
+    """Rounds longer than the tasks: both updates of the client belong to the same round."""
+    events = [ReplayEvent(0, 0, 1.0, 1, 0.0), ReplayEvent(0, 0, 2.0, 1, 1.0)]
+    table = ReplayArrivals(events, round_ends=[3.0]).simulate(num_clients=1)
+    assert table.versions == [0, 0]
+    assert table.round_ends == [3.0]
+
+
+def test_bad_paths(federation):
+    with pytest.raises(FileNotFoundError, match="there is no folder .*nowhere"):
+        UniformArrivals(1).record("nowhere/x.parquet").setup(federation(1))
+    with pytest.raises(TypeError, match="path must name a file"):
+        UniformArrivals(1).record(5)
+    with pytest.raises(TypeError, match="arrivals must be an arrival process"):
+        Recording([1])
+
+
+def test_repr():
+    assert repr(UniformArrivals(1).record("x")).endswith(".record('x')")
+    assert repr(Recording(UniformArrivals(1))) == repr(UniformArrivals(1))

@@ -1,0 +1,211 @@
+import pytest
+
+from fedlight.arrivals import ReplayArrivals, ReplayEvent, ScheduleTable
+from fedlight.arrivals.schedule import Schedule
+from fedlight.events import Kind
+
+
+def seen(lines):
+    return [
+        (x.now, x.task.client_id, x.task.pulled_version, x.task.num_steps, x.version)
+        for x in lines
+        if x.task
+    ]
+
+
+def test_records_pull_what_they_name(drive):
+    """Client 1's second record pulls version 1, though version 2 is there when it is free."""
+    events = [
+        ReplayEvent(0, 0, 1.0, 5),
+        ReplayEvent(1, 0, 2.0, 3),
+        ReplayEvent(1, 1, 3.0, 2),
+        ReplayEvent(0, 1, 4.0, 1),
+    ]
+    lines, tasks = drive(lambda: ReplayArrivals(events), 2, buffer_size=1)
+    assert seen(lines) == [(1, 0, 0, 5, 1), (2, 1, 0, 3, 2), (3, 1, 1, 2, 3), (4, 0, 1, 1, 4)]
+    # As soon as the version is there and the client is free.
+    assert [(t.client_id, t.dispatched_at) for t in tasks] == [(0, 0), (1, 0), (0, 1), (1, 2)]
+
+
+def test_records_are_sorted_by_time(drive):
+    events = [ReplayEvent(0, 0, 3.0, 1), ReplayEvent(1, 0, 1.0, 2), ReplayEvent(0, 0, 2.0, 3)]
+    lines, _ = drive(lambda: ReplayArrivals(events), 2, buffer_size=1)
+    assert [(time, client, steps) for time, client, _, steps, _ in seen(lines)] == [
+        (1, 1, 2),
+        (2, 0, 3),
+        (3, 0, 1),
+    ]
+
+
+def test_times_of_their_own(drive):
+    events = [ReplayEvent(0, 0, 2.0, 1, dispatched_at=0.5), ReplayEvent(0, 1, 5.0, 1, 4.0, visit=7)]
+    lines, tasks = drive(lambda: ReplayArrivals(events), 1, interval=1.0)
+    assert [(t.dispatched_at, t.arrives_at, t.visit) for t in tasks] == [(0.5, 2, 0), (4, 5, 7)]
+    assert [(x.now, x.version) for x in lines if x.kind is Kind.DEADLINE] == [
+        (float(t), t) for t in range(1, 6)
+    ]
+
+
+def test_a_client_may_have_two_tasks_at_once(drive):
+    events = [ReplayEvent(0, 0, 2.0, 1, 0.0), ReplayEvent(0, 0, 3.0, 2, 1.0)]
+    lines, tasks = drive(lambda: ReplayArrivals(events), 1, buffer_size=1)
+    assert [(t.dispatched_at, t.visit) for t in tasks] == [(0.0, 0), (1.0, 1)]
+    assert [time for time, *_ in seen(lines)] == [2.0, 3.0]
+
+
+def test_simultaneous_arrivals_come_in_the_order_of_clients(drive):
+    events = [ReplayEvent(client, 0, 1.0, 1) for client in (2, 0, 1)]
+    lines, _ = drive(lambda: ReplayArrivals(events), 3, buffer_size=1)
+    assert seen(lines) == [(1, 0, 0, 1, 1), (1, 1, 0, 1, 2), (1, 2, 0, 1, 3)]
+
+
+def test_rounds(drive):
+    arrivals = ReplayArrivals(
+        [ReplayEvent(0, 0, 1.0, 1), ReplayEvent(0, 1, 2.0, 1)], round_ends=[1, 2.5]
+    )
+    assert arrivals.by_rounds
+    lines, _ = drive(lambda: arrivals, 1)
+    assert [(x.now, x.kind.name, x.version) for x in lines] == [
+        (1.0, "ARRIVAL", 0),
+        (1.0, "ROUND_END", 1),
+        (2.0, "ARRIVAL", 1),
+        (2.5, "ROUND_END", 2),
+    ]
+
+
+def test_versions_still_named_are_needed(federation):
+    arrivals = ReplayArrivals(
+        [ReplayEvent(0, 0, 1.0, 1), ReplayEvent(1, 0, 9.0, 1, dispatched_at=8.0)]
+    )
+    schedule = Schedule(arrivals, federation(2))
+    assert schedule.needs_version(0)
+    events = schedule.events()
+    schedule.send_on(next(events), 1, [0])
+    assert schedule.needs_version(0)
+    assert not schedule.needs_version(1)
+    schedule.send_on(next(events), 2, [1])
+    assert not schedule.needs_version(0)
+
+
+def test_untimed_versions_are_needed_until_they_are_pulled(federation):
+    arrivals = ReplayArrivals([ReplayEvent(0, 0, 1.0, 1), ReplayEvent(0, 1, 3.0, 1)])
+    schedule = Schedule(arrivals, federation(1))
+    events = schedule.events()
+    first = next(events)
+    assert not schedule.needs_version(0)
+    assert schedule.needs_version(1)
+    schedule.send_on(first, 1, [0])
+    assert not schedule.needs_version(1)
+
+
+def test_newest(drive):
+    """Under an aggregator that makes fewer versions, each record pulls what is there."""
+    events = [ReplayEvent(0, v, v + 1.0, 1, dispatched_at=float(v)) for v in range(6)]
+    with pytest.raises(
+        ValueError, match="client 0 is to pull version 1 at 1.0 .* only at version 0"
+    ):
+        drive(lambda: ReplayArrivals(events), 1, buffer_size=2)
+    lines, _ = drive(lambda: ReplayArrivals(events, pull="newest"), 1, buffer_size=2)
+    assert [pulled for _, _, pulled, _, _ in seen(lines)] == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        # Version 1 is made by the arrival at 1.0 at the earliest.
+        [ReplayEvent(0, 0, 1.0, 1), ReplayEvent(1, 1, 1.0, 1)],
+        [ReplayEvent(0, 0, 1.0, 1), ReplayEvent(1, 1, 0.5, 1)],
+        # Version 5 is never made.
+        [ReplayEvent(0, 0, 1.0, 1), ReplayEvent(1, 5, 2.0, 1), ReplayEvent(0, 0, 3.0, 1)],
+        [ReplayEvent(0, 0, 1.0, 1), ReplayEvent(1, 5, 2.0, 1)],
+        # The client arrives at that time itself.
+        [ReplayEvent(1, 0, 2.0, 1), ReplayEvent(1, 1, 2.0, 1)],
+    ],
+    ids=["as late", "earlier", "never", "never, at the end", "not free"],
+)
+def test_versions_that_cannot_exist_are_named(drive, events):
+    with pytest.raises(ValueError, match="can never happen: version") as caught:
+        drive(lambda: ReplayArrivals(events), 2, buffer_size=1)
+    assert repr(events[1]) in str(caught.value)
+
+
+def test_a_version_that_does_not_exist_at_its_own_time_is_named(drive):
+    events = [ReplayEvent(0, 0, 3.0, 1), ReplayEvent(1, 1, 4.0, 1, dispatched_at=2.0)]
+    with pytest.raises(
+        ValueError, match=r"client 1 is to pull version 1 at 2\.0 .* arrival at 4\.0"
+    ):
+        drive(lambda: ReplayArrivals(events), 2, buffer_size=1)
+
+
+def test_durations(federation):
+    one = ReplayEvent(0, 0, 1.0, 1)
+    arrivals = ReplayArrivals([one], durations=[1.0, 0.5])
+    arrivals.setup(federation(2))
+    assert arrivals.expected_durations().tolist() == [1.0, 0.5]
+    with pytest.raises(ValueError, match="durations has 2 numbers, but there are 3 clients"):
+        arrivals.setup(federation(3))
+    table = ScheduleTable([one], durations=[3.0, 4.0], round_ends=[2.0])
+    assert ReplayArrivals(table).durations.durations == [3.0, 4.0]
+    assert ReplayArrivals(table, durations=[1.0, 1.0]).durations.durations == [1.0, 1.0]
+    assert ReplayArrivals(table).round_ends == [2.0]
+    plain = ReplayArrivals([one])
+    plain.setup(federation(1))
+    assert plain.expected_durations() is None
+    assert plain.finite
+
+
+def test_clients_must_exist(federation):
+    with pytest.raises(
+        ValueError, match=r"events\[1\] names client 5, but there are only 3 clients"
+    ):
+        ReplayArrivals([ReplayEvent(0, 0, 1, 1), ReplayEvent(5, 0, 1, 1)]).setup(federation(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: ReplayArrivals([]), ValueError, "events must hold at least one ReplayEvent"),
+        (lambda: ReplayArrivals([(0, 0, 1.0, 1)]), TypeError, r"events\[0\] must be a ReplayEvent"),
+        (lambda: ReplayArrivals("nowhere.parquet"), FileNotFoundError, "nowhere.parquet"),
+        (
+            lambda: ReplayArrivals([ReplayEvent(0, 0, 1, 1)], durations=[0.0]),
+            ValueError,
+            r"durations\[0\] must be larger than 0",
+        ),
+        (
+            lambda: ReplayArrivals([ReplayEvent(0, 0, 1, 1)], round_ends=[-1]),
+            ValueError,
+            "round_ends must be larger than 0",
+        ),
+        (
+            lambda: ReplayArrivals([ReplayEvent(0, 0, 1, 1)], pull="newest"),
+            ValueError,
+            r"events\[0\] has no dispatched_at",
+        ),
+        (
+            lambda: ReplayArrivals([ReplayEvent(0, 0, 1, 1)], pull="x"),
+            ValueError,
+            "pull must be one",
+        ),
+        (lambda: ReplayEvent(-1, 0, 1.0, 1), ValueError, "client must be 0 or larger"),
+        (lambda: ReplayEvent(0, -1, 1.0, 1), ValueError, "pulled_version must be 0 or larger"),
+        (lambda: ReplayEvent(0, 0, 0.0, 1), ValueError, "time must be larger than 0"),
+        (lambda: ReplayEvent(0, 0, 1.0, 0), ValueError, "num_steps must be at least 1"),
+        (lambda: ReplayEvent(0.5, 0, 1.0, 1), TypeError, "client must be an integer"),
+        (
+            lambda: ReplayEvent(0, 0, 1.0, 1, 1.0),
+            ValueError,
+            "dispatched_at must lie between 0 and",
+        ),
+        (lambda: ReplayEvent(0, 0, 1.0, 1, -0.5), ValueError, "got -0.5"),
+        (lambda: ReplayEvent(0, 0, 1.0, 1, "a"), TypeError, "dispatched_at must be a number"),
+        (lambda: ReplayEvent(0, 0, 1.0, 1, 0.5, -1), ValueError, "visit must be 0 or larger"),
+    ],
+)
+def test_bad_arguments(make, error, says):
+    with pytest.raises(error, match=says):
+        make()
+
+
+def test_repr():
+    assert repr(ReplayArrivals([ReplayEvent(0, 0, 1, 1)])) == "ReplayArrivals(1 events)"

@@ -1,0 +1,136 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlight.arrivals import BiasedArrivals, ConstantSteps, UniformArrivals, UniformSteps
+from fedlight.events import Kind
+
+PAPER = [0.19, 0.19, *[0.1] * 6, 0.01, 0.01]
+
+
+def by_round(lines):
+    """The tasks that arrived in each round."""
+    rounds, present = [], []
+    for line in lines:
+        if line.task:
+            present.append(line.task)
+        else:
+            rounds.append(present)
+            present = []
+    return rounds
+
+
+@given(
+    num_clients=st.integers(1, 8),
+    data=st.data(),
+    max_staleness=st.integers(0, 5),
+    seed=st.integers(0, 99),
+)
+def test_invariants(drive, num_clients, data, max_staleness, seed):
+    per_round = data.draw(st.integers(1, num_clients))
+    lines, tasks = drive(
+        lambda: UniformArrivals(per_round, max_staleness, ConstantSteps(3)),
+        num_clients,
+        num_events=20 * (per_round + 1),
+        seed=seed,
+    )
+    rounds = by_round(lines)
+    assert len(rounds) == 20
+    assert [task.serial for task in tasks] == list(range(len(tasks)))
+    for number, arrived in enumerate(rounds):
+        assert len({task.client_id for task in arrived}) == per_round  # without replacement
+        for task in arrived:
+            age = number - task.pulled_version
+            assert 0 <= age <= min(max_staleness, number)
+            assert task.arrives_at == number + 1
+            assert task.dispatched_at == number - age
+    ends = [line.now for line in lines if line.kind is Kind.ROUND_END]
+    assert ends == [float(t) for t in range(1, 21)]
+
+
+def test_clients_and_ages_are_drawn_evenly(drive):
+    lines, _ = drive(lambda: UniformArrivals(5, max_staleness=4), 10, num_events=6 * 2000)
+    rounds = by_round(lines)
+    clients = Counter(task.client_id for tasks in rounds for task in tasks)
+    # Each client is in half of the 2000 rounds, standard deviation 22.
+    assert max(abs(count - 1000) for count in clients.values()) < 90
+    ages = Counter(n - task.pulled_version for n, tasks in enumerate(rounds) for task in tasks)
+    assert set(ages) == {0, 1, 2, 3, 4}
+    # Each age of a fifth of 10,000, standard deviation 40; fewer old ones in the first four rounds.
+    assert max(abs(count - 2000) for count in ages.values()) < 170
+
+
+def test_the_same_clients_come_with_and_without_staleness(drive):
+    def clients(max_staleness, steps):
+        lines, _ = drive(lambda: UniformArrivals(3, max_staleness, steps), 9, num_events=200)
+        return [sorted(task.client_id for task in tasks) for tasks in by_round(lines)]
+
+    assert clients(0, 5) == clients(4, 5) == clients(4, UniformSteps(1, 9))
+
+
+def test_biased_arrivals(drive):
+    """Drawn one by one without replacement: a client's chance with m = 2 follows by hand."""
+    weights = [0.5, 0.3, 0.2]
+    lines, _ = drive(lambda: BiasedArrivals(2, weights), 3, num_events=3 * 5000)
+    absent = Counter(
+        ({0, 1, 2} - {task.client_id for task in tasks}).pop() for tasks in by_round(lines)
+    )
+    # Client 2 is left out by (0, 1) or (1, 0): 0.5*0.3/0.5 + 0.3*0.5/0.7 = 0.514; and so on.
+    expected = {
+        2: 0.5 * 0.3 / 0.5 + 0.3 * 0.5 / 0.7,
+        1: 0.5 * 0.2 / 0.5 + 0.2 * 0.5 / 0.8,
+        0: 0.3 * 0.2 / 0.7 + 0.2 * 0.3 / 0.8,
+    }
+    assert sum(expected.values()) == pytest.approx(1)
+    for client, share in expected.items():
+        assert abs(absent[client] / 5000 - share) < 0.03
+
+
+def test_the_weights_of_the_paper(drive):
+    lines, _ = drive(lambda: BiasedArrivals(5, PAPER, max_staleness=4), 10, num_events=6 * 1000)
+    counts = np.bincount([t.client_id for tasks in by_round(lines) for t in tasks], minlength=10)
+    assert counts[:2].min() > counts[2:8].max()
+    assert counts[2:8].min() > 4 * counts[8:].max()
+
+
+def test_client_of_weight_0_never_comes(drive):
+    lines, _ = drive(lambda: BiasedArrivals(2, [0.5, 0.5, 0.0]), 3, num_events=90)
+    assert {task.client_id for tasks in by_round(lines) for task in tasks} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: UniformArrivals(0), ValueError, "per_round must be at least 1, got 0"),
+        (lambda: UniformArrivals(2.0), TypeError, "per_round must be an integer, got 2.0"),
+        (lambda: UniformArrivals(2, -1), ValueError, "max_staleness must be 0 or larger, got -1"),
+        (lambda: UniformArrivals(2, 0, None), TypeError, "local_steps must be a LocalSteps policy"),
+        (lambda: BiasedArrivals(1, []), ValueError, "probabilities must be a list of numbers"),
+        (lambda: BiasedArrivals(1, [0.5, 0.4]), ValueError, "must sum to 1, got a sum of 0.9"),
+        (lambda: BiasedArrivals(1, [1.5, -0.5]), ValueError, r"probabilities\[1\] must be"),
+        (lambda: BiasedArrivals(1, [1, np.nan]), ValueError, r"probabilities\[1\] must be a numb"),
+        (lambda: BiasedArrivals(2, [1.0, 0.0]), ValueError, "leave only 1 clients that can be"),
+    ],
+)
+def test_bad_arguments(make, error, says):
+    with pytest.raises(error, match=says):
+        make()
+
+
+def test_what_must_fit(federation):
+    with pytest.raises(ValueError, match="per_round=5 is more than the 4 clients"):
+        UniformArrivals(5).setup(federation(4))
+    with pytest.raises(ValueError, match="probabilities has 2 numbers, but there are 3 clients"):
+        BiasedArrivals(1, [0.5, 0.5]).setup(federation(3))
+
+
+def test_repr():
+    assert repr(UniformArrivals(5, 4, 3)) == (
+        "UniformArrivals(per_round=5, max_staleness=4, local_steps=ConstantSteps(3))"
+    )
+    assert repr(BiasedArrivals(1, [0.5, 0.5])).startswith("BiasedArrivals(per_round=1, prob")
+    assert UniformArrivals(1).by_rounds
+    assert not UniformArrivals(1).finite

@@ -1,0 +1,205 @@
+"""The clock around a process that does just what it is told."""
+
+import json
+
+import pytest
+
+from fedlight.arrivals import ArrivalProcess, Dispatch, EndRound, Wake
+from fedlight.arrivals.schedule import Limits, Schedule
+from fedlight.events import Kind
+
+
+class Script(ArrivalProcess):
+    """Answers each call with the next actions of a list, and writes the calls down."""
+
+    def __init__(self, *answers):
+        self.answers = answers
+
+    def setup(self, federation):
+        self.calls = []
+        self.left = list(self.answers)
+
+    def answer(self, *call):
+        self.calls.append(call)
+        return self.left.pop(0) if self.left else []
+
+    def on_wake(self, now):
+        return self.answer("wake", now)
+
+    def on_arrival(self, task, now):
+        return self.answer("arrival", task.serial, task.lost, now)
+
+    def on_round_end(self, now):
+        return self.answer("round end", now)
+
+    def on_version(self, version, clients, now):
+        return self.answer("version", version, list(clients), now)
+
+    def state_dict(self):
+        return {"left": len(self.left)}
+
+
+def test_what_a_process_is_asked(federation):
+    script = Script(
+        [Dispatch(0, 1.0, 5), Dispatch(1, 1.0, 2, lost=True), Wake(0.5), EndRound(1.0)],
+        [Dispatch(2, 1.5, 3, delay=0.25)],
+    )
+    seen = []
+    schedule = Schedule(script, federation(3), on_dispatch=lambda task: seen.append(task))
+    for number, event in enumerate(schedule.events(), start=1):
+        assert schedule.current is event
+        schedule.send_on(event, number, [7] * number)
+        assert schedule.current is None
+    assert script.calls == [
+        ("wake", 0.0),
+        ("wake", 0.5),
+        ("arrival", 0, False, 1.0),
+        ("version", 1, [7], 1.0),
+        ("arrival", 1, True, 1.0),  # of a lost one only the process hears
+        ("round end", 1.0),
+        ("version", 2, [7, 7], 1.0),
+        ("arrival", 2, False, 2.25),
+        ("version", 3, [7, 7, 7], 2.25),
+    ]
+    assert [
+        (t.client_id, t.dispatched_at, t.arrives_at, t.pulled_version, t.lost) for t in seen
+    ] == [
+        (0, 0.0, 1.0, 0, False),
+        (1, 0.0, 1.0, 0, True),
+        (2, 0.75, 2.25, 0, False),
+    ]
+
+
+def test_no_news_no_call(federation):
+    script = Script([Dispatch(0, 1.0, 5), Dispatch(1, 2.0, 5)])
+    schedule = Schedule(script, federation(2))
+    for event in schedule.events():
+        schedule.send_on(event, 0, [1] if event.task.client_id == 1 else [])
+    assert [call[0] for call in script.calls] == ["wake", "arrival", "arrival", "version"]
+
+
+def test_ties_are_broken_by_client_then_serial(federation):
+    script = Script(
+        [
+            EndRound(1.0),
+            Dispatch(2, 1.0, 1),
+            Dispatch(0, 0.7, 1, delay=0.3),
+            Dispatch(0, 1.0, 1),
+            Dispatch(1, 1.0, 1),
+        ]
+    )
+    schedule = Schedule(script, federation(3), interval=1.0)
+    order = []
+    for event in schedule.events():
+        order.append((event.task and (event.task.client_id, event.task.serial)) or event.kind.name)
+        schedule.send_on(event, 0, [])
+    assert order == [(0, 1), (0, 3), (1, 2), (2, 0), "ROUND_END", "DEADLINE"]
+
+
+def test_events_at_the_limit_count(federation):
+    script = Script([Dispatch(0, 1.0, 1), Dispatch(1, 1.000000001, 1)])
+    schedule = Schedule(script, federation(2), max_time=1.0)
+    assert [event.task.client_id for event in schedule.events()] == [0]
+    assert schedule.now == 1.0
+
+
+def test_deadlines_as_long_as_something_is_to_come(federation):
+    script = Script([Dispatch(0, 2.5, 1), Dispatch(1, 0.3, 1)])
+    schedule = Schedule(script, federation(2), interval=0.9)
+    log = []
+    for event in schedule.events():
+        log.append((schedule.now, event.kind.name))
+        schedule.send_on(event, 0, [])
+    assert log == [
+        (0.3, "ARRIVAL"),
+        (0.9, "DEADLINE"),
+        (1.8, "DEADLINE"),
+        (2.5, "ARRIVAL"),
+        (2.7, "DEADLINE"),
+    ]
+
+
+def test_ten_deadlines_of_a_tenth_are_one(federation):
+    schedule = Schedule(Script([Dispatch(0, 1.0, 1)]), federation(1), interval=0.1)
+    times = []
+    for event in schedule.events():
+        times.append(schedule.now)
+        schedule.send_on(event, 0, [])
+    assert times == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0]
+
+
+def test_nothing_to_do(federation):
+    assert list(Schedule(Script(), federation(1), interval=1.0).events()) == []
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Dispatch(0, 0.0, 1),
+        Dispatch(0, -1.0, 1),
+        Dispatch(0, 1.0, 1, delay=-1.0),
+        Wake(0.0),
+        EndRound(-1.0),
+    ],
+    ids=repr,
+)
+def test_time_has_to_go_on(federation, action):
+    schedule = Schedule(Script([action]), federation(1))
+    with pytest.raises(ValueError, match="virtual time has to go on, by at least 1e-9"):
+        list(schedule.events())
+
+
+def test_versions_that_do_not_exist(federation):
+    schedule = Schedule(Script([Dispatch(0, 1.0, 1, pulled_version=1)]), federation(1))
+    with pytest.raises(
+        ValueError, match="client 0 is to pull version 1 at 0.0 .* only at version 0"
+    ):
+        list(schedule.events())
+
+
+def test_needed_versions(federation):
+    script = Script([Dispatch(0, 1.0, 1, delay=2.0, pulled_version=0), Dispatch(1, 1.0, 1)])
+    schedule = Schedule(script, federation(2))
+    version, needed = 0, []
+    for event in schedule.events():
+        version += 1
+        needed.append([schedule.needs_version(v) for v in (0, 1)])
+        schedule.send_on(event, version, [])
+    assert needed == [[True, False], [False, False]]
+
+
+def test_in_flight(federation):
+    script = Script(
+        [Dispatch(0, 3.0, 1), Dispatch(1, 1.0, 1), Dispatch(0, 2.0, 4, lost=True), Wake(9)]
+    )
+    schedule = Schedule(script, federation(2))
+    events = schedule.events()
+    schedule.send_on(next(events), 0, [])
+    assert [(t.serial, t.client_id, t.visit) for t in schedule.in_flight()] == [
+        (0, 0, 0),
+        (2, 0, 1),
+    ]
+
+
+def test_state_in_the_middle_of_an_event(federation):
+    """Saved while the server handles an event: that one is sent on first."""
+    script = Script([Dispatch(0, 1.0, 5), EndRound(2.0)])
+    schedule = Schedule(script, federation(1))
+    event = next(schedule.events())
+    state = json.loads(json.dumps(schedule.state_dict()))
+    other_script = Script()
+    other = Schedule(other_script, federation(1))
+    other.load_state_dict(state)
+    assert other.current == event
+    assert other.now == 1.0
+    other.send_on(other.current, 1, [0])
+    assert other_script.calls == [("arrival", 0, False, 1.0), ("version", 1, [0], 1.0)]
+    assert [event.kind for event in other.events()] == [Kind.ROUND_END]
+    assert json.loads(json.dumps(other.state_dict()))["current"] == [int(Kind.ROUND_END)]
+
+
+def test_limits():
+    assert Limits(max_rounds=3).reached(3, 0)
+    assert not Limits(max_rounds=3).reached(2, 99)
+    assert Limits(max_updates=3).reached(0, 3)
+    assert not Limits(max_time=1.0).reached(99, 99)

@@ -1,0 +1,129 @@
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedlight.arrivals import ReplayEvent, ScheduleTable, UniformArrivals
+
+EVENTS = [ReplayEvent(0, 0, 1.0, 2, 0.5, 3), ReplayEvent(1, 0, 2.0, 1)]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        ScheduleTable(EVENTS),
+        ScheduleTable(EVENTS, [1.0, 2.0], 3, [1.0, 0.5, 0.25], [0, None]),
+        ScheduleTable([]),
+    ],
+    ids=["events alone", "with all", "empty"],
+)
+def test_there_and_back(tmp_path, table):
+    table.save(tmp_path / "a.parquet")
+    assert ScheduleTable.load(tmp_path / "a.parquet") == table
+    assert ScheduleTable.load(str(tmp_path / "a.parquet")) == table
+
+
+def test_what_one_wants_to_look_at():
+    table = ScheduleTable(EVENTS, versions=[3, None])
+    assert len(table) == 2
+    assert table.staleness().tolist() == [3]
+    frame = table.to_pandas()
+    assert list(frame.columns) == [
+        "client",
+        "pulled_version",
+        "time",
+        "num_steps",
+        "dispatched_at",
+        "visit",
+        "version",
+    ]
+    assert frame["num_steps"].tolist() == [2, 1]
+    assert frame["version"].isna().tolist() == [False, True]
+    assert table.to_arrow().num_rows == 2
+
+
+def test_staleness_of_a_table_made_by_hand():
+    with pytest.raises(ValueError, match="does not say at which version its updates were used"):
+        ScheduleTable(EVENTS).staleness()
+
+
+def test_files_that_are_not_ours(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no schedule file"):
+        ScheduleTable.load(tmp_path / "nothing.parquet")
+    (tmp_path / "text").write_text("client,time")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "plain.parquet")
+    other = pa.table({"a": [1]}).replace_schema_metadata({"fedlight.schedule": "{}"})
+    pq.write_table(other, tmp_path / "columns.parquet")
+    ours = ScheduleTable(EVENTS).to_arrow()
+    pq.write_table(
+        ours.replace_schema_metadata({"fedlight.schedule": "{"}), tmp_path / "json.parquet"
+    )
+    pq.write_table(
+        ours.replace_schema_metadata({"fedlight.schedule": '{"x": 1}'}), tmp_path / "field.parquet"
+    )
+    for name in ("text", "plain.parquet", "columns.parquet", "json.parquet", "field.parquet"):
+        with pytest.raises(ValueError, match=f"{name}' is not a schedule written by fedlight"):
+            ScheduleTable.load(tmp_path / name)
+
+
+def test_a_schedule_without_torch(tmp_path):
+    code = f"""
+import sys
+from fedlight.arrivals import ContinuousArrivals, ReplayArrivals, UniformSpeeds
+path = {str(tmp_path / "x.parquet")!r}
+table = ContinuousArrivals(UniformSpeeds(0.8), concurrency=3).record(path).simulate(
+    num_clients=10, buffer_size=2, max_rounds=20
+)
+assert len(table) == 40 and table.staleness().mean() > 0
+assert ReplayArrivals(path).simulate(num_clients=10, buffer_size=2) == table
+table.to_pandas()
+sys.exit("torch" in sys.modules or "lightning" in sys.modules)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_limits_of_a_simulation():
+    arrivals = UniformArrivals(2)
+    assert len(arrivals.simulate(4, max_rounds=3)) == 6
+    assert len(arrivals.simulate(4, max_updates=3)) == 3
+    assert arrivals.simulate(4, max_updates=4).round_ends == [1.0]
+    table = arrivals.simulate(4, max_time=3.0)
+    assert (len(table), table.round_ends) == (6, [1.0, 2.0, 3.0])
+    assert [
+        e.num_steps
+        for e in arrivals.simulate(2, max_rounds=1, num_examples=[6, 3], batch_size=2).events
+    ] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({}, ValueError, "nothing would stop a run"),
+        ({"max_rounds": 0}, ValueError, "max_rounds must be at least 1"),
+        ({"max_time": 0}, ValueError, "max_time must be larger than 0"),
+        ({"max_updates": 1.5}, TypeError, "max_updates must be an integer"),
+        ({"max_rounds": 1, "num_clients": 0}, ValueError, "num_clients must be at least 1"),
+        ({"max_rounds": 1, "buffer_size": 0}, ValueError, "buffer_size must be at least 1"),
+        ({"max_rounds": 1, "interval": -1}, ValueError, "interval must be larger than 0"),
+        ({"max_rounds": 1, "interval": 1e-12}, ValueError, "interval must be at least 1e-9"),
+        ({"max_rounds": 1, "num_examples": [1]}, ValueError, "num_examples has 1 numbers"),
+        ({"max_rounds": 1, "num_examples": 0}, ValueError, "num_examples must be at least 1"),
+        ({"max_rounds": 1, "batch_size": 0}, ValueError, "batch_size must be at least 1"),
+        ({"max_rounds": 1, "seed": 0.5}, TypeError, "seed must be an integer"),
+    ],
+)
+def test_bad_arguments_of_a_simulation(arguments, error, says):
+    with pytest.raises(error, match=says):
+        UniformArrivals(2).simulate(**{"num_clients": 4, **arguments})
+
+
+def test_the_clock_needs_a_server():
+    from fedlight.arrivals import ContinuousArrivals, UniformSpeeds
+
+    with pytest.raises(ValueError, match="has no rounds: give buffer_size .* or interval"):
+        ContinuousArrivals(UniformSpeeds(0)).simulate(4, max_rounds=1)

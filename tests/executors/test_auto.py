@@ -1,0 +1,110 @@
+import pytest
+import torch
+from torch import nn
+
+from fedlight import FederatedDataModule
+from fedlight.executors import SequentialExecutor, VectorizedExecutor
+from fedlight.executors.auto import check_executor, describe_device, resolve_executor
+from fedlight.local_optimizers import ModuleOptimizer
+from tests.boring import Boring, Measured, classes, workplace
+
+
+class Reads(Boring):
+    """Asks for a value in the middle of a step."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss if loss.item() < 1e9 else 2 * loss
+
+
+class Decides(Boring):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss if loss > 0 else 2 * loss
+
+
+def chosen(module, data=None, optimizer=None):
+    executor, reason = resolve_executor("auto", workplace(module, data or classes(), optimizer))
+    return type(executor), reason
+
+
+def test_plain_modules_are_stacked():
+    assert chosen(Boring()) == (VectorizedExecutor, "the module can be stacked")
+    assert chosen(Measured())[0] is VectorizedExecutor
+    norm = Boring(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3)))
+    assert chosen(norm)[0] is VectorizedExecutor
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (nn.Conv1d(1, 1, 1), "Conv1d"),
+        (nn.LSTM(1, 1), "LSTM"),
+        (nn.GRUCell(1, 1), "GRUCell"),
+        (nn.MultiheadAttention(4, 1), "MultiheadAttention"),
+    ],
+)
+def test_slow_layers_run_one_by_one_on_a_cpu(layer, name):
+    module = Boring()
+    module.layer = layer
+    assert chosen(module) == (SequentialExecutor, f"stacking {name} layers does not pay on a CPU")
+
+
+@pytest.mark.parametrize("module", [Reads, Decides])
+def test_what_cannot_be_stacked_runs_one_by_one(module):
+    executor, reason = chosen(module())
+    assert executor is SequentialExecutor
+    assert f"{module.__name__} cannot be vectorised (" in reason
+    assert "\n" not in reason
+
+
+def test_data_and_optimizers_that_cannot_be_stacked():
+    executor, reason = chosen(Boring(), optimizer=ModuleOptimizer())
+    assert (executor, reason) == (
+        SequentialExecutor,
+        "ModuleOptimizer() works on one client at a time",
+    )
+    text = FederatedDataModule.from_client_datasets([["a"]])
+    assert chosen(Boring(), text) == (
+        SequentialExecutor,
+        "the clients' data are no tensors of one shape",
+    )
+
+
+def test_trying_leaves_no_trace():
+    module = Boring(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    random = torch.get_rng_state()
+    chosen(module)
+    after = module.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert module.training
+    assert "log" not in vars(module)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("sequential", SequentialExecutor), ("vectorized", VectorizedExecutor)]
+)
+def test_what_was_asked_for(given, expected):
+    executor, reason = resolve_executor(given, workplace(Boring(), classes()))
+    assert (type(executor), reason) == (expected, "as given")
+    own = expected()
+    assert resolve_executor(own, workplace(Boring(), classes()))[0] is own
+
+
+def test_an_executor_asked_for_does_not_fall_back():
+    with pytest.raises(ValueError, match="Reads cannot be vectorised"):
+        resolve_executor("vectorized", workplace(Reads(), classes()))
+
+
+def test_names():
+    assert check_executor("auto") == "auto"
+    with pytest.raises(ValueError, match="got 'fast'"):
+        check_executor("fast")
+    with pytest.raises(TypeError, match="NoneType"):
+        check_executor(None)
+
+
+def test_the_device_in_words():
+    assert describe_device(torch.device("cpu")) == "cpu"

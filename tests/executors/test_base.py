@@ -1,0 +1,109 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlight.executors.base import ClientError, loss_of
+from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
+from fedlight.types import Task
+from tests.boring import Point, points, workplace
+
+
+def task(client=0, steps=1, visit=0, pulled=0, serial=0):
+    return Task(client, pulled, 0.25, 1.0, steps, serial, visit)
+
+
+def place(sizes=(5, 3), batch_size=2, seed=0, optimizer=None):
+    clients = [[0.0] * size for size in sizes]
+    return workplace(Point(), points(*clients, batch_size=batch_size), optimizer, seed)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    batch_size=st.integers(1, 12),
+    steps=st.integers(1, 20),
+    data=st.data(),
+)
+def test_batches_are_full_and_each_pass_is_a_permutation(sizes, batch_size, steps, data):
+    work = place(sizes, batch_size)
+    client = data.draw(st.integers(0, len(sizes) - 1))
+    visit = data.draw(st.integers(0, 3))
+    rows = work.batch_rows(task(client, steps, visit))
+    size = sizes[client]
+    assert rows.shape == (steps, min(batch_size, size))
+    own = set(range(sum(sizes[:client]), sum(sizes[: client + 1])))
+    stream = rows.reshape(-1).tolist()
+    for start in range(0, len(stream), size):
+        part = stream[start : start + size]
+        assert len(set(part)) == len(part)
+        assert set(part) <= own
+    assert max(Counter(stream).values()) <= -(-len(stream) // size)
+
+
+def test_batches_depend_on_seed_client_and_visit_alone():
+    work = place((50, 50))
+    rows = work.batch_rows(task(1, 5, 2))
+    assert (rows == work.batch_rows(task(1, 5, 2, pulled=7, serial=9))).all()
+    assert (rows == work.batch_rows(task(1, 20, 2))[:5]).all()
+    assert (rows == place((50, 50)).batch_rows(task(1, 5, 2))).all()
+    assert (rows != work.batch_rows(task(1, 5, 3))).any()
+    assert (rows - 50 != work.batch_rows(task(0, 5, 2))).any()
+    assert (rows != place((50, 50), seed=1).batch_rows(task(1, 5, 2))).any()
+
+
+def test_global_generators_do_not_matter():
+    work = place((50,))
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    one = work.batch_rows(task())
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    assert (one == work.batch_rows(task())).all()
+
+
+def test_the_passes_differ():
+    rows = place((20,), batch_size=20).batch_rows(task(steps=2))
+    assert sorted(rows[0]) == sorted(rows[1]) == list(range(20))
+    assert (rows[0] != rows[1]).any()
+
+
+def test_the_rate_follows_the_pulled_version():
+    assert place(optimizer=LocalSGD(lr=0.5)).lr(task(pulled=3)) == 0.5
+    work = place(optimizer=LocalSGD(lr=lambda version: 1 / (1 + version)))
+    assert [work.lr(task(pulled=version)) for version in (0, 1, 3)] == [1.0, 0.5, 0.25]
+    assert place(optimizer=ModuleOptimizer()).lr(task()) == 0.0
+    with pytest.raises(ValueError, match=r"lr\(version=2\) must be 0 or larger, got -1"):
+        place(optimizer=LocalSGD(lr=lambda version: -1)).lr(task(pulled=2))
+
+
+def test_the_loss_is_found():
+    loss = torch.ones(())
+    assert loss_of(Point(), loss) is loss
+    assert loss_of(Point(), {"loss": loss, "scores": torch.zeros(3)}) is loss
+    assert loss_of(Point(), torch.ones(1, 1)).numel() == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (None, "training_step of Point returned NoneType; return the loss as a tensor"),
+        (1.5, "returned float"),
+        ({"scores": torch.ones(1)}, "returned dict; return the loss as a tensor, or a dict with"),
+        (torch.ones(2), r"a loss of shape \(2,\); return one number, for example loss.mean"),
+    ],
+)
+def test_what_is_no_loss(output, message):
+    with pytest.raises(TypeError, match=message):
+        loss_of(Point(), output)
+
+
+def test_a_client_error_names_the_task():
+    error = ClientError(task(client=4, steps=3, pulled=6), "why")
+    assert str(error) == (
+        "client 4 failed in its local run from version 6 "
+        "(dispatched at virtual time 0.25, 3 steps): why"
+    )
+    assert error.task.client_id == 4

@@ -1,0 +1,146 @@
+import pytest
+import torch
+from torch import nn
+
+from fedlight.executors import SequentialExecutor
+from fedlight.executors.base import ClientError, Job
+from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
+from fedlight.types import LoggedValue, Task
+from tests.boring import Boring, Point, classes, points, workplace
+
+
+def job(work, client=0, steps=1, visit=0):
+    return Job(Task(client, 0, 0.0, 1.0, steps, serial=client, visit=visit), work.state.read())
+
+
+def ready(module, data, optimizer=None):
+    work = workplace(module, data, LocalSGD(lr=0.5) if optimizer is None else optimizer)
+    executor = SequentialExecutor()
+    executor.setup(work)
+    return executor, work
+
+
+def test_results_by_hand():
+    executor, work = ready(Point(), points([4.0], [-2.0, -2.0]))
+    one, two = executor.run([job(work), job(work, client=1, steps=2)])
+    assert (one.delta.tolist(), two.delta.tolist()) == ([2.0], [-1.5])
+    assert one.metrics == {"train_loss": LoggedValue(8.0, 1)}
+    assert two.metrics == {"train_loss": LoggedValue(2 * 2.0 + 2 * 0.5, 4)}
+    assert one.client_state is None
+    assert one.buffers.numel() == one.counters.numel() == 0
+
+
+def test_the_modules_own_optimizer_starts_anew_with_each_task():
+    class Momentum(Point):
+        made = 0
+
+        def configure_optimizers(self):
+            self.made += 1
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.5)
+            halves = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+            return {"optimizer": optimizer, "lr_scheduler": halves}
+
+    module = Momentum()
+    executor, work = ready(module, points([4.0]), ModuleOptimizer())
+    assert module.made == 1
+    one, two = executor.run([job(work, steps=2), job(work, steps=2, visit=1)])
+    # w = 0.5·4 = 2; then v = 0.5·(-4) + (2 - 4) = -4 at the rate 0.25: w = 3
+    assert one.delta.tolist() == two.delta.tolist() == [3.0]
+    assert module.made == 3
+    assert module.w.grad is None
+
+
+def test_a_task_does_not_depend_on_the_ones_beside_it():
+    module = Boring(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
+    executor, work = ready(module, classes())
+    jobs = [job(work, client, steps=3) for client in range(4)]
+    together = executor.run(jobs)
+    for alone, result in zip(reversed(jobs), reversed(together), strict=True):
+        (again,) = executor.run([alone])
+        assert torch.equal(again.delta, result.delta)
+        assert again.metrics == result.metrics
+
+
+def test_the_module_is_left_as_it_was():
+    module = Boring(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
+    executor, work = ready(module, classes())
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    (result,) = executor.run([job(work, steps=3)])
+    after = module.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert result.counters.tolist() == [3]
+    assert (result.buffers != work.state.read().buffers).all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_is_the_users(training):
+    class Asks(Point):
+        modes = ()
+
+        def training_step(self, batch, batch_idx):
+            self.modes = (*self.modes, self.training)
+            return super().training_step(batch, batch_idx)
+
+    module = Asks().train(training)
+    executor, work = ready(module, points([4.0]))
+    executor.run([job(work)])
+    assert module.modes == (training,)
+    assert module.training == training
+
+
+def test_batches_and_their_numbers():
+    class Sees(Point):
+        seen = ()
+
+        def training_step(self, batch, batch_idx):
+            self.seen = (*self.seen, (batch_idx, sorted(batch[0].flatten().tolist())))
+            return super().training_step(batch, batch_idx)
+
+    module = Sees()
+    executor, work = ready(module, points([1.0, 2.0], [3.0], batch_size=8))
+    executor.run([job(work, 0, steps=2), job(work, 1)])
+    assert module.seen == ((0, [1.0, 2.0]), (1, [1.0, 2.0]), (0, [3.0]))
+
+
+def test_an_error_names_the_client_and_cleans_up():
+    class Fails(Point):
+        def training_step(self, batch, batch_idx):
+            super().training_step(batch, batch_idx)
+            if batch_idx == 1:
+                raise KeyError("column")
+            return self.w.sum()
+
+    module = Fails()
+    executor, work = ready(module, points([4.0], [5.0]))
+    with pytest.raises(ClientError, match=r"client 1 failed.*2 steps\): KeyError: 'column'") as e:
+        executor.run([job(work, 0), job(work, 1, steps=2)])
+    assert isinstance(e.value.__cause__, KeyError)
+    assert module.w.item() == 0
+    assert "log" not in vars(module)
+    (result,) = executor.run([job(work)])
+    assert result.metrics == {"train_loss": LoggedValue(8.0, 1)}
+
+
+def test_what_is_no_loss_is_the_clients_error():
+    class Nothing(Point):
+        def training_step(self, batch, batch_idx):
+            return None
+
+    executor, work = ready(Nothing(), points([4.0]))
+    with pytest.raises(ClientError, match="Nothing returned NoneType; return the loss"):
+        executor.run([job(work)])
+
+
+def test_an_unused_parameter_does_not_move():
+    module = Point()
+    module.unused = nn.Linear(1, 1)
+    executor, work = ready(module, points([4.0]))
+    (result,) = executor.run([job(work)])
+    assert work.state.param_layout.named_views(result.delta)["w"].item() == 2.0
+    assert result.delta.count_nonzero() == 1
+
+
+def test_teardown_lets_go():
+    executor, _ = ready(Point(), points([4.0]))
+    executor.teardown()
+    assert vars(executor) == {}

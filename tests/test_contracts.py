@@ -1,0 +1,284 @@
+"""What holds for every arrival process x aggregator x local optimizer, on a tiny model.
+
+A new strategy is a row in one of the tables.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning import LightningModule
+from torch.utils.data import TensorDataset
+
+import fedlight.aggregators
+import fedlight.arrivals
+import fedlight.local_optimizers
+from fedlight import Callback, FederatedDataModule, FedTrainer
+from fedlight.aggregators import (
+    AFACD,
+    AFACS,
+    Aggregator,
+    AsyncCommSGD,
+    AsyncFedAvg,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+    FedFix,
+)
+from fedlight.aggregators.staleness import Hinge, Polynomial
+from fedlight.arrivals import (
+    ArrivalProcess,
+    Availability,
+    BiasedArrivals,
+    CommunicationPattern,
+    ContinuousArrivals,
+    DropOut,
+    ExponentialDurations,
+    FixedDurations,
+    PartialWork,
+    PoissonArrivals,
+    RandomTicks,
+    ReplayArrivals,
+    ReplayEvent,
+    SynchronousArrivals,
+    UniformArrivals,
+    UniformSteps,
+)
+from fedlight.local_optimizers import (
+    FedProx,
+    LocalAdam,
+    LocalOptimizer,
+    LocalSGD,
+    ModuleOptimizer,
+    Scaffold,
+)
+
+NUM_CLIENTS = 4
+STEPS = UniformSteps(1, 3)
+
+
+def _replayed() -> ReplayArrivals:
+    process = ContinuousArrivals(ExponentialDurations(1.0), resume="on_arrival", local_steps=STEPS)
+    table = process.simulate(NUM_CLIENTS, max_updates=24, buffer_size=1)
+    events = [ReplayEvent(e.client, 0, e.time, e.num_steps, e.dispatched_at) for e in table.events]
+    return ReplayArrivals(events, durations=[1.0] * NUM_CLIENTS)
+
+
+ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
+    "uniform": lambda: UniformArrivals(2, max_staleness=2, local_steps=STEPS),
+    "biased": lambda: BiasedArrivals(2, [0.5, 0.3, 0.1, 0.1], 1, local_steps=STEPS),
+    "synchronous": lambda: SynchronousArrivals(3, ExponentialDurations(1.0), local_steps=STEPS),
+    "continuous": lambda: ContinuousArrivals(FixedDurations([1, 0.7, 0.4, 0.3]), local_steps=STEPS),
+    "continuous-2": lambda: ContinuousArrivals(
+        ExponentialDurations(0.5), concurrency=2, idle=0.1, resume="on_arrival", local_steps=STEPS
+    ),
+    "poisson": lambda: PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS),
+    "communication": lambda: CommunicationPattern(RandomTicks(0.6, max_gap=3)),
+    "replay": _replayed,
+    "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
+    "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
+    "available": lambda: Availability(ARRIVALS["continuous"](), [(0, 2.5), (4, 40)]),
+}
+AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
+    "FedAvg": lambda size: FedAvg(size),
+    "FedAvg-Adam": lambda size: FedAvg(
+        size, "uniform", server_optimizer=lambda p: torch.optim.Adam(p, lr=0.05)
+    ),
+    "AFACD": lambda size: AFACD(size, server_lr=lambda version: 1 / (1 + version)),
+    "AFACS": lambda size: AFACS(size),
+    "FedAsync": lambda size: FedAsync(0.6, Hinge(10, 1), max_staleness=4),
+    "AsyncFedAvg": lambda size: AsyncFedAvg("time_based"),
+    "FedFix": lambda size: FedFix(0.5),
+    "FedBuff": lambda size: FedBuff(3, Polynomial(0.5)),
+    "AsyncCommSGD": lambda size: AsyncCommSGD(1.0),
+}
+OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
+    "LocalSGD": lambda: LocalSGD(0.05, momentum=0.5, weight_decay=0.01, max_grad_norm=5.0),
+    "FedProx": lambda: FedProx(lambda version: 0.1 / (1 + version), mu=0.5),
+    "Scaffold": lambda: Scaffold(0.05),
+    "Scaffold-I": lambda: Scaffold(0.05, option=1),
+    "LocalAdam": lambda: LocalAdam(0.05),
+    "ModuleOptimizer": lambda: ModuleOptimizer(),
+}
+
+
+class Tiny(LightningModule):
+    """Two numbers pulled towards the client's examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
+
+    def training_step(self, batch, batch_idx):
+        loss = ((self.x - batch[0]) ** 2).sum(dim=-1).mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+CENTRES = [[3.0, 0.0], [0.0, 2.0], [-1.0, -1.0], [0.5, 4.0]]
+CLIENTS = [
+    TensorDataset(torch.tensor(centre) + torch.arange(2.0 * size).reshape(size, 2) / 10)
+    for centre, size in zip(CENTRES, (2, 3, 5, 4), strict=True)
+]
+
+
+class Rules(Callback):
+    """Checks each event as it happens, and keeps a checkpoint of the middle of the run."""
+
+    def __init__(self, checkpoint: Path | None = None, one_at_a_time: bool = False) -> None:
+        self.checkpoint, self.one_at_a_time = checkpoint, one_at_a_time
+        self.now, self.events = 0.0, 0
+        self.busy: dict[int, set[int]] = defaultdict(set)
+        self.seen: set[int] = set()
+
+    def on_dispatch(self, trainer, module, task):
+        assert task.dispatched_at == trainer.now < task.arrives_at
+        assert 0 <= task.pulled_version <= trainer.version
+        assert task.num_steps >= 1
+        assert task.serial not in self.seen
+        self.seen.add(task.serial)
+        if not task.lost:
+            self.busy[task.client_id].add(task.serial)
+            assert not self.one_at_a_time or len(self.busy[task.client_id]) == 1
+
+    def on_update(self, trainer, module, update):
+        assert update.task.arrives_at == trainer.now
+        self.busy[update.client_id].remove(update.task.serial)
+
+    def on_event_end(self, trainer, module):
+        assert trainer.now >= self.now
+        self.now, self.events = trainer.now, self.events + 1
+        if self.checkpoint is not None and self.events == 4:
+            trainer.save_checkpoint(self.checkpoint)
+
+
+def fit(
+    arrivals: ArrivalProcess,
+    aggregator: Aggregator,
+    optimizer: LocalOptimizer,
+    executor: str,
+    callback: Callback | None = None,
+    ckpt_path: Path | None = None,
+) -> FedTrainer:
+    trainer = FedTrainer(
+        arrivals=arrivals,
+        aggregator=aggregator,
+        local_optimizer=optimizer,
+        max_rounds=6,
+        max_time=20.0,
+        executor=executor,
+        callbacks=callback,
+        logger=False,
+        enable_progress_bar=False,
+    )
+    data = FederatedDataModule.from_client_datasets(CLIENTS, batch_size=2)
+    trainer.fit(Tiny(), data, ckpt_path=ckpt_path)
+    return trainer
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. ")
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("arrivals", ARRIVALS)
+def test_every_combination(arrivals: str, aggregator: str, tmp_path: Path) -> None:
+    size = None if ARRIVALS[arrivals]().by_rounds else 2
+    for name, optimizer in OPTIMIZERS.items():
+
+        def run(executor: str, callback: Callback | None = None, path: Path | None = None):
+            parts = ARRIVALS[arrivals](), AGGREGATORS[aggregator](size), optimizer()  # noqa: B023
+            return fit(*parts, executor, callback, path)
+
+        checkpoint = tmp_path / f"{name}.ckpt"
+        rules = Rules(checkpoint, one_at_a_time=arrivals.startswith("continuous"))
+        trainer = run("sequential", rules)
+        assert torch.isfinite(trainer.state.params).all()
+        assert trainer.history, name
+        for version, record in enumerate(trainer.history, start=1):
+            assert record.version == version
+            for update in record.updates:
+                assert update.staleness == version - 1 - update.pulled_version >= 0
+                assert update.dispatched_at < update.arrived_at <= record.now
+                assert update.weight >= 0
+        moments = [record.now for record in trainer.history]
+        assert moments == sorted(moments)
+
+        resumed = run("sequential", path=checkpoint)
+        assert resumed.fingerprint() == trainer.fingerprint(), name
+        assert resumed.history == trainer.history, name
+
+        if optimizer().stackable:
+            stacked = run("vectorized").state.params
+            torch.testing.assert_close(stacked, trainer.state.params, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("module", "table", "kind", "elsewhere"),
+    [
+        (fedlight.aggregators, AGGREGATORS, Aggregator, set()),
+        (fedlight.local_optimizers, OPTIMIZERS, LocalOptimizer, set()),
+        # It only writes down what another process does: tests/arrivals.
+        (fedlight.arrivals, ARRIVALS, ArrivalProcess, {"Recording"}),
+    ],
+)
+def test_the_tables_hold_every_public_strategy(module, table, kind, elsewhere) -> None:
+    public = {
+        name
+        for name in module.__all__
+        if isinstance(getattr(module, name), type)
+        and issubclass(getattr(module, name), kind)
+        and getattr(module, name) is not kind
+    }
+    arguments = (2,) if kind is Aggregator else ()
+    held = {type(make(*arguments)).__name__ for make in table.values()}
+    assert public - elsewhere == held
+
+
+records = st.lists(
+    st.tuples(
+        st.integers(0, NUM_CLIENTS - 1),
+        st.integers(1, 40).map(lambda tenths: tenths / 10),
+        st.integers(1, 3),
+    ),
+    min_size=1,
+    max_size=15,
+)
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. ")
+@settings(max_examples=30)
+@given(records=records, aggregator=st.sampled_from(sorted(AGGREGATORS)))
+def test_no_order_of_events_breaks_an_invariant(records, aggregator) -> None:
+    """Any schedule, ties included: every arrival is used once, dropped, or left in the buffer."""
+    events = [ReplayEvent(client, 0, time, steps) for client, time, steps in records]
+    events = [
+        e for e in events if sum(e.client == o.client and e.time == o.time for o in events) == 1
+    ]
+    if not events:
+        return
+    trainer = fit(
+        ReplayArrivals(events, durations=[1.0] * NUM_CLIENTS),
+        AGGREGATORS[aggregator](2),
+        Scaffold(0.05),
+        "vectorized",
+        Rules(),
+    )
+    used = [u.serial for record in trainer.history for u in record.updates]
+    dropped = [u.serial for record in trainer.history for u in record.dropped]
+    held = [u.task.serial for u in trainer.aggregator.held]
+    assert len(set(used + dropped + held)) == len(used + dropped + held)
+    if trainer.version < 6:
+        unseen = trainer.num_updates - len(used + dropped + held)
+        assert 0 <= unseen <= trainer.num_updates  # dropped after the last round
+    assert torch.isfinite(trainer.state.params).all()
+    # c stays the mean of the c_i that were used, as long as none is left in a buffer or dropped.
+    if not held and not dropped and trainer.num_updates == len(used):
+        states = [trainer.client_state(client) for client in range(NUM_CLIENTS)]
+        mean = sum(state for state in states if state is not None) / NUM_CLIENTS
+        np.testing.assert_allclose(trainer.state.shared, mean, atol=1e-6)
