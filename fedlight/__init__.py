@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedlight.callbacks import Callback
+    from fedlight.comparison import compare
     from fedlight.data import FederatedDataModule
     from fedlight.participation import participation_report
     from fedlight.trainer import FedTrainer
@@ -14,13 +15,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Callback", "ClientUpdate", "FedTrainer", "FederatedDataModule", "participation_report"]
+__all__ = [
+    "Callback",
+    "ClientUpdate",
+    "FedTrainer",
+    "FederatedDataModule",
+    "compare",
+    "participation_report",
+]
 
 _HOMES = {
     "Callback": "fedlight.callbacks",
     "ClientUpdate": "fedlight.types",
     "FedTrainer": "fedlight.trainer",
     "FederatedDataModule": "fedlight.data",
+    "compare": "fedlight.comparison",
     "participation_report": "fedlight.participation",
 }
 

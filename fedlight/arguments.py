@@ -11,6 +11,7 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fedlight.aggregators import Aggregator
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
 from fedlight.checks import non_negative_int, positive_int
 from fedlight.data import FederatedDataModule
@@ -84,6 +85,21 @@ def check_data(datamodule: object) -> FederatedDataModule:
             "FederatedDataModule.from_client_datasets([...])"
         )
     return datamodule
+
+
+def check_can_discard(aggregator: Aggregator) -> None:
+    """Refuse an aggregator that could not leave out an update that failed.
+
+    Raises:
+        ValueError: It keeps its updates where nobody else can reach them.
+    """
+    if hasattr(aggregator, "buffer") or type(aggregator).discard is not Aggregator.discard:
+        return
+    raise ValueError(
+        f"{type(aggregator).__name__} cannot leave out updates that fail or are too large: keep "
+        "them in self.buffer = UpdateBuffer(…), or define held and discard(failed); or take "
+        'on_client_failure="raise" and no max_update_norm'
+    )
 
 
 def limit_batches(value: int | float | None) -> int | float | None:

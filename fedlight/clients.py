@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedlight.executors.base import ClientError
 from fedlight.executors.pool import PendingResult, WorkPool
 from fedlight.types import ClientUpdate, ServerState, Task
 
@@ -47,8 +48,18 @@ class Clients:
             before = self._states.get(task.client_id)
             if before is not None:
                 self._replaced[task.serial] = before
+            pending.replaces(before)
             self._states[task.client_id] = pending
         return self._update(pending)
+
+    def failure(self, update: ClientUpdate) -> ClientError | None:
+        """Why an update has no result; computes it, with what else is in flight."""
+        return _pending(update).failure()
+
+    def fail(self, update: ClientUpdate) -> None:
+        """An update has no result: the client's state is what it was before."""
+        self._replaced.pop(update.task.serial, None)
+        _pending(update).settle()
 
     def drop(self, update: ClientUpdate) -> None:
         """The server does not use an update: it is computed only if a client's state needs it."""
@@ -91,8 +102,7 @@ class Clients:
             pending = roots.pop()
             if pending.task.serial not in seen:
                 seen.add(pending.task.serial)
-                if pending.after is not None:
-                    roots.append(pending.after)
+                roots += [run for run in (pending.after, pending.fallback) if run is not None]
                 yield pending
 
     def state_dict(self, held: Iterable[ClientUpdate]) -> dict[str, Any]:
@@ -135,6 +145,8 @@ class Clients:
             if saved["waiting"]:
                 self.pool.adopt(pending)
             runs[serial] = pending
+        for serial, saved in state["runs"].items():
+            runs[serial].fallback = runs.get(saved["fallback"])
         self._in_flight = {serial: runs[serial] for serial in state["in_flight"]}
         self._states = {client: runs[serial] for client, serial in state["states"].items()}
         self._replaced = {serial: runs[other] for serial, other in state["replaced"].items()}

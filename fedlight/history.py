@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight.types import RoundRecord, UpdateRecord
+from fedlight.parameters import block_of
+from fedlight.types import FailureRecord, RoundRecord, UpdateRecord
 
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, ServerState
 
 
-def update_record(update: ClientUpdate, version: int, weight: float, norm: float) -> UpdateRecord:
+def update_record(
+    update: ClientUpdate,
+    version: int,
+    weight: float,
+    norm: float,
+    clipped_from: float | None = None,
+) -> UpdateRecord:
     """The record of an update that a server at `version` used or dropped."""
     task = update.task
     return UpdateRecord(
@@ -29,23 +36,32 @@ def update_record(update: ClientUpdate, version: int, weight: float, norm: float
         dispatched_at=task.dispatched_at,
         arrived_at=task.arrives_at,
         norm=norm,
+        clipped_from=clipped_from,
     )
 
 
-def round_record(state: ServerState, now: float, dropped: list[UpdateRecord]) -> RoundRecord:
+def round_record(
+    state: ServerState,
+    now: float,
+    dropped: list[UpdateRecord],
+    failures: Sequence[FailureRecord] = (),
+) -> RoundRecord:
     """The record of the step that made `state`, with its training metrics and figures."""
     updates = [used.update for used in state.used]
     norms: list[float] = []
     if updates:
-        deltas = torch.stack([update.delta for update in updates])
+        deltas = block_of([update.delta for update in updates])
         norms = torch.linalg.vector_norm(deltas, dim=1).tolist()
     records = [
-        update_record(used.update, state.version - 1, used.weight, norm)
+        update_record(
+            used.update, state.version - 1, used.weight, norm, used.update.local.clipped_from
+        )
         for used, norm in zip(state.used, norms, strict=True)
     ]
     metrics = _training_metrics(updates)
     metrics.update(_figures(records, now))
-    return RoundRecord(state.version, now, metrics, records, dropped)
+    metrics["fed/failures"] = float(len(failures))
+    return RoundRecord(state.version, now, metrics, records, dropped, list(failures))
 
 
 def _training_metrics(updates: Sequence[ClientUpdate]) -> dict[str, float]:

@@ -185,6 +185,22 @@ def input_dtype(module: nn.Module) -> torch.dtype:
     return FlatLayout.of(params, torch.get_default_dtype()).dtype
 
 
+def block_of(rows: Sequence[Tensor]) -> Tensor:
+    """Vectors of equal length as one block ``[m, P]``; not to be changed.
+
+    Nothing is copied where they are the first rows of a block already, in their order, as the
+    deltas of a stack of clients are.
+    """
+    first = rows[0]
+    block, start, step = first._base, first.data_ptr(), first.nbytes
+    if block is None or step == 0 or start != block.data_ptr() or not first.is_contiguous():
+        return torch.stack(list(rows))
+    for number, row in enumerate(rows):
+        if row._base is not block or row.data_ptr() != start + number * step:
+            return torch.stack(list(rows))
+    return block.as_strided((len(rows), len(first)), (len(first), 1), first.storage_offset())
+
+
 def _own_buffers(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
     metrics = tuple(
         f"{name}."

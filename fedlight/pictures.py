@@ -51,7 +51,7 @@ class Work(NamedTuple):
 def label_table(
     data: FederatedDataModule,
 ) -> tuple[NDArray[np.int64], list[str]] | None:
-    """Examples of each class that each client holds, ``[clients, classes]``, and the classes' names.
+    """Examples of each class that each client holds, ``[clients, classes]``, and the class names.
 
     None where the data have no column of labels: the target is no single integer per example, or
     there are more than 128 classes.
@@ -312,7 +312,7 @@ def _spread(number: int, most: int) -> list[int]:
     """All of 0 … number - 1, or `most` of them, evenly spread."""
     if number <= most:
         return list(range(number))
-    return np.linspace(0, number - 1, most).round().astype(int).tolist()
+    return [round(place) for place in np.linspace(0, number - 1, most)]
 
 
 def _of(shown: Sequence[int], number: int, what: str) -> str:

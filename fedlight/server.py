@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import astuple, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedlight.executors.base import ClientError
+from fedlight.executors.pool import LargeUpdate
 from fedlight.history import round_record, update_record
-from fedlight.types import ServerState, UpdateRecord
+from fedlight.types import FailureRecord, ServerState, UpdateRecord
 
 if TYPE_CHECKING:
     from fedlight.aggregators import Aggregator
     from fedlight.clients import Clients
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.types import ClientUpdate, Federation, RoundRecord, Task
+
+
+MOST_TRIES = 3
+
+
+class Failure(NamedTuple):
+    """An update that came to nothing: why, and whether the client tries once more."""
+
+    error: ClientError
+    retried: bool
 
 
 class Server:
@@ -30,6 +42,7 @@ class Server:
         federation: Who takes part.
         state: Version 0.
         needs_version: Whether a task still to come names a version.
+        on_client_failure: "raise", "drop" or "retry".
     """
 
     def __init__(
@@ -40,6 +53,7 @@ class Server:
         federation: Federation,
         state: ServerState,
         needs_version: Callable[[int], bool],
+        on_client_failure: str = "raise",
     ) -> None:
         aggregator.setup(federation, state)
         self.aggregator = aggregator
@@ -49,6 +63,10 @@ class Server:
         self.num_updates = 0
         self.num_pulls = 0
         self.num_gradients = 0
+        self.num_failures = 0
+        self.failed_in_a_row = 0
+        self._on_client_failure = on_client_failure
+        self._failures: list[FailureRecord] = []
         self._optimizer = optimizer
         self._num_clients = federation.num_clients
         self._needs_version = needs_version
@@ -70,12 +88,54 @@ class Server:
         self._dropped.append(update_record(update, self.state.version, 0.0, math.nan))
         return False, [update.client_id]
 
+    def lose(self, task: Task, now: float) -> None:
+        """A task is lost. That is a part of the schedule: noted, never an error."""
+        self._note(task, now, "lost")
+
+    def sift(self, now: float) -> tuple[list[Failure], bool]:
+        """Compute what the aggregator holds and take out what came to nothing.
+
+        Gives the failures, and whether what is left still fills the aggregator's buffer.
+
+        Raises:
+            ClientError: A local run failed, and failures are to be raised.
+        """
+        found = [(update, self.clients.failure(update)) for update in self.aggregator.held]
+        failed = [(update, error) for update, error in found if error is not None]
+        if not failed:
+            return [], True
+        failures = []
+        for update, error in failed:
+            too_large = isinstance(error, LargeUpdate)
+            if self._on_client_failure == "raise" and not too_large:
+                raise error
+            retried = self._on_client_failure == "retry" and not too_large
+            retried = retried and update.task.tries + 1 < MOST_TRIES
+            failures.append(Failure(error, retried))
+            self._note(update.task, now, error.reason, retried)
+            self.clients.fail(update)
+        self.failed_in_a_row += len(failed)
+        return failures, self.aggregator.discard([update for update, _ in failed])
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether so many local runs have failed one after the other that none ever will not."""
+        return self.failed_in_a_row >= 100 + 10 * self._num_clients
+
+    def _note(self, task: Task, now: float, reason: str, retried: bool = False) -> None:
+        self.num_failures += 1
+        self._failures.append(
+            FailureRecord(task.client_id, task.serial, task.pulled_version, now, reason, retried)
+        )
+
     def step(self, now: float) -> RoundRecord:
         """Make a new version; its record names the updates that it used."""
         state = self._optimizer.absorb(self.aggregator.step(self.state), self._num_clients)
-        record = round_record(state, now, self._dropped)
+        record = round_record(state, now, self._dropped, self._failures)
         record.metrics.update(self._totals())
-        self._dropped = []
+        self._dropped, self._failures = [], []
+        if state.used:
+            self.failed_in_a_row = 0
         self.clients.release(used.update for used in state.used)
         self.state = replace(state, used=())
         self.versions[state.version] = self.state
@@ -109,6 +169,9 @@ class Server:
             "clients": self.clients.state_dict(held),
             "aggregator": self.aggregator.state_dict(),
             "dropped": [_record_to_list(record) for record in self._dropped],
+            "failures": [astuple(failure) for failure in self._failures],
+            "num_failures": self.num_failures,
+            "failed_in_a_row": self.failed_in_a_row,
             "num_updates": self.num_updates,
             "num_pulls": self.num_pulls,
             "num_gradients": self.num_gradients,
@@ -127,6 +190,9 @@ class Server:
             self.aggregator.receive(update)
         self.aggregator.load_state_dict(state["aggregator"])
         self._dropped = [UpdateRecord(*fields) for fields in state["dropped"]]
+        self._failures = [FailureRecord(*fields) for fields in state["failures"]]
+        self.num_failures = state["num_failures"]
+        self.failed_in_a_row = state["failed_in_a_row"]
         self.num_updates = state["num_updates"]
         self.num_pulls = state["num_pulls"]
         self.num_gradients = state["num_gradients"]

@@ -7,6 +7,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import lightning
@@ -15,7 +16,7 @@ from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight.checkpoint import FORMAT, CheckpointError, differences
-from fedlight.types import RoundRecord, UpdateRecord
+from fedlight.types import FailureRecord, RoundRecord, UpdateRecord
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -159,6 +160,7 @@ def _record_to_list(record: RoundRecord) -> list[Any]:
         record.metrics,
         [_update_to_list(update) for update in record.updates],
         [_update_to_list(update) for update in record.dropped],
+        [astuple(failure) for failure in record.failures],
     ]
 
 
@@ -167,11 +169,12 @@ def _update_to_list(update: UpdateRecord) -> list[Any]:
 
 
 def _record_from_list(fields: list[Any]) -> RoundRecord:
-    version, now, metrics, updates, dropped = fields
+    version, now, metrics, updates, dropped, failures = fields
     return RoundRecord(
         version,
         now,
         dict(metrics),
         [UpdateRecord(*update) for update in updates],
         [UpdateRecord(*update) for update in dropped],
+        [FailureRecord(*failure) for failure in failures],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -23,6 +23,7 @@ from fedlight.arguments import (
     as_folder,
     as_loggers,
     as_module,
+    check_can_discard,
     check_data,
     check_module,
     instance_of,
@@ -33,7 +34,7 @@ from fedlight.arrivals import ArrivalProcess
 from fedlight.arrivals.schedule import Limits, Schedule
 from fedlight.callbacks import Callback, FedCheckpoint
 from fedlight.checkpoint import read_checkpoint, write_checkpoint
-from fedlight.checks import integer, one_of, positive_int
+from fedlight.checks import integer, one_of, positive, positive_int
 from fedlight.clients import Clients
 from fedlight.data import FederatedDataModule
 from fedlight.evaluation import EvaluationBatches, evaluate
@@ -41,7 +42,7 @@ from fedlight.events import Kind
 from fedlight.executors import Executor, Workplace
 from fedlight.executors.auto import check_executor, describe_device, resolve_executor
 from fedlight.executors.base import ClientError
-from fedlight.executors.pool import WorkPool
+from fedlight.executors.pool import NormLimit, WorkPool
 from fedlight.interrupts import Interrupt, graceful_interrupts
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.parameters import ModuleState, input_dtype
@@ -75,7 +76,15 @@ class FedTrainer:
         seed: All randomness of the run follows from it.
         check_val_every_n_rounds: Validate after every so many rounds; None for never.
         limit_val_batches: At most so many validation batches (int), or this share (float).
-        on_client_failure: "raise" stops the run with the client's error.
+        on_client_failure: What happens when a client's ``training_step`` raises, or its loss or
+            update is not finite: "raise" stops the run with the client's error; "drop" goes on
+            without the update; "retry" also sends the client off again, from the newest version
+            with the same steps and duration, up to three tries in a row. A failure is noticed when
+            the server is about to use the update. Tasks that are lost (`DropOut`) are counted as
+            well, and are never an error: the arrival process sends their clients on.
+        max_update_norm: The largest Euclidean norm that an update may have; None for any.
+        on_large_update: "clip" scales a larger update down to that norm; "drop" leaves it out, as
+            a failure that is neither raised nor tried again.
         enable_progress_bar: Show the progress bar.
         default_root_dir: Where the default logger writes; the working directory by default.
         fast_dev_run: True (or n) for a trial run of one (n) rounds and validation batches, without
@@ -114,6 +123,8 @@ class FedTrainer:
         check_val_every_n_rounds: int | None = 1,
         limit_val_batches: int | float | None = None,
         on_client_failure: str = "raise",
+        max_update_norm: float | None = None,
+        on_large_update: str = "clip",
         enable_progress_bar: bool = True,
         default_root_dir: str | Path | None = None,
         fast_dev_run: bool | int = False,
@@ -143,7 +154,15 @@ class FedTrainer:
             else positive_int("check_val_every_n_rounds", check_val_every_n_rounds)
         )
         self.limit_val_batches = trial or limit_batches(limit_val_batches)
-        self.on_client_failure = one_of("on_client_failure", on_client_failure, ("raise",))
+        self.on_client_failure = one_of(
+            "on_client_failure", on_client_failure, ("raise", "drop", "retry")
+        )
+        self.on_large_update = one_of("on_large_update", on_large_update, ("clip", "drop"))
+        self.max_update_norm = (
+            None if max_update_norm is None else positive("max_update_norm", max_update_norm)
+        )
+        if self.on_client_failure != "raise" or self.max_update_norm is not None:
+            check_can_discard(self.aggregator)
         if positive_int("devices", devices) != 1:
             raise ValueError(
                 f"devices must be 1, got {devices}: all clients share one device; "
@@ -196,6 +215,11 @@ class FedTrainer:
         return self._server.num_updates if hasattr(self, "_server") else 0
 
     @property
+    def num_failures(self) -> int:
+        """Tasks that failed or were lost so far."""
+        return self._server.num_failures if hasattr(self, "_server") else 0
+
+    @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C or SIGTERM asked for the end of the run."""
         return self._interrupt.signal is not None
@@ -218,6 +242,11 @@ class FedTrainer:
             RuntimeError: Nothing was fitted yet.
         """
         return self._started().state
+
+    @property
+    def datamodule(self) -> FederatedDataModule | None:
+        """The data, once they were given."""
+        return self._data
 
     @property
     def loggers(self) -> Sequence[Logger]:
@@ -309,32 +338,48 @@ class FedTrainer:
                 arrival:       the aggregator receives the update
                 end of round:  the aggregator is told
                 if the server has to step (or a deadline has come):
+                    compute what is held; take out what failed
                     aggregate; record; validate; log
                 clients whose updates were used, or that are free, pull the model and work on
                 checkpoints are written
         """
         schedule = self._schedule
+        if self._over():
+            return
+        self._in_event = True
         for event in schedule.events():
-            self._in_event = True
-            due, released = event.kind is Kind.DEADLINE, list[int]()
+            due, released, failed = event.kind is Kind.DEADLINE, list[int](), list[Task]()
             if event.task is not None:
                 due, released = self._receive(event.task)
             elif event.kind is Kind.ROUND_END:
                 due = self.aggregator.end_round()
             if due:
-                released = self._step()
-            schedule.send_on(event, self.version, released)
+                released, failed = self._step(forced=event.task is None)
+            schedule.send_on(event, self.version, released, failed)
             self._event_ended()
-            if self.should_stop or self._limits.reached(self.version, self.num_updates):
+            if self._over():
                 return
+
+    def _over(self) -> bool:
+        reached = self._limits.reached(self.version, self.num_updates)
+        return self.should_stop or reached or self._server.hopeless
 
     def _dispatch(self, task: Task) -> None:
         self._server.dispatch(task)
         self._call("on_dispatch", task)
 
+    def _lose(self, task: Task) -> None:
+        self._server.lose(task, self.now)
+        self._call("on_client_failure", task, ClientError(task, "its result was lost"))
+
     def _receive(self, task: Task) -> tuple[bool, list[int]]:
         update = self._server.clients.arrive(task)
-        self._call("on_update", update)
+        for callback in self.callbacks:
+            try:
+                callback.on_update(self, self.module, update)
+            except ClientError:  # it looked at the result; the server will, too
+                if self.on_client_failure == "raise":
+                    raise
         return self._server.receive(update)
 
     def _event_ended(self) -> None:
@@ -343,6 +388,10 @@ class FedTrainer:
         if self.interrupted:
             self.should_stop = True
         self._call("on_event_end")
+        self._write_wanted_checkpoints()
+        self._in_event = True
+
+    def _write_wanted_checkpoints(self) -> None:
         for path in self._wanted_checkpoints:
             write_checkpoint(path, take_snapshot(self))
         self._wanted_checkpoints.clear()
@@ -375,7 +424,20 @@ class FedTrainer:
             )
         return keepers[0].read_last()
 
-    def _step(self) -> list[int]:
+    def _step(self, forced: bool) -> tuple[list[int], list[Task]]:
+        """A new version, unless too little is left to make one when failures are taken out.
+
+        Gives the clients whose updates were used or dropped, and the tasks to be tried again.
+        """
+        failures, full = self._server.sift(self.now)
+        for error, _ in failures:
+            self._call("on_client_failure", error.task, error)
+        released = [error.task.client_id for error, retried in failures if not retried]
+        if full or forced:
+            released += self._advance()
+        return released, [error.task for error, retried in failures if retried]
+
+    def _advance(self) -> list[int]:
         """A new version: record, validate, log; returns the clients whose updates it used."""
         record = self._server.step(self.now)
         self._module_state.write(self.state)  # executors leave it there: hooks see the newest
@@ -386,8 +448,8 @@ class FedTrainer:
         self._publish(record.metrics)
         if validated:
             self._call("on_validation_end")
-        self.fabric.log_dict(record.metrics, step=self.version)
         self._call("on_round_end")
+        self.fabric.log_dict(record.metrics, step=self.version)
         return [update.client_id for update in record.updates]
 
     # ------------------------------------------------------------------ before and after
@@ -413,6 +475,7 @@ class FedTrainer:
             interval=self.aggregator.interval,
             max_time=self._limits.max_time,
             on_dispatch=self._dispatch,
+            on_lost=self._lose,
         )
         federation = replace(federation, expected_durations=self.arrivals.expected_durations())
         self._federation = federation
@@ -428,17 +491,26 @@ class FedTrainer:
         )
         self._executor, reason = resolve_executor(self.executor, work)
         _say_once(f"fedlight: {self._executor!r} on {describe_device(state.device)}: {reason}")
+        limit = None
+        if self.max_update_norm is not None:
+            limit = NormLimit(self.max_update_norm, clip=self.on_large_update == "clip")
         self._server = Server(
             self.aggregator,
             self.local_optimizer,
             Clients(
-                WorkPool(self._executor, horizon=self._limits.max_time or math.inf),
+                WorkPool(
+                    self._executor,
+                    self._limits.max_time or math.inf,
+                    limit,
+                    self._still_to_come,
+                ),
                 partition.sizes,
                 keep_states=self.local_optimizer.client_state,
             ),
             federation,
             state.read(),
             self._schedule.needs_version,
+            self.on_client_failure,
         )
 
     def _start(self) -> None:
@@ -452,6 +524,8 @@ class FedTrainer:
         module.on_train_start()
 
     def _finish(self) -> None:
+        self._in_event = False
+        self._write_wanted_checkpoints()
         self._say_what_is_left()
         warn_if_unfair(self)
         self._server.clients.settle()
@@ -461,6 +535,8 @@ class FedTrainer:
         self.module.on_fit_end()
 
     def _end(self, status: str) -> None:
+        self._in_event = False
+        self._wanted_checkpoints.clear()
         self._call("teardown", "fit")
         for logger in self.fabric.loggers:
             if hasattr(logger, "finalize"):
@@ -497,6 +573,21 @@ class FedTrainer:
                 f"{self._last_checkpoint()}"
             )
         held = len(self.aggregator.held)
+        where = f"the run ends after round {self.version} at virtual time {self.now:g}"
+        if self._server.hopeless:
+            rank_zero_warn(
+                f"fedlight: nobody is left who could arrive with a result: the last "
+                f"{self._server.failed_in_a_row} local runs have all failed; {where}"
+            )
+        elif self._schedule.exhausted and not self.arrivals.finite and not self._over():
+            waits = (
+                f"; {held} updates wait in a buffer that never fills: make it smaller, or let "
+                'clients go on at once (resume="on_arrival")'
+            )
+            rank_zero_warn(
+                f"fedlight: nobody is left who could arrive: {where}, before its limit"
+                f"{waits if held else ''}"
+            )
         if held:
             rank_zero_info(
                 f"fedlight: {held} updates were left in the aggregator's buffer at the end "
@@ -593,11 +684,35 @@ class FedTrainer:
         assert self._data is not None
         return self._data.val_data if stage == "validation" else self._data.test_data
 
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics to the newest round, from a callback's ``on_round_end``.
+
+        They go into its record in `history`, into `callback_metrics` and to all loggers.
+
+        Args:
+            metrics: Numbers by name.
+        """
+        values = {name: float(value) for name, value in metrics.items()}
+        self.history[-1].metrics.update(values)
+        self._publish(values)
+
     def _publish(self, metrics: dict[str, float]) -> None:
         self.callback_metrics.update({k: torch.tensor(v) for k, v in metrics.items()})
 
+    def _still_to_come(self) -> tuple[float, float]:
+        """Now, and how many later arrivals the run may use, where its limits tell already."""
+        left = math.inf
+        if self.max_updates is not None:
+            left = self.max_updates - self.num_updates
+        if self.max_rounds is not None:
+            rounds = self.max_rounds - self.version - 1  # after the one that is being made
+            used = len(self.history[-1].updates) if self.history else math.inf
+            left = min(left, rounds * used if rounds else 0)
+        return self.now, left
+
     def _call(self, hook: str, *args: Any) -> None:
-        self.fabric.call(hook, self, self._module, *args)
+        for callback in self.callbacks:  # fabric.call would look up each signature, each time
+            getattr(callback, hook)(self, self._module, *args)
 
 
 @cache

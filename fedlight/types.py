@@ -45,6 +45,7 @@ class Task:
         serial: Number of the dispatch, counted over the whole run; the last tie-break.
         visit: How many tasks this client was given before.
         lost: True when the result never reaches the server.
+        tries: How often the same work has failed before; 0 for what the arrival process asked for.
     """
 
     client_id: int
@@ -55,6 +56,7 @@ class Task:
     serial: int
     visit: int
     lost: bool = False
+    tries: int = 0
 
 
 class LoggedValue(NamedTuple):
@@ -74,6 +76,8 @@ class LocalResult:
         counters: Integer buffers after the run, flat, shape ``[R]``.
         metrics: Values that ``training_step`` logged, summed over the examples seen.
         client_state: The client's new state (SCAFFOLD's control variate), shape ``[P]``, or None.
+        clipped_from: The delta's Euclidean norm before it was scaled down to the run's
+            ``max_update_norm``, or None where it was not.
     """
 
     delta: Tensor
@@ -81,6 +85,7 @@ class LocalResult:
     counters: Tensor
     metrics: Mapping[str, LoggedValue] = field(default_factory=dict)
     client_state: Tensor | None = None
+    clipped_from: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,6 +180,7 @@ class UpdateRecord:
         dispatched_at: Virtual time of its pull.
         arrived_at: Virtual time of its arrival.
         norm: Euclidean norm of its delta (nan where it was dropped before it was computed).
+        clipped_from: That norm before it was scaled down to ``max_update_norm``, or None.
     """
 
     client_id: int
@@ -187,6 +193,28 @@ class UpdateRecord:
     dispatched_at: float
     arrived_at: float
     norm: float
+    clipped_from: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """A task that came to nothing, in the history of a run.
+
+    Attributes:
+        client_id: Whose it was.
+        serial: Number of the task.
+        pulled_version: Version that it started from.
+        now: Virtual time at which the server noticed.
+        reason: Why, in words; "lost" where the result never arrived.
+        retried: Whether the client was sent off again with the same work.
+    """
+
+    client_id: int
+    serial: int
+    pulled_version: int
+    now: float
+    reason: str
+    retried: bool = False
 
 
 @dataclass(slots=True)
@@ -200,6 +228,7 @@ class RoundRecord:
             and, where the round was validated, the validation metrics.
         updates: The updates that made it, in the order in which they arrived.
         dropped: Updates that were dropped since the round before.
+        failures: Tasks that failed or were lost since the round before.
     """
 
     version: int
@@ -207,3 +236,4 @@ class RoundRecord:
     metrics: dict[str, float]
     updates: list[UpdateRecord]
     dropped: list[UpdateRecord] = field(default_factory=list)
+    failures: list[FailureRecord] = field(default_factory=list)

@@ -75,11 +75,6 @@ class AFACD(Aggregator):
         )
         return self.server(state, direction, [UsedUpdate(u, weight) for u in updates])
 
-    @property
-    def held(self) -> list[ClientUpdate]:
-        """Updates waiting for the buffer to fill."""
-        return self.buffer.updates
-
     def state_dict(self) -> dict[str, Any]:
         """The server optimizer's state."""
         return {"server": self.server.state_dict()}
@@ -158,11 +153,6 @@ class AFACS(Aggregator):
         weight = 1 / self._num_clients
         used = [UsedUpdate(u, weight if latest[u.client_id] is u else 0.0) for u in updates]
         return self.server(state, self.memory.mean(), used)
-
-    @property
-    def held(self) -> list[ClientUpdate]:
-        """Updates waiting for the buffer to fill."""
-        return self.buffer.updates
 
     def state_dict(self) -> dict[str, Any]:
         """The memory and the server optimizer's state."""

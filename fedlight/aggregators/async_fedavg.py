@@ -80,11 +80,6 @@ class AsyncFedAvg(Aggregator):
             weight = self.times.share(update.client_id) * float(self.importance[update.client_id])
         return self.server(state, update.delta * weight, [UsedUpdate(update, weight)])
 
-    @property
-    def held(self) -> list[ClientUpdate]:
-        """Nothing between two events."""
-        return self.buffer.updates
-
     def state_dict(self) -> dict[str, Any]:
         """The durations seen and the server optimizer's state."""
         return {"server": self.server.state_dict(), "times": self.times.state_dict()}

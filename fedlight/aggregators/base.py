@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
+
+from fedlight.aggregators.server import UpdateBuffer
 
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, Federation, ServerState
@@ -15,6 +18,9 @@ class Aggregator(ABC):
     An update is computed when an aggregator first looks at its `delta`, so `receive` should only
     store it: whatever is in flight by the time of `step` is then computed as one batch.
     """
+
+    buffer: UpdateBuffer
+    """The updates received and not used yet."""
 
     interval: float | None = None
     """Virtual time between forced steps, or None."""
@@ -47,8 +53,20 @@ class Aggregator(ABC):
 
     @property
     def held(self) -> list[ClientUpdate]:
-        """Updates received and not used yet."""
-        return []
+        """Updates received and not used yet, in their order of arrival."""
+        return self.buffer.updates if hasattr(self, "buffer") else []
+
+    def discard(self, failed: Collection[ClientUpdate]) -> bool:
+        """Forget updates held that came to nothing; True where the others still fill the buffer.
+
+        Raises:
+            NotImplementedError: The aggregator has no `buffer` and does not say how.
+        """
+        if not hasattr(self, "buffer"):
+            raise NotImplementedError(
+                f"{type(self).__name__} has no buffer; define discard(failed) and held"
+            )
+        return self.buffer.discard(failed)
 
     def state_dict(self) -> dict[str, Any]:
         """What has to be kept to go on from here, without the updates held; tensors and data."""

@@ -88,11 +88,6 @@ class FedAsync(Aggregator):
         tau = update.staleness(version)
         return fraction(f"alpha * staleness({tau})", alpha * discount(self.staleness, tau))
 
-    @property
-    def held(self) -> list[ClientUpdate]:
-        """Nothing between two events."""
-        return self.buffer.updates
-
     def __repr__(self) -> str:
         return (
             f"FedAsync(alpha={self.alpha}, staleness={self.staleness}, "

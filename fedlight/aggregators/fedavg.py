@@ -78,11 +78,6 @@ class FedAvg(Aggregator):
         direction = weighted_sum([update.delta for update in updates], weights)
         return self.server(state, direction, list(map(UsedUpdate, updates, weights)))
 
-    @property
-    def held(self) -> list[ClientUpdate]:
-        """Updates waiting for the buffer to fill."""
-        return self.buffer.updates
-
     def state_dict(self) -> dict[str, Any]:
         """The server optimizer's state."""
         return {"server": self.server.state_dict()}

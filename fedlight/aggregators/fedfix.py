@@ -84,11 +84,6 @@ class FedFix(Aggregator):
         direction = weighted_sum([update.delta for update in updates], weights)
         return self.server(state, direction, list(map(UsedUpdate, updates, weights)))
 
-    @property
-    def held(self) -> list[ClientUpdate]:
-        """Updates waiting for the deadline."""
-        return self.buffer.updates
-
     def state_dict(self) -> dict[str, Any]:
         """The durations seen and the server optimizer's state."""
         return {"server": self.server.state_dict(), "times": self.times.state_dict()}

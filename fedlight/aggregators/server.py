@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedlight.checks import Schedule, one_of, positive, positive_int, rate, rate_at
 from fedlight.events import to_ticks
+from fedlight.parameters import block_of
 from fedlight.types import ClientUpdate, Federation, ServerState, UsedUpdate
 
 if TYPE_CHECKING:
@@ -33,7 +34,17 @@ class UpdateBuffer:
     def add(self, update: ClientUpdate) -> bool:
         """Store an update; True when the buffer is full."""
         self.updates.append(update)
+        return self.full
+
+    @property
+    def full(self) -> bool:
+        """Whether there are as many updates as it takes."""
         return self.size is not None and len(self.updates) >= self.size
+
+    def discard(self, updates: Collection[ClientUpdate]) -> bool:
+        """Take some updates out; True when the buffer is full still."""
+        self.updates = [update for update in self.updates if update not in updates]
+        return self.full
 
     def drain(self) -> list[ClientUpdate]:
         """All updates; the buffer is empty then."""
@@ -101,6 +112,12 @@ class ServerStep:
                 "a server has one pseudo-gradient a step: give SGD, Adam or the like"
             )
 
+    def lr_at(self, version: int) -> float:
+        """The rate of the step from a version; of an optimizer, the rate that it has now."""
+        if self._optimizer is not None:
+            return float(self._optimizer.param_groups[0]["lr"])
+        return rate_at("server_lr", self.server_lr, version)
+
     def __call__(
         self, state: ServerState, direction: Tensor | None, used: Sequence[UsedUpdate]
     ) -> ServerState:
@@ -162,7 +179,7 @@ def next_version(
 
 def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Sum of w_i * t_i in the order given, as one matrix product: m * P work."""
-    block = torch.stack(list(tensors))
+    block = block_of(tensors)
     return torch.tensor(weights, dtype=block.dtype, device=block.device) @ block
 
 

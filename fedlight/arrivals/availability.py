@@ -102,5 +102,9 @@ class Availability(Wrapper):
             else:
                 open_.pop()
 
+    def over(self, now: float) -> bool:
+        """Whether the windows of all clients lie in the past."""
+        return self.windows.over(to_ticks(now)) or super().over(now)
+
     def __repr__(self) -> str:
         return f"Availability({self.arrivals!r}, {self.windows!r}, unfinished={self.unfinished!r})"

@@ -119,6 +119,10 @@ class ArrivalProcess(ABC):
         """Whether a task still to come names this version, so that the server has to keep it."""
         return False
 
+    def over(self, now: float) -> bool:
+        """Whether no client will ever start again, though the process may go on to wake up."""
+        return False
+
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i, the expected duration of a task of each client, shape ``[M]``, where it is known."""
         return None

@@ -302,13 +302,10 @@ class CommunicationPattern(ArrivalProcess):
         """
         self.pattern.setup(federation)
         self._calendar: dict[int, list[int]] = {0: list(range(federation.num_clients))}
-        self._wake_at = 0
 
     def on_wake(self, now: float) -> Iterator[Action]:
         """Those that communicate at this tick pull, and work until they communicate again."""
         tick = to_ticks(now) // TICKS_PER_UNIT
-        if tick < self._wake_at:
-            return
         for client in sorted(self._calendar.pop(tick, ())):
             following = self.pattern.next(client, tick)
             if following is not None:
@@ -316,7 +313,6 @@ class CommunicationPattern(ArrivalProcess):
                 yield Dispatch(client, float(following - tick), following - tick)
         upcoming = min(self._calendar, default=self.pattern.last)
         if upcoming is not None and upcoming > tick:
-            self._wake_at = upcoming
             yield Wake(float(upcoming - tick))
 
     def on_unavailable(self, dispatch: Dispatch, until: float | None, now: float) -> tuple[()]:
@@ -330,11 +326,10 @@ class CommunicationPattern(ArrivalProcess):
     def state_dict(self) -> dict[str, Any]:
         """Who communicates next at which tick."""
         calendar = [[tick, list(clients)] for tick, clients in self._calendar.items()]
-        return {"wake_at": self._wake_at, "calendar": calendar}
+        return {"calendar": calendar}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        self._wake_at = state["wake_at"]
         self._calendar = {tick: list(clients) for tick, clients in state["calendar"]}
 
     def __repr__(self) -> str:

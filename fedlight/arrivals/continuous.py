@@ -135,15 +135,14 @@ class ContinuousArrivals(ArrivalProcess):
             pool.add(client)
 
     def _fill(self, pool: IdleClients, now: float) -> Iterator[Action]:
-        ticks = to_ticks(now)
-        pool.wake(ticks)
+        pool.wake(now)
         while self._places and len(pool):
             self._places -= 1
             yield self._dispatch(pool.draw())
-        due = pool.next_wake
-        if self._places and due is not None and due != self._wake_at:
+        due = pool.next_wake if self._places else None
+        if due is not None and due != self._wake_at:
             self._wake_at = due
-            yield Wake(to_time(due - ticks))
+            yield Wake(to_time(due - to_ticks(now)))
 
     def _dispatch(self, client: int, delay: float = 0.0) -> Dispatch:
         duration, num_steps = self._work.draw(client)

@@ -67,18 +67,15 @@ class PoissonArrivals(ArrivalProcess):
         self._pool = IdleClients(federation)
         self._gaps = Uniforms(federation.seed, Concern.STARTS)
         self._clients_left = federation.num_clients
-        self._due: int | None = None
+        self._started = False
 
     def on_wake(self, now: float) -> Iterator[Action]:
         """A client starts, and the next start is announced."""
-        if self._due is not None:
-            if to_ticks(now) < self._due:
-                return
+        if self._started:
             yield from self._start(now)
+        self._started = True
         if self._clients_left:
-            gap = max(SHORTEST, -math.log1p(-self._gaps.next()) / self.rate)
-            self._due = to_ticks(now) + to_ticks(gap)
-            yield Wake(gap)
+            yield Wake(max(SHORTEST, -math.log1p(-self._gaps.next()) / self.rate))
 
     def on_arrival(self, task: Task, now: float) -> tuple[()]:
         """The client is idle again."""
@@ -96,7 +93,7 @@ class PoissonArrivals(ArrivalProcess):
         return self._start(now)
 
     def _start(self, now: float) -> Iterator[Action]:
-        self._pool.wake(to_ticks(now))
+        self._pool.wake(now)
         if len(self._pool):
             client = self._pool.draw()
             duration, num_steps = self._work.draw(client)
@@ -107,9 +104,9 @@ class PoissonArrivals(ArrivalProcess):
         return self._work.expected_durations()
 
     def state_dict(self) -> dict[str, Any]:
-        """The next start, who is idle, and how many tasks each client had."""
+        """The starts so far, who is idle, and how many tasks each client had."""
         return {
-            "due": self._due,
+            "started": self._started,
             "gaps": self._gaps.taken,
             "clients_left": self._clients_left,
             "pool": self._pool.state_dict(),
@@ -118,7 +115,7 @@ class PoissonArrivals(ArrivalProcess):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        self._due, self._gaps.taken = state["due"], state["gaps"]
+        self._started, self._gaps.taken = state["started"], state["gaps"]
         self._clients_left = state["clients_left"]
         self._pool.load_state_dict(state["pool"])
         self._work.load_state_dict(state["work"])

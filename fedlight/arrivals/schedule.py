@@ -33,6 +33,7 @@ class Schedule:
             long as anything is in flight or still to come.
         max_time: Events later than this are not handled.
         on_dispatch: Called with each task when its client pulls the model.
+        on_lost: Called with each task that is lost, when it would have arrived.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Schedule:
         interval: float | None = None,
         max_time: float | None = None,
         on_dispatch: Callable[[Task], None] = lambda task: None,
+        on_lost: Callable[[Task], None] = lambda task: None,
     ) -> None:
         self._interval = None if interval is None else to_ticks(interval)
         if self._interval is not None and self._interval < 1:
@@ -54,8 +56,9 @@ class Schedule:
         """The event that the server is handling: given out, and not sent on yet."""
         self._queue: EventQueue[Event | Dispatch] = EventQueue()
         self._max_ticks = None if max_time is None else to_ticks(max_time)
-        self._on_dispatch = on_dispatch
+        self._on_dispatch, self._on_lost = on_dispatch, on_lost
         self._started = False
+        self._coming = 0
         self._deadline_due = False
         self._serial = 0
         self._visits: dict[int, int] = {}
@@ -73,13 +76,14 @@ class Schedule:
             self._act(self.arrivals.on_wake(0.0))
             self._deadline_due = self._interval is not None
         queue = self._queue
-        while (ticks := queue.peek_ticks()) is not None:
+        while (ticks := queue.peek_ticks()) is not None and not self._over():
             if self._deadline_due and ticks > queue.ticks:
                 self._push_deadline()
                 continue
             if self._max_ticks is not None and ticks > self._max_ticks:
                 return
             event = queue.pop()
+            self._coming -= isinstance(event, Dispatch) or event.task is not None
             if isinstance(event, Dispatch):
                 self._dispatch(event, queue.now)
                 if event.pulled_version is not None:
@@ -87,30 +91,57 @@ class Schedule:
             elif event.kind is Kind.WAKE:
                 self._act(self.arrivals.on_wake(queue.now))
             elif event.task is not None and event.task.lost:
+                self._on_lost(event.task)
                 self._act(self.arrivals.on_arrival(event.task, queue.now))
             else:
                 self.current = event
                 yield event
 
-    def send_on(self, event: Event, version: int, released: Collection[int]) -> None:
+    def send_on(
+        self,
+        event: Event,
+        version: int,
+        released: Collection[int],
+        failed: Iterable[Task] = (),
+    ) -> None:
         """Let the clients go on once the server has handled an event.
 
         Args:
             event: The event handled.
             version: The server's version now.
             released: Clients whose updates were used or dropped.
+            failed: Tasks to be tried once more, from the newest version. The process hears nothing
+                of such a try until its update is used or dropped: it has heard of the first one.
         """
         news = version != self.version or bool(released)
         self.version, self.current = version, None
         now = self._queue.now
         if event.task is not None:
-            self._act(self.arrivals.on_arrival(event.task, now))
+            if not event.task.tries:
+                self._act(self.arrivals.on_arrival(event.task, now))
         elif event.kind is Kind.ROUND_END:
             self._act(self.arrivals.on_round_end(now))
         if news:
             self._act(self.arrivals.on_version(version, released, now))
+        for task in failed:
+            duration = to_time(to_ticks(task.arrives_at) - to_ticks(task.dispatched_at))
+            again = Dispatch(task.client_id, duration, task.num_steps)
+            self._dispatch(again, now, tries=task.tries + 1)
         # The next deadline is set when this instant is over, and only if more is still to come.
         self._deadline_due |= event.kind is Kind.DEADLINE
+
+    def _over(self) -> bool:
+        """Whether the process would only go on waking up, with nobody to send."""
+        return (
+            not self._coming
+            and self.arrivals.over(self._queue.now)
+            and all(kind == Kind.WAKE for _, kind, *_ in self._queue)
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is left that could happen."""
+        return self._started and (self._queue.peek_ticks() is None or self._over())
 
     def finish(self) -> None:
         """Tell the process that the run is over."""
@@ -153,6 +184,7 @@ class Schedule:
         assert not isinstance(current, Dispatch)
         self.current = current
         self._queue.load_state_dict(state["queue"], _decode)
+        self._coming = sum(isinstance(e, Dispatch) or e.task is not None for *_, e in self._queue)
         self.arrivals.load_state_dict(state["arrivals"])
 
     def _act(self, actions: Iterable[Action]) -> None:
@@ -165,6 +197,7 @@ class Schedule:
                     self._named[action.pulled_version] += 1
                 ticks, kind = self._after(action.delay), Kind.DISPATCH
                 self._queue.push(ticks, action, kind=kind, client=action.client_id)
+                self._coming += 1
             else:
                 kind = Kind.ROUND_END if isinstance(action, EndRound) else Kind.WAKE
                 self._queue.push(self._after(action.delay), Event(kind), kind=kind)
@@ -178,7 +211,7 @@ class Schedule:
             )
         return self._queue.ticks + ticks
 
-    def _dispatch(self, action: Dispatch, now: float) -> None:
+    def _dispatch(self, action: Dispatch, now: float, tries: int = 0) -> None:
         client, duration, num_steps, _, version, lost, visit = action
         arrival = self._after(duration)
         if version is None:
@@ -191,9 +224,11 @@ class Schedule:
         if visit is None:
             visit = self._visits.get(client, 0)
         self._visits[client] = visit + 1
-        task = Task(client, version, now, to_time(arrival), num_steps, self._serial, visit, lost)
+        arrives_at = to_time(arrival)
+        task = Task(client, version, now, arrives_at, num_steps, self._serial, visit, lost, tries)
         self._serial += 1
         self._queue.push(arrival, Event(Kind.ARRIVAL, task), kind=Kind.ARRIVAL, client=client)
+        self._coming += 1
         self._on_dispatch(task)
 
     def _push_deadline(self) -> None:

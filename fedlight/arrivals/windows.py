@@ -44,6 +44,10 @@ class Windows(ABC):
     def find(self, client: int, ticks: int) -> Window | None:
         """The client's window that holds the time `ticks`, or its next one, if there is one."""
 
+    def over(self, ticks: int) -> bool:
+        """Whether all windows of all clients have ended by `ticks`."""
+        return False
+
 
 class IntervalWindows(Windows):
     """Given intervals of virtual time, the same for all clients or a list for each.
@@ -86,6 +90,7 @@ class IntervalWindows(Windows):
         if not any(self._windows.values()):
             raise ValueError(f"intervals must hold at least one (start, end), got {intervals!r}")
         self._for_all = self._windows.get(None)
+        self._end = max(windows[-1].end for windows in self._windows.values() if windows)
 
     @classmethod
     def from_file(cls, path: str | Path) -> IntervalWindows:
@@ -134,6 +139,10 @@ class IntervalWindows(Windows):
         windows = self._for_all if self._for_all is not None else self._windows.get(client, [])
         place = bisect_right(windows, ticks, key=lambda window: window.end)
         return windows[place] if place < len(windows) else None
+
+    def over(self, ticks: int) -> bool:
+        """Whether the last window has ended."""
+        return ticks >= self._end
 
     def __repr__(self) -> str:
         if self._for_all is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight.arrivals.durations import DurationModel, as_durations
 from fedlight.arrivals.local_steps import LocalSteps, as_local_steps
+from fedlight.events import to_ticks
 from fedlight.randomness import Concern, Streams, Uniforms
 
 if TYPE_CHECKING:
@@ -129,8 +130,11 @@ class IdleClients:
         """Put a client in once `until` (in ticks) has come."""
         heapq.heappush(self._resting, (until, client))
 
-    def wake(self, ticks: int) -> None:
+    def wake(self, now: float) -> None:
         """Put in those who have rested enough."""
+        if not self._resting:
+            return
+        ticks = to_ticks(now)
         while self._resting and self._resting[0][0] <= ticks:
             self.add(heapq.heappop(self._resting)[1])
 

@@ -69,6 +69,10 @@ class Wrapper(ArrivalProcess):
         """What the wrapped process says."""
         return self.arrivals.needs_version(version)
 
+    def over(self, now: float) -> bool:
+        """What the wrapped process says."""
+        return self.arrivals.over(now)
+
     def expected_durations(self) -> NDArray[np.float64] | None:
         """What the wrapped process says."""
         return self.arrivals.expected_durations()

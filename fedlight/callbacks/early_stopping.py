@@ -90,12 +90,14 @@ class EarlyStopping(Callback):
         record = trainer.history[-1]
         if self.monitor in record.metrics:
             self._look(trainer, record.metrics[self.monitor])
-        elif self.strict and self.monitor not in trainer.callback_metrics:
-            if self._validated or trainer.check_val_every_n_rounds is None:
-                raise ValueError(
-                    f"EarlyStopping monitors {self.monitor!r}, which was not logged; there are "
-                    f"{sorted(trainer.callback_metrics)}"
-                )
+        elif self.strict and self._is_due(trainer) and self.monitor not in trainer.callback_metrics:
+            raise ValueError(
+                f"EarlyStopping monitors {self.monitor!r}, which was not logged; there are "
+                f"{sorted(trainer.callback_metrics)}"
+            )
+
+    def _is_due(self, trainer: FedTrainer) -> bool:
+        return self._validated or trainer.check_val_every_n_rounds is None
 
     def _look(self, trainer: FedTrainer, value: float) -> None:
         sign = 1.0 if self.mode == "min" else -1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedlight.aggregators.server import ServerStep
 from fedlight.callbacks.base import Callback
 from fedlight.checks import rate_at
 from fedlight.local_optimizers.module_optimizer import ModuleOptimizer, configured_rates
@@ -46,8 +47,8 @@ class LearningRateMonitor(Callback):
         if trainer.local_optimizer.lr is not None:
             rates["lr/local"] = rate_at("lr", trainer.local_optimizer.lr, trainer.version)
         server = getattr(trainer.aggregator, "server", None)
-        if server is not None:
-            rates["lr/server"] = server.rate(trainer.version - 1)
+        if isinstance(server, ServerStep):
+            rates["lr/server"] = server.lr_at(trainer.version - 1)
         alpha = getattr(trainer.aggregator, "alpha", None)
         if alpha is not None:
             rates["lr/alpha"] = rate_at("alpha", alpha, trainer.version - 1)

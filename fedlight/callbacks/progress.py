@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedlight.callbacks.base import Callback
+from fedlight.checks import positive
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -24,10 +25,13 @@ class ProgressBar(Callback):
     Args:
         refresh_rate: Redraws per second of real time.
         console: Where to draw; standard error by default.
+
+    Raises:
+        ValueError: `refresh_rate` is not above 0.
     """
 
     def __init__(self, refresh_rate: float = 8.0, console: Console | None = None) -> None:
-        self._refresh_rate = refresh_rate
+        self._refresh_rate = positive("refresh_rate", refresh_rate)
         self._console = console
         self._progress: Progress | None = None
 

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.event_pb2 import (  # type: ignore[import-untyped]
+    Event,
+    SessionLog,
+)
+from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
 from fedlight.callbacks.base import Callback
 from fedlight.checks import one_of, positive, positive_int
@@ -168,7 +171,7 @@ class TensorBoardMetrics(Callback):
         """All rounds of the history once more, written from step `cut` on."""
         self._loggers, self._seen = loggers, 0
         self._last: dict[str, int] = {}
-        self._used = np.zeros(trainer._federation.num_clients, dtype=np.int64)
+        self._used = np.zeros(trainer.federation.num_clients, dtype=np.int64)
         while self._seen < len(trainer.history):
             self._write_round(trainer, cut)
 
@@ -186,7 +189,8 @@ class TensorBoardMetrics(Callback):
         cut = min(trainer.version, *ends.values()) + 1
         start = Event(session_log=SessionLog(status=SessionLog.START))
         for logger in loggers:
-            logger.experiment._get_file_writer().add_event(start, step=cut)
+            for _ in range(2):  # a running TensorBoard takes the first one as the run's beginning
+                logger.experiment._get_file_writer().add_event(start, step=cut)
             for record in trainer.history[cut - 1 :]:
                 logger.log_metrics(record.metrics, step=record.version)
         self._replay(trainer, loggers, cut)
@@ -217,8 +221,8 @@ class TensorBoardMetrics(Callback):
         self._draw("clients/participation", draw_participation(self._used), self._seen)
 
     def _draw_labels(self, trainer: FedTrainer) -> None:
-        assert trainer._data is not None
-        table = label_table(trainer._data) if self._loggers else None
+        assert trainer.datamodule is not None
+        table = label_table(trainer.datamodule) if self._loggers else None
         if table is not None:
             self._draw("clients/labels", draw_partition(*table), 0)
 

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedlight.checks import rate_at
@@ -99,8 +100,8 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def run(self, jobs: Sequence[Job]) -> list[LocalResult]:
-        """The results of jobs, in their order."""
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """The results of jobs, in their order; in place of one that failed, its `ClientError`."""
 
     def teardown(self) -> None:
         """Let go of everything that `setup` made."""
@@ -108,14 +109,68 @@ class Executor(ABC):
 
 
 class ClientError(RuntimeError):
-    """A client's local run failed; the cause is chained."""
+    """A client's local run failed; the cause is chained.
 
-    def __init__(self, task: Task, reason: str) -> None:
+    Args:
+        task: The task that failed.
+        reason: Why, in words.
+        cause: What ``training_step`` raised.
+    """
+
+    def __init__(self, task: Task, reason: str, cause: BaseException | None = None) -> None:
         super().__init__(
             f"client {task.client_id} failed in its local run from version {task.pulled_version} "
             f"(dispatched at virtual time {task.dispatched_at:g}, {task.num_steps} steps): {reason}"
         )
         self.task = task
+        self.reason = reason
+        self.__cause__ = cause
+
+    @classmethod
+    def of(cls, task: Task, cause: Exception) -> ClientError:
+        """The error of a task in which `cause` was raised.
+
+        Raises:
+            Exception: `cause` itself, where it is the machine's fault and no client's.
+        """
+        if isinstance(cause, torch.OutOfMemoryError) or "CUDA error" in str(cause):
+            raise cause
+        return cls(task, f"{type(cause).__name__}: {cause}", cause)
+
+
+Outcome: TypeAlias = "LocalResult | ClientError"
+"""What is left of a job: its result, or why there is none."""
+
+
+def not_finite(
+    losses: Tensor, deltas: Tensor, buffers: Tensor, pulled: Tensor, states: Tensor | None = None
+) -> list[str]:
+    """For each of n local runs what in it is not finite, in words; "" where all is.
+
+    Args:
+        losses: Their losses, each summed over the steps, shape ``[n]``.
+        deltas: After minus before, shape ``[n, P]``.
+        buffers: Floating buffers after the runs, shape ``[n, Q]``.
+        pulled: Those before, shape ``[n, Q]``: what was infinite then (a mask) may stay so.
+        states: The clients' new states, shape ``[n, P]``, or None.
+    """
+    # A sum is finite only where all its terms are, so nearly always one look is enough.
+    sums = losses.double() + deltas.sum(dim=1) + buffers.sum(dim=1)
+    if states is not None:
+        sums = sums + states.sum(dim=1)
+    if bool(torch.isfinite(sums).all()):
+        return [""] * len(losses)
+    reasons = [""] * len(losses)
+    for index in range(len(losses)):
+        if not torch.isfinite(losses[index]):
+            reasons[index] = f"the loss is not finite (its sum is {float(losses[index])})"
+        elif not torch.isfinite(deltas[index]).all():
+            reasons[index] = "the update is not finite"
+        elif not (torch.isfinite(buffers[index]) | ~torch.isfinite(pulled[index])).all():
+            reasons[index] = "the buffers of the update are not finite"
+        elif states is not None and not torch.isfinite(states[index]).all():
+            reasons[index] = "the client's new state is not finite"
+    return reasons
 
 
 def loss_of(module: LightningModule, output: Any) -> Tensor:

@@ -36,18 +36,19 @@ def batch_rows(
         batch_size: Largest batch.
         seed: The run's seed.
     """
-    sizes = [len(partition[task.client_id]) for task in tasks]
+    clients = np.array([task.client_id for task in tasks])
+    visits = np.array([task.visit for task in tasks])
+    starts = partition.offsets[clients]
+    sizes = partition.offsets[clients + 1] - starts
     longest = max(task.num_steps for task in tasks)
-    batch = min(batch_size, *sizes)
+    batch = min(batch_size, int(sizes.min()))
     chosen = np.empty((longest, len(tasks), batch), dtype=np.int64)
-    for size in set(sizes):
-        indices = [index for index, other in enumerate(sizes) if other == size]
-        clients = np.array([tasks[index].client_id for index in indices])
-        visits = np.array([tasks[index].visit for index in indices])
-        orders = _orders(seed, clients, visits, -(-longest * batch // size), size)
-        drawn = orders.reshape(len(indices), -1)[:, : longest * batch]
-        rows = partition.rows[drawn + partition.offsets[clients, None]]
-        chosen[:, indices] = rows.reshape(len(indices), longest, batch).swapaxes(0, 1)
+    for size in set(sizes.tolist()):
+        which = np.flatnonzero(sizes == size)
+        orders = _orders(seed, clients[which], visits[which], -(-longest * batch // size), size)
+        drawn = orders.reshape(len(which), -1)[:, : longest * batch] + starts[which, None]
+        rows = partition.rows[drawn].reshape(len(which), longest, batch)
+        chosen[:, which] = rows.swapaxes(0, 1)
     return chosen
 
 

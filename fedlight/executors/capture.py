@@ -106,7 +106,9 @@ def replaced_log(
 ) -> Iterator[None]:
     """Put functions in place of a module's ``log`` and ``log_dict``."""
     attributes = vars(module)
-    before = {name: attributes[name] for name in ("log", "log_dict") if name in attributes}
+    before: dict[str, Any] = {
+        name: attributes[name] for name in ("log", "log_dict") if name in attributes
+    }
     attributes.update(log=log, log_dict=log_dict)
     try:
         yield

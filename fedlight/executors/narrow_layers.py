@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -30,19 +29,17 @@ class NarrowLayers(TorchFunctionMode):
     ) -> Any:
         """Runs `func`, or what stands for it."""
         kwargs = kwargs or {}
-        if func is functional.linear and not kwargs and _narrow(args[0], len(args[1])):
+        if func is functional.linear and not kwargs and args[0].dim() == 2:
             x, weight, bias = (*args, None)[:3]
+            if len(weight) > _NARROW or len(weight) >= len(x):
+                return func(*args)
             out = weight @ x.t() if bias is None else torch.addmm(bias.unsqueeze(1), weight, x.t())
             return out.t().contiguous()
         if func is functional.cross_entropy and len(args) == 2 and _plain(kwargs):
             scores, target = args
-            if not target.is_floating_point() and _narrow(scores, scores.shape[-1]):
+            if scores.dim() == 2 and scores.shape[1] <= _NARROW and not target.is_floating_point():
                 return functional.nll_loss(functional.log_softmax(scores.t(), 0).t(), target)
         return func(*args, **kwargs)
-
-
-def _narrow(x: Tensor, width: int) -> bool:
-    return x.dim() == 2 and width <= _NARROW and width < len(x)
 
 
 def _plain(kwargs: dict[str, Any]) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from dataclasses import asdict
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from fedlight.executors.base import Executor, Job
+import torch
+
+from fedlight.executors.base import ClientError, Executor, Job, Outcome
 from fedlight.types import LocalResult, LoggedValue
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from fedlight.types import ServerState, Task
@@ -26,7 +30,17 @@ class PendingResult:
         after: The earlier run of the same client whose state this one reads, or None.
     """
 
-    __slots__ = ("_client_state", "_pool", "_result", "after", "pulled", "start", "task")
+    __slots__ = (
+        "_client_state",
+        "_pool",
+        "_result",
+        "after",
+        "error",
+        "fallback",
+        "pulled",
+        "start",
+        "task",
+    )
 
     def __init__(
         self,
@@ -39,6 +53,8 @@ class PendingResult:
         self.pulled = pulled
         self.start = pulled  # stays after the computation, for rules that mix the client's model
         self.after = after
+        self.fallback: PendingResult | None = None  # whose state stays where this one fails
+        self.error: ClientError | None = None
         self._pool = pool
         self._result: LocalResult | None = None
         self._client_state: Tensor | None = None
@@ -49,17 +65,38 @@ class PendingResult:
         return self.pulled is None
 
     def __call__(self) -> LocalResult:
-        """The result; computes it, with what else is in flight, where it was not needed before."""
-        if not self.done:
-            self._pool.compute(self)
+        """The result; computes it, with what else is in flight, where it was not needed before.
+
+        Raises:
+            ClientError: The run failed.
+        """
+        failure = self.failure()
+        if failure is not None:
+            raise failure
         assert self._result is not None, "the result was released"
         return self._result
 
-    def client_state(self) -> Tensor | None:
-        """The client's state after the run; stays when the rest is released."""
+    def failure(self) -> ClientError | None:
+        """Why the run failed, or None where it did not; computes it where that is still due."""
         if not self.done:
             self._pool.compute(self)
-        return self._client_state
+        return self.error
+
+    def client_state(self) -> Tensor | None:
+        """The client's state after the run; stays when the rest is released.
+
+        After a run that failed it is what it was before the run's arrival.
+        """
+        if not self.done:
+            self._pool.compute(self)
+        return self._client_state if self.fallback is None else self.fallback.client_state()
+
+    def waits_for(self) -> PendingResult | None:
+        """The run that has to be computed first, since its client's state is read."""
+        earlier = self.after
+        while earlier is not None and earlier.done:
+            earlier = earlier.fallback
+        return earlier
 
     def job(self) -> Job:
         """The job; the run that it reads the client's state from is computed by now."""
@@ -67,10 +104,23 @@ class PendingResult:
         state = None if self.after is None else self.after.client_state()
         return Job(self.task, self.pulled, state)
 
-    def finish(self, result: LocalResult) -> None:
-        """Take the result, and let go of all that was needed to compute it."""
-        self._result, self._client_state = result, result.client_state
+    def finish(self, outcome: Outcome) -> None:
+        """Take the result or the error, and let go of all that was needed to compute it."""
         self.pulled = self.after = None
+        if isinstance(outcome, ClientError):
+            self.error = outcome
+        else:
+            self._result, self._client_state = outcome, outcome.client_state
+            self.fallback = None
+
+    def replaces(self, before: PendingResult | None) -> None:
+        """The run has arrived, when the client's state was that after the run `before`."""
+        if not self.done or self.error is not None:
+            self.fallback = before
+
+    def settle(self) -> None:
+        """Of a run that failed: keep the client's state, and no run of before."""
+        self._client_state, self.fallback, self.start = self.client_state(), None, None
 
     def release(self) -> None:
         """Let go of the result once the server has used it; the client's state stays."""
@@ -82,6 +132,8 @@ class PendingResult:
         return {
             "task": asdict(self.task),
             "after": None if self.after is None else self.after.task.serial,
+            "fallback": None if self.fallback is None else self.fallback.task.serial,
+            "error": None if self.error is None else _error_to_list(self.error),
             "open": not self.done,
             "start": self.start is not None,
             "waiting": self._pool.waits(self),
@@ -93,6 +145,7 @@ class PendingResult:
                 "buffers": result.buffers.clone(),
                 "counters": result.counters.clone(),
                 "metrics": {name: list(value) for name, value in result.metrics.items()},
+                "clipped_from": result.clipped_from,
             },
         }
 
@@ -100,6 +153,8 @@ class PendingResult:
         """Take up a run, whose tensors belong on `device`."""
         if not state["open"]:
             self.pulled = None
+        if state["error"] is not None:
+            self.error = _error_from_list(self.task, *state["error"])
         if state["client_state"] is not None:
             self._client_state = state["client_state"].to(device)
         result = state["result"]
@@ -110,6 +165,7 @@ class PendingResult:
                 counters=result["counters"].to(device),
                 metrics={name: LoggedValue(*value) for name, value in result["metrics"].items()},
                 client_state=self._client_state,
+                clipped_from=result["clipped_from"],
             )
 
 
@@ -121,12 +177,24 @@ class WorkPool:
     Args:
         executor: Who computes.
         horizon: Virtual time after which nothing arrives any more; what would, is not computed.
+        limit: What is done with results that are too large.
+        still_to_come: How many arrivals later than a virtual time may still be used, for all that
+            is known then; more are not computed before they are asked for.
     """
 
-    def __init__(self, executor: Executor, horizon: float = math.inf) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        horizon: float = math.inf,
+        limit: NormLimit | None = None,
+        still_to_come: Callable[[], tuple[float, float]] = lambda: (0.0, math.inf),
+    ) -> None:
         self._executor = executor
         self._horizon = horizon
+        self._limit = limit
+        self._still_to_come = still_to_come
         self._open: dict[int, PendingResult] = {}
+        self._queue: list[tuple[float, int, int]] = []  # by arrival; also of runs gone by now
         self.num_batches = 0
         self.num_computed = 0
 
@@ -135,12 +203,15 @@ class WorkPool:
     ) -> PendingResult:
         """Put a dispatched task into the pool."""
         pending = PendingResult(self, task, pulled, after)
-        self._open[task.serial] = pending
+        self.adopt(pending)
         return pending
 
     def adopt(self, pending: PendingResult) -> None:
         """Take in a run that was waiting in another pool."""
-        self._open[pending.task.serial] = pending
+        task = pending.task
+        self._open[task.serial] = pending
+        if self._executor.max_batch > 1:
+            heapq.heappush(self._queue, (task.arrives_at, task.client_id, task.serial))
 
     def waits(self, pending: PendingResult) -> bool:
         """Whether a run would be computed together with others."""
@@ -156,29 +227,82 @@ class WorkPool:
         self._open.setdefault(target.task.serial, target)
         while not target.done:
             batch = self._batch(target)
-            results = self._executor.run([pending.job() for pending in batch])
-            for pending, result in zip(batch, results, strict=True):
-                pending.finish(result)
+            outcomes = self._executor.run([pending.job() for pending in batch])
+            for pending, outcome in zip(batch, outcomes, strict=True):
+                if self._limit is not None and isinstance(outcome, LocalResult):
+                    outcome = self._limit(pending.task, outcome)
+                pending.finish(outcome)
                 self._open.pop(pending.task.serial, None)
             self.num_batches += 1
             self.num_computed += len(batch)
 
     def _batch(self, target: PendingResult) -> list[PendingResult]:
-        """`target`, or the earliest run that it waits for; then the others by their arrival."""
+        """`target`, or the earliest run that it waits for; then the others by their arrival.
+
+        At equal times they come by client, as they arrive: so a round's updates are the rows of a
+        stack in their order.
+        """
         first = target
-        while first.after is not None and not first.after.done:
-            first = first.after
-        if self._executor.max_batch == 1:
-            return [first]
-        ready = [
-            pending
-            for pending in self._open.values()
-            if pending is not first
-            and pending.task.arrives_at <= self._horizon
-            and (pending.after is None or pending.after.done)
-        ]
-        ready.sort(key=lambda pending: (pending.task.arrives_at, pending.task.serial))
-        return [first, *ready[: self._executor.max_batch - 1]]
+        while (earlier := first.waits_for()) is not None:
+            first = earlier
+        batch, later = [first], []
+        now, ahead = self._still_to_come()
+        while self._queue and len(batch) < self._executor.max_batch:
+            entry = self._queue[0]
+            pending = self._open.get(entry[-1])
+            if pending is not None and pending is not first:
+                ahead -= entry[0] > now
+                if entry[0] > self._horizon or ahead < 0:
+                    break
+                if pending.waits_for() is None:
+                    batch.append(pending)
+                else:
+                    later.append(entry)
+            heapq.heappop(self._queue)
+        for entry in later:
+            heapq.heappush(self._queue, entry)
+        return batch
+
+
+class LargeUpdate(ClientError):
+    """An update was longer than `max_update_norm` and is dropped."""
+
+
+class NormLimit:
+    """delta <- delta * min(1, C / |delta|), or no delta at all where it is longer than C.
+
+    Args:
+        most: C, the largest Euclidean norm.
+        clip: Whether a longer one is scaled down, not dropped.
+    """
+
+    def __init__(self, most: float, clip: bool) -> None:
+        self.most, self.clip = most, clip
+
+    def __call__(self, task: Task, result: LocalResult) -> Outcome:
+        """The result as the server takes it."""
+        norm = float(torch.linalg.vector_norm(result.delta))
+        if norm <= self.most:
+            return result
+        if not self.clip:
+            reason = f"its update has norm {norm:.6g}, over max_update_norm={self.most:g}"
+            return LargeUpdate(task, reason)
+        return replace(result, delta=result.delta * (self.most / norm), clipped_from=norm)
+
+
+def _error_to_list(error: ClientError) -> list[Any]:
+    """An error as plain data, with its cause in words."""
+    lines = [] if error.__cause__ is None else traceback.format_exception(error.__cause__)
+    words = getattr(error, "__notes__", [])
+    return [isinstance(error, LargeUpdate), error.reason, "".join([*lines, *words])]
+
+
+def _error_from_list(task: Task, large: bool, reason: str, words: str) -> ClientError:
+    """What `_error_to_list` made plain data of."""
+    error = (LargeUpdate if large else ClientError)(task, reason)
+    if words:
+        error.add_note(words)
+    return error
 
 
 def _copied(tensor: Tensor | None) -> Tensor | None:

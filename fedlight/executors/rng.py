@@ -20,7 +20,7 @@ def isolated_rng() -> Iterator[None]:
     np.random.mtrand.set_bit_generator(np.random.MT19937(0) if numpy is _LENT else _LENT)
     cpu = torch.default_generator.get_state()
     # asking for the state of CUDA's generators would start CUDA where it is not in use
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else []
     try:
         yield
     finally:
@@ -36,7 +36,11 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % (1 << 32))  # noqa: NPY002
     seed &= (1 << 63) - 1
-    if torch.cuda.is_initialized() or torch.backends.mps.is_available():
+    if _cuda_in_use() or torch.backends.mps.is_available():
         torch.manual_seed(seed)
     else:  # the same for the CPU alone: 2 instead of 150 us, of which each local run pays one
         torch.default_generator.manual_seed(seed)
+
+
+def _cuda_in_use() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedlight.executors.base import ClientError, Executor, Job, Workplace, loss_of
+from fedlight.executors.base import (
+    ClientError,
+    Executor,
+    Job,
+    Outcome,
+    Workplace,
+    loss_of,
+    not_finite,
+)
 from fedlight.executors.capture import LogRecorder, step_function
 from fedlight.executors.rng import isolated_rng, seed_all
 from fedlight.local_optimizers import LocalRun
@@ -41,12 +49,8 @@ class SequentialExecutor(Executor):
         """Let go of the module and the data."""
         del self._work, self._recorder, self._step
 
-    def run(self, jobs: Sequence[Job]) -> list[LocalResult]:
-        """The results of jobs, in their order.
-
-        Raises:
-            ClientError: A client's ``training_step`` raised.
-        """
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """The results of jobs, in their order; in place of one that failed, its `ClientError`."""
         state = self._work.state
         before = state.read()
         try:
@@ -71,35 +75,43 @@ class SequentialExecutor(Executor):
             run.shared = layout.views(shared.unsqueeze(0))
         return run
 
-    def _one(self, job: Job) -> LocalResult:
+    def _one(self, job: Job) -> Outcome:
         work, task, layout = self._work, job.task, self._work.state.param_layout
         seed_all(derived_seed(work.seed, Concern.TRAINING, task.client_id, task.visit))
         work.state.write(job.pulled)
         run = self._local_run(job)
         rows = torch.from_numpy(work.batch_rows(task)).to(work.state.device)
         self._recorder.batch_size = rows.shape[1]
+        self._losses: list[Tensor] = []
         try:
             if work.optimizer.needs_full_gradient:
                 run.full_gradient = self._full_gradient(task.client_id)
                 work.state.write(job.pulled)  # the pass over the data has moved the buffers
+                self._losses.clear()
             work.optimizer.begin(run, work.module)
             for k in range(task.num_steps):
                 grads = self._gradient(rows[k], k)
                 with torch.no_grad():
                     work.optimizer.step(run, [grad.unsqueeze(0) for grad in grads])
+            metrics = self._recorder.collect(rows.numel())
         except Exception as error:
             self._recorder.clear()
-            raise ClientError(task, f"{type(error).__name__}: {error}") from error
+            return ClientError.of(task, error)
         after = work.state.read()
         with torch.no_grad():
             states = work.optimizer.finish(run)
-        return LocalResult(
-            delta=after.params - job.pulled.params,
-            buffers=after.buffers,
-            counters=after.counters,
-            metrics=self._recorder.collect(rows.numel()),
-            client_state=layout.flatten([state[0] for state in states]) if states else None,
+        delta = after.params - job.pulled.params
+        client = layout.flatten([state[0] for state in states]) if states else None
+        (reason,) = not_finite(
+            torch.stack(self._losses).sum(dim=0, keepdim=True),
+            delta[None],
+            after.buffers[None],
+            job.pulled.buffers[None],
+            None if client is None else client[None],
         )
+        if reason:
+            return ClientError(task, reason)
+        return LocalResult(delta, after.buffers, after.counters, metrics, client)
 
     def _full_gradient(self, client_id: int) -> list[Tensor]:
         """The gradient of f_i at the module's parameters over all the client's examples."""
@@ -118,6 +130,7 @@ class SequentialExecutor(Executor):
         batch = work.examples.gather(rows)
         with work.autocast():
             loss = loss_of(work.module, self._step(batch, step))
+        self._losses.append(loss.detach().reshape(()))
         return torch.autograd.grad(
             loss, work.state.params, allow_unused=True, materialize_grads=True
         )

@@ -30,27 +30,40 @@ Outputs: TypeAlias = tuple[
 ]
 
 
+LOSS = "fedlight: the loss"
+"""The name under which a step hands out its loss, beside what the module logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Stands for the value of a metric object that is fed only after the step.
+
+    Attributes:
+        metric: The object's name in the module.
+        batch: Which of the inputs of the step it is the value of, or None.
+        after: After how many inputs of the step the value over all inputs so far was asked for,
+            or None for the value at the end of the run.
+    """
+
+    metric: str
+    batch: int | None = None
+    after: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StackedLog:
     """What n clients logged in one step.
 
     Attributes:
         values: Logged numbers by name, each of shape ``[n]``.
-        metrics: Names under which metric objects were logged.
+        metrics: Values of metric objects by the name under which they were logged.
         inputs: What metric objects were given: the object's name in the module and its inputs,
             each of shape ``[n, …]``.
     """
 
     values: dict[str, Tensor]
-    metrics: dict[str, str]
+    metrics: dict[str, Deferred]
     inputs: list[tuple[str, tuple[Any, ...], dict[str, Any]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """Stands for the value of a metric object that is fed only after the step."""
-
-    metric: str
 
 
 class StackedStep:
@@ -66,8 +79,8 @@ class StackedStep:
 
     def __init__(self, workplace: Workplace) -> None:
         self._work = workplace
-        self._call = _TrainingStep(workplace.module)
         state = workplace.state
+        self._call = _TrainingStep(workplace)
         self._names = [
             [f"module.{name}" for name in layout.names]
             for layout in (state.param_layout, state.buffer_layout, state.counter_layout)
@@ -154,17 +167,18 @@ class StackedStep:
             self._deferred_metrics(),
             self._work.autocast(),
         ):
-            output = functional_call(self._call, tensors, (batch, step))
+            output, buffers, counters = functional_call(self._call, tensors, (batch, step))
         loss = loss_of(module, output).reshape(())
+        log.values[LOSS] = loss.detach().float()
         inputs = [(args, kwargs) for _, args, kwargs in log.inputs]
         return loss, (buffers, counters, log.values, inputs)
 
     def _record(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(value, Deferred):
-            self._log.metrics[name] = value.metric
+            self._log.metrics[name] = value
         elif isinstance(value, Metric):
             known = {id(metric): key for key, metric in self._metrics.items()}
-            self._log.metrics[name] = known[id(value)]
+            self._log.metrics[name] = Deferred(known[id(value)])
         elif isinstance(value, Number):
             self._log.values[name] = torch.tensor(float(value))  # type: ignore[arg-type]
         elif isinstance(value, Tensor) and value.numel() == 1:
@@ -188,11 +202,12 @@ class StackedStep:
 
             def defer(*args: Any, _name: str = name, **kwargs: Any) -> Deferred:
                 self._log.inputs.append((_name, args, kwargs))
-                return Deferred(_name)
+                return Deferred(_name, batch=len(self._log.inputs) - 1)
 
-            vars(metric).update(
-                forward=defer, update=defer, compute=lambda _name=name: Deferred(_name)
-            )
+            def so_far(_name: str = name) -> Deferred:
+                return Deferred(_name, after=len(self._log.inputs))
+
+            vars(metric).update(forward=defer, update=defer, compute=so_far)
         try:
             yield
         finally:
@@ -237,11 +252,11 @@ class StackedRecorder:
     def _sums(self, name: str) -> tuple[list[float], list[int]]:
         """The sum over its steps of what each client logged under a name, and in how many."""
         logged = [(k, log.values[name]) for k, log in enumerate(self._logs) if name in log.values]
-        actives = [sum(k < own for own in self._steps) for k, _ in logged]
         n = len(self._steps)
-        if actives[-1] == n:
+        if self._steps[0] == self._steps[-1]:
             sums = torch.stack([values[:n] for _, values in logged]).sum(dim=0)
             return sums.tolist(), [len(logged)] * n
+        actives = [sum(k < own for own in self._steps) for k, _ in logged]
         sums = logged[0][1].new_zeros(n)
         for active, (_, values) in zip(actives, logged, strict=True):
             sums[:active] += values[:active]
@@ -249,36 +264,63 @@ class StackedRecorder:
 
     def _feed(self, client: int, values: dict[str, LoggedValue]) -> None:
         """Feed the metric objects with one client's inputs and take their values."""
-        objects = dict(self._module.named_modules())
-        names: dict[str, str] = {}
-        examples = 0
+        objects: dict[str, Any] = dict(self._module.named_modules())
+        size = self._batch_size
+        last: dict[str, str] = {}
         for log in self._logs[: self._steps[client]]:
-            names.update(log.metrics)
-            examples += self._batch_size
-            for name, args, kwargs in log.inputs:
-                metric: Any = objects[name]
-                metric.update(
-                    *(_of(client, arg) for arg in args),
-                    **{key: _of(client, arg) for key, arg in kwargs.items()},
-                )
-        for name, key in names.items():
-            metric = objects[key]
-            values[name] = LoggedValue(float(metric.compute()) * examples, examples)
+            for name, number in self._fed(client, log, objects).items():
+                total, weight = values.get(name, (0.0, 0))
+                values[name] = LoggedValue(total + number * size, weight + size)
+            for name, value in log.metrics.items():
+                if value.batch is None and value.after is None:
+                    last[name] = value.metric
+        examples = self._steps[client] * size
+        for name, key in last.items():
+            values[name] = LoggedValue(float(objects[key].compute()) * examples, examples)
         for key in {key for log in self._logs for key, _, _ in log.inputs}:
-            metric = objects[key]
-            metric.reset()
+            objects[key].reset()
+
+    def _fed(self, client: int, log: StackedLog, objects: dict[str, Any]) -> dict[str, float]:
+        """Feed them with one step's inputs; the values that the step itself logged."""
+        found: dict[str, float] = {}
+        wanted = {value.batch for value in log.metrics.values()}
+        for position in range(len(log.inputs) + 1):
+            for name, value in log.metrics.items():
+                if value.after == position:
+                    found[name] = float(objects[value.metric].compute())
+            if position == len(log.inputs):
+                break
+            key, args, kwargs = log.inputs[position]
+            own = [_of(client, arg) for arg in args]
+            named = {name: _of(client, arg) for name, arg in kwargs.items()}
+            if position not in wanted:
+                objects[key].update(*own, **named)
+                continue
+            of_batch = float(objects[key](*own, **named))
+            found |= {name: of_batch for name, v in log.metrics.items() if v.batch == position}
+        return found
 
 
 class _TrainingStep(nn.Module):
-    """``training_step`` as a forward, so that ``functional_call`` can run it."""
+    """``training_step`` as a forward, so that ``functional_call`` can run it.
 
-    def __init__(self, module: LightningModule) -> None:
+    It also gives the buffers as the step leaves them: one that it replaces is put back afterwards.
+    """
+
+    def __init__(self, workplace: Workplace) -> None:
         super().__init__()
-        self.module = module
-        self._step = step_function(module, "training_step")
+        self.module = workplace.module
+        self._step = step_function(workplace.module, "training_step")
+        state = workplace.state
+        self._floating, self._counting = state.buffer_layout.names, state.counter_layout.names
 
-    def forward(self, batch: Any, step: int) -> Any:
-        return self._step(batch, step)
+    def forward(self, batch: Any, step: int) -> tuple[Any, list[Tensor], list[Tensor]]:
+        output = self._step(batch, step)
+        return (
+            output,
+            [self.module.get_buffer(name) for name in self._floating],
+            [self.module.get_buffer(name) for name in self._counting],
+        )
 
 
 def _of(client: int, value: Any) -> Any:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedlight.checks import positive_int
-from fedlight.executors.base import ClientError, Executor, Job, Workplace
+from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace, not_finite
 from fedlight.executors.batches import batch_rows
 from fedlight.executors.rng import isolated_rng, seed_all
-from fedlight.executors.stacked_step import StackedRecorder, StackedStep
+from fedlight.executors.stacked_step import LOSS, StackedRecorder, StackedStep
 from fedlight.executors.traced_step import TracedStep
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
@@ -47,7 +47,7 @@ class VectorizedExecutor(Executor):
         self.max_batch = positive_int("max_batch", max_batch)
 
     def setup(self, workplace: Workplace) -> None:
-        """Get ready for a run, and try one stacked step on the first client's data.
+        """Get ready for a run, and try one stacked step.
 
         Raises:
             ValueError: The data cannot be stacked, the local optimizer works on one client only,
@@ -59,42 +59,41 @@ class VectorizedExecutor(Executor):
             raise ValueError("the clients' data are no tensors of one shape")
         self._work = workplace
         self._step = TracedStep(StackedStep(workplace))
-        self._clients = self.max_batch
         self._try()
 
     def teardown(self) -> None:
         """Let go of the module and the data."""
         del self._work, self._step
 
-    def run(self, jobs: Sequence[Job]) -> list[LocalResult]:
-        """The results of jobs, in their order.
-
-        Raises:
-            ClientError: The stacked step raised; the first client of the stack is named.
-        """
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """The results of jobs, in their order; in place of one that failed, its `ClientError`."""
         stacks: dict[int, list[int]] = defaultdict(list)
+        offsets = self._work.partition.offsets
         for index, job in enumerate(jobs):
-            size = len(self._work.partition[job.task.client_id])
+            client = job.task.client_id
+            size = int(offsets[client + 1] - offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
-        results: dict[int, LocalResult] = {}
-        module = self._work.module
-        was_training = module.training
-        if not was_training:
-            module.train()
-        try:
-            with isolated_rng():
-                for indices in stacks.values():
-                    indices.sort(key=lambda index: -jobs[index].task.num_steps)
-                    for start in range(0, len(indices), self._clients):
-                        chunk = indices[start : start + self._clients]
-                        stack = self._stack([jobs[index] for index in chunk])
-                        results.update(zip(chunk, stack, strict=True))
-        finally:
-            if not was_training:
-                module.train(False)
+        results: dict[int, Outcome] = {}
+        with isolated_rng():
+            for indices in stacks.values():
+                indices.sort(key=lambda index: -jobs[index].task.num_steps)
+                for start in range(0, len(indices), self.max_batch):
+                    chunk = indices[start : start + self.max_batch]
+                    stack = self._outcomes([jobs[index] for index in chunk])
+                    results.update(zip(chunk, stack, strict=True))
         return [results[index] for index in range(len(jobs))]
 
-    def _stack(self, jobs: Sequence[Job]) -> list[LocalResult]:
+    def _outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """A stack that raises is halved until the guilty are alone: the others keep their work."""
+        try:
+            return self._stack(jobs)
+        except ClientError as error:
+            if len(jobs) == 1:
+                return [error]
+        half = len(jobs) // 2
+        return [*self._outcomes(jobs[:half]), *self._outcomes(jobs[half:])]
+
+    def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
         work, state, n = self._work, self._work.state, len(jobs)
         layout, first = state.param_layout, jobs[0].task
         seed_all(derived_seed(work.seed, Concern.TRAINING, first.client_id, first.visit))
@@ -136,27 +135,37 @@ class VectorizedExecutor(Executor):
                 if active == width:
                     grads, logged = self._step(inputs, moving, counting, batch, k)
                 else:  # the rest fills the stack up to a size that is traced, and stays as it is
-                    filled = [[block.clone() for block in blocks] for blocks in (moving, counting)]
-                    grads, logged = self._step(inputs, *filled, batch, k)
+                    moved = [block.clone() for block in moving]
+                    counted = [block.clone() for block in counting]
+                    grads, logged = self._step(inputs, moved, counted, batch, k)
                     grads = [grad[:active] for grad in grads]
-                    for old, new in zip(moving + counting, filled[0] + filled[1], strict=True):
+                    for old, new in zip(moving + counting, moved + counted, strict=True):
                         old[:active] = new[:active]
                 recorder.add(logged)
                 with torch.no_grad():
                     work.optimizer.step(part, grads)
+            metrics = recorder.collect()
         except Exception as error:
-            raise ClientError(first, f"{type(error).__name__}: {error}") from error
+            raise ClientError.of(first, error) from error
         with torch.no_grad():
             states = work.optimizer.finish(run)
             clients = layout.flatten(states, leading=1) if states else None
-            deltas = params.sub_(pulled)
-        return _results(
-            deltas[:n],
-            _joined(state.buffer_layout, buffers, n, state.device),
+            deltas = params.sub_(pulled)[:n]
+            floating = _joined(state.buffer_layout, buffers, n, state.device)
+        losses = deltas.new_tensor([logged.pop(LOSS).total for logged in metrics])
+        before = torch.stack([job.pulled.buffers for job in jobs[:n]])
+        reasons = not_finite(losses, deltas, floating, before, clients)
+        results = _results(
+            deltas,
+            floating,
             _joined(state.counter_layout, counters, n, state.device),
             clients,
-            recorder.collect(),
+            metrics,
         )
+        return [
+            ClientError(job.task, reason) if reason else result
+            for job, reason, result in zip(jobs, reasons, results, strict=False)
+        ]
 
     def _full_gradients(
         self,
@@ -208,15 +217,24 @@ class VectorizedExecutor(Executor):
         return rows.to(work.state.device, non_blocking=True)
 
     def _try(self) -> None:
+        """Try one step on a few clients' data, as those of one may be at fault; or refuse."""
         work = self._work
-        job = Job(Task(0, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0), work.state.read())
-        try:
-            self.run([job, job])
-        except ClientError as error:
-            raise ValueError(
-                f"{type(work.module).__name__} cannot be vectorised "
-                f"({str(error.__cause__).splitlines()[0] if str(error.__cause__) else error!r})"
-            ) from error.__cause__
+        holders = np.flatnonzero(work.partition.sizes)
+        failures: list[ClientError] = []
+        for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
+            task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
+            try:
+                with isolated_rng():
+                    self._stack([Job(task, work.state.read())] * 2)
+            except ClientError as error:
+                failures.append(error)
+            else:
+                return
+        cause = failures[0].__cause__
+        raise ValueError(
+            f"{type(work.module).__name__} cannot be vectorised "
+            f"({str(cause).splitlines()[0] if str(cause) else failures[0]!r})"
+        ) from cause
 
     def __repr__(self) -> str:
         return f"VectorizedExecutor(max_batch={self.max_batch})"

@@ -73,6 +73,12 @@ class ModuleOptimizer(LocalOptimizer):
         return "ModuleOptimizer()"
 
 
+def configured_rates(module: LightningModule) -> list[float]:
+    """The learning rates that the module's own optimizer starts with, by group of parameters."""
+    optimizers, _ = _unpack(module, module.configure_optimizers())
+    return [float(group["lr"]) for each in optimizers for group in each.param_groups]
+
+
 @dataclass(slots=True)
 class _Native:
     """The module's optimizer at work: its schedulers with their frequencies, and what it trains."""

@@ -10,7 +10,15 @@ def task(client, duration, dispatched=0.0):
 
 @pytest.mark.parametrize(
     ("duration", "interval", "windows"),
-    [(0.3, 0.3, 1), (0.9, 0.3, 3), (1.2, 0.3, 4), (0.7, 0.3, 3), (0.3, 0.1, 3), (1e-9, 5, 1)],
+    [
+        (0.3, 0.3, 1),
+        (0.9, 0.3, 3),
+        (1.2, 0.3, 4),
+        (0.7, 0.3, 3),
+        (0.3, 0.1, 3),
+        (2.1, 0.7, 3),
+        (1e-9, 5, 1),
+    ],
 )
 def test_windows_are_exact(duration, interval, windows, make_federation):
     known = ClientTimes()

@@ -276,9 +276,7 @@ def test_a_million_clients_start_at_once():
     federation = Federation(num_clients, np.ones(num_clients, dtype=np.int64), 1)
     started = time.perf_counter()
     schedule = Schedule(ContinuousArrivals(ExponentialDurations(1.0), concurrency=100), federation)
-    number = 0
-    for event in schedule.events():
-        number += 1
+    for number, event in enumerate(schedule.events(), start=1):
         schedule.send_on(event, number, [event.task.client_id])
         if number == 5000:
             break

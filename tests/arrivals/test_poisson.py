@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,7 @@ def test_the_server_does_not_matter(drive):
 
 
 def test_where_all_are_at_work_nobody_starts(drive):
-    """Two clients, tasks of 10, a hundred starts per unit: they start one task each per 10 units."""
+    """Two clients, tasks of 10, a hundred starts per unit: one task each in 10 units."""
     _, tasks = drive(
         lambda: PoissonArrivals(100.0, FixedDurations([10.0, 10.0])),
         2,
@@ -49,7 +51,7 @@ def test_where_all_are_at_work_nobody_starts(drive):
     assert len(tasks) == 8
     for client in (0, 1):
         own = [task for task in tasks if task.client_id == client]
-        for one, two in zip(own, own[1:], strict=False):
+        for one, two in pairwise(own):
             assert 0 <= two.dispatched_at - one.arrives_at < 0.2
 
 

@@ -102,7 +102,7 @@ def test_newest(drive):
     """Under an aggregator that makes fewer versions, each record pulls what is there."""
     events = [ReplayEvent(0, v, v + 1.0, 1, dispatched_at=float(v)) for v in range(6)]
     with pytest.raises(
-        ValueError, match="client 0 is to pull version 1 at 1.0 .* only at version 0"
+        ValueError, match=r"client 0 is to pull version 1 at 1.0 .* only at version 0"
     ):
         drive(lambda: ReplayArrivals(events), 1, buffer_size=2)
     lines, _ = drive(lambda: ReplayArrivals(events, pull="newest"), 1, buffer_size=2)

@@ -152,7 +152,7 @@ def test_time_has_to_go_on(federation, action):
 def test_versions_that_do_not_exist(federation):
     schedule = Schedule(Script([Dispatch(0, 1.0, 1, pulled_version=1)]), federation(1))
     with pytest.raises(
-        ValueError, match="client 0 is to pull version 1 at 0.0 .* only at version 0"
+        ValueError, match=r"client 0 is to pull version 1 at 0.0 .* only at version 0"
     ):
         list(schedule.events())
 
@@ -160,9 +160,8 @@ def test_versions_that_do_not_exist(federation):
 def test_needed_versions(federation):
     script = Script([Dispatch(0, 1.0, 1, delay=2.0, pulled_version=0), Dispatch(1, 1.0, 1)])
     schedule = Schedule(script, federation(2))
-    version, needed = 0, []
-    for event in schedule.events():
-        version += 1
+    needed = []
+    for version, event in enumerate(schedule.events(), start=1):
         needed.append([schedule.needs_version(v) for v in (0, 1)])
         schedule.send_on(event, version, [])
     assert needed == [[True, False], [False, False]]

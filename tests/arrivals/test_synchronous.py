@@ -42,7 +42,7 @@ def test_by_default_a_round_lasts_one_unit(drive):
 
 
 def test_durations_of_the_steps(drive):
-    lines, tasks = drive(
+    _, tasks = drive(
         lambda: SynchronousArrivals(2, StepDurations(0.1), UniformSteps(1, 10)), 5, num_events=60
     )
     for task in tasks:

@@ -125,5 +125,5 @@ def test_bad_arguments_of_a_simulation(arguments, error, says):
 def test_the_clock_needs_a_server():
     from fedlight.arrivals import ContinuousArrivals, UniformSpeeds
 
-    with pytest.raises(ValueError, match="has no rounds: give buffer_size .* or interval"):
+    with pytest.raises(ValueError, match=r"has no rounds: give buffer_size .* or interval"):
         ContinuousArrivals(UniformSpeeds(0)).simulate(4, max_rounds=1)

@@ -156,6 +156,17 @@ def test_what_is_logged_agrees():
     assert not two.module.both["acc"].update_called
 
 
+class OwnWeights(Boring):
+    """Says itself how much its logged values weigh."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = functional.cross_entropy(self(x), y)
+        self.log("one", loss, batch_size=1)
+        self.log_dict({"two": loss}, batch_size=2 + len(y) ** 2)
+        return loss
+
+
 class LogsTheValue(Boring):
     """Logs what a metric's call returns, batch by batch, rather than the metric."""
 
@@ -188,8 +199,8 @@ class LogsAllValues(Boring):
         return loss
 
 
-@pytest.mark.parametrize("module", [LogsTheValue, LogsAllValues])
-def test_the_values_of_metrics_agree(module):
+@pytest.mark.parametrize("module", [OwnWeights, LogsTheValue, LogsAllValues])
+def test_other_ways_of_logging_agree(module):
     torch.manual_seed(0)
     one, two = both(module(), classes, max_rounds=4)
     for first, second in zip(one.history, two.history, strict=True):

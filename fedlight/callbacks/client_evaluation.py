@@ -1,0 +1,168 @@
+"""The server's model on each client's own data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from fedlight.callbacks.base import Callback
+from fedlight.checks import one_of, positive_int
+from fedlight.evaluation import evaluate
+from fedlight.parameters import input_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from data_partitioners import Partition
+    from fedlight.data import FederatedDataModule
+    from fedlight.trainer import FedTrainer
+
+LOWER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae")
+"""A metric with one of these words in its name is better where it is smaller."""
+
+
+class ClientEvaluation(Callback):
+    """How well the server's model does on each client's own data, and how unevenly.
+
+    Runs ``validation_step`` over each client's examples by themselves. Of every metric m that it
+    logs, with m_i that of client i, the round gets
+
+    - ``clients/m_mean``: ``sum of p_i * m_i``, which for a loss is the federated objective;
+    - ``clients/m_std``: ``sqrt(sum of p_i * (m_i - mean)^2)``;
+    - ``clients/m_worst_tenth``: the plain mean over the worst tenth of the clients (one at least).
+
+    in ``trainer.history``, ``trainer.callback_metrics`` and all loggers; the newest m_i are in
+    `last`.
+
+    Args:
+        every_n_rounds: Evaluate after every so many rounds, and after the first.
+        data: "train": each client's training examples. "validation" or "test": its rows of that
+            split, where clients are the natural ones of a `NaturalIdPartitioner`; clients without
+            any are left out.
+        max_clients: At most so many clients, drawn once by the run's seed; None for all.
+        max_examples: At most so many examples of each client, the first ones; None for all.
+        client_weights: p_i, "uniform" or by "examples" (of the examples evaluated).
+        lower_is_better: A metric whose name contains one of these words is worse where it is
+            larger; all others are worse where they are smaller.
+
+    Attributes:
+        clients: The clients evaluated.
+        last: The newest metrics, each with a value per client evaluated.
+
+    Raises:
+        ValueError: An argument is outside its range; (at the start of ``fit``) the module has no
+            ``validation_step``, or the split cannot be shared out.
+
+    Source: the FedFix paper (Fraboni et al.), Section 5: the loss of the federated problem, and
+    its standard deviation over the clients.
+
+    Example:
+        >>> callback = ClientEvaluation(every_n_rounds=10, max_clients=100)
+    """
+
+    def __init__(
+        self,
+        every_n_rounds: int = 10,
+        data: str = "train",
+        max_clients: int | None = 100,
+        max_examples: int | None = None,
+        client_weights: str = "uniform",
+        lower_is_better: Sequence[str] = LOWER_IS_BETTER,
+    ) -> None:
+        self.every_n_rounds = positive_int("every_n_rounds", every_n_rounds)
+        self.data = one_of("data", data, ("train", "validation", "test"))
+        self.max_clients = None if max_clients is None else positive_int("max_clients", max_clients)
+        self.max_examples = (
+            None if max_examples is None else positive_int("max_examples", max_examples)
+        )
+        self.client_weights = one_of("client_weights", client_weights, ("uniform", "examples"))
+        self.lower_is_better = tuple(lower_is_better)
+        self.clients: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self.last: dict[str, NDArray[np.float64]] = {}
+
+    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Choose the clients."""
+        if not is_overridden("validation_step", module, LightningModule):
+            raise ValueError(
+                f"ClientEvaluation needs {type(module).__name__}.validation_step(batch, batch_idx) "
+                "to log what is to be evaluated; define it"
+            )
+        data = trainer.datamodule
+        assert data is not None
+        partition, examples = _shared_out(data, self.data)
+        clients = np.flatnonzero(partition.sizes)
+        if self.max_clients is not None and len(clients) > self.max_clients:
+            random = np.random.default_rng([trainer.seed % 2**64, len(clients)])
+            clients = np.sort(random.choice(clients, self.max_clients, replace=False))
+        self.clients, self.last = clients, {}
+        self._rows = [
+            torch.from_numpy(partition[int(client)][: self.max_examples]) for client in clients
+        ]
+        self._examples = examples.to(trainer.fabric.device, input_dtype(module))
+        self._batch_size = data.eval_batch_size
+
+    def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Evaluate where it is due."""
+        if trainer.version != 1 and trainer.version % self.every_n_rounds:
+            return
+        found = [
+            evaluate(
+                module, self._batches(rows), "validation", trainer.fabric.autocast(), trainer.seed
+            )
+            for rows in self._rows
+        ]
+        sizes = np.array([len(rows) for rows in self._rows], dtype=np.float64)
+        importance = sizes if self.client_weights == "examples" else np.ones_like(sizes)
+        self.last = {
+            name: np.array([metrics.get(name, np.nan) for metrics in found]) for name in found[0]
+        }
+        trainer.log_metrics(
+            {
+                f"clients/{name}_{figure}": value
+                for name, values in self.last.items()
+                for figure, value in self._figures(name, values, importance).items()
+            }
+        )
+
+    def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
+        """Let the data go."""
+        if stage == "fit":
+            self._rows, self._examples = [], None
+
+    def _batches(self, rows: torch.Tensor) -> Iterator[tuple[int, Any]]:
+        for start in range(0, len(rows), self._batch_size):
+            part = rows[start : start + self._batch_size]
+            yield len(part), self._examples.gather(part)
+
+    def _figures(
+        self, name: str, values: NDArray[np.float64], importance: NDArray[np.float64]
+    ) -> dict[str, float]:
+        mean = float(np.average(values, weights=importance))
+        variance = float(np.average((values - mean) ** 2, weights=importance))
+        worst_first = np.sort(values)
+        if any(word in name.lower() for word in self.lower_is_better):
+            worst_first = worst_first[::-1]
+        tenth = worst_first[: -(-len(values) // 10)]
+        return {"mean": mean, "std": variance**0.5, "worst_tenth": float(tenth.mean())}
+
+
+def _shared_out(data: FederatedDataModule, split: str) -> tuple[Partition, Any]:
+    """Who holds which rows of a split, and its examples."""
+    if split == "train":
+        return data.partition, data.train_data
+    dataset = data.val_dataset if split == "validation" else data.test_dataset
+    examples = data.val_data if split == "validation" else data.test_data
+    ids = data.partition.client_ids
+    if dataset is None or examples is None or ids is None:
+        raise ValueError(
+            f"ClientEvaluation(data={split!r}) needs {split} data with the clients' ids in a "
+            'column, and a NaturalIdPartitioner over them; write data="train" to evaluate on the '
+            "clients' training examples"
+        )
+    partitioner: Any = data.partitioner
+    return partitioner.partition(dataset, client_ids=ids), examples

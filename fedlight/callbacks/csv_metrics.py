@@ -1,0 +1,91 @@
+"""The rounds of a run as a table on the disk."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedlight.callbacks.base import Callback
+from fedlight.checks import positive_int
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.trainer import FedTrainer
+    from fedlight.types import RoundRecord
+
+
+class CSVMetrics(Callback):
+    """One CSV file with a row per round: its version, and every metric of it.
+
+    A metric that a round does not have (it was not validated) is an empty cell. The file always
+    holds whole rows; a run that goes on from a checkpoint goes on from the row of the checkpoint.
+
+    Args:
+        path: The file; what is there is replaced when a run begins. Its folder is made.
+        flush_every_n_rounds: Write to the disk after every so many rounds, and at the end.
+
+    Raises:
+        TypeError: `path` is no path.
+        ValueError: `flush_every_n_rounds` is below 1.
+
+    Example:
+        >>> callback = CSVMetrics("runs/first.csv")
+    """
+
+    def __init__(self, path: str | Path, flush_every_n_rounds: int = 10) -> None:
+        if not isinstance(path, str | Path):
+            raise TypeError(f'path must name a file, such as "metrics.csv", got {path!r}')
+        self.path = Path(path)
+        self.flush_every_n_rounds = positive_int("flush_every_n_rounds", flush_every_n_rounds)
+        self._columns: list[str] = []
+        self._seen = 0
+
+    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Write the rounds that a checkpoint brought, if any."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._columns = ["version"]
+        self._rewrite(trainer)
+
+    def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Write what is due."""
+        if len(trainer.history) - self._seen >= self.flush_every_n_rounds:
+            self._write(trainer)
+
+    def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
+        """Write the rest, also after an error."""
+        if stage == "fit" and self._columns:
+            self._write(trainer)
+
+    def _write(self, trainer: FedTrainer) -> None:
+        records = trainer.history[self._seen :]
+        if self._new_columns(records):
+            self._rewrite(trainer)
+            return
+        with self.path.open("a", newline="") as file:
+            csv.writer(file).writerows(map(self._row, records))
+        self._seen = len(trainer.history)
+
+    def _rewrite(self, trainer: FedTrainer) -> None:
+        self._columns += self._new_columns(trainer.history)
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        try:
+            with beside.open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(self._columns)
+                writer.writerows(map(self._row, trainer.history))
+            beside.replace(self.path)
+        finally:
+            beside.unlink(missing_ok=True)
+        self._seen = len(trainer.history)
+
+    def _new_columns(self, records: Iterable[RoundRecord]) -> list[str]:
+        names = dict.fromkeys(name for record in records for name in record.metrics)
+        return [name for name in names if name not in self._columns]
+
+    def _row(self, record: RoundRecord) -> list[object]:
+        values: dict[str, object] = {"version": record.version, **record.metrics}
+        return [values.get(name, "") for name in self._columns]

@@ -1,0 +1,368 @@
+"""Figures to print, of a run or of a partition; needs matplotlib, the extra ``plot``.
+
+Each function draws on the axes given, or on new ones, and returns them:
+``plot.curves(trainer.history, "val_acc").figure.savefig("curve.pdf")``. The colours are told apart
+with every kind of colour vision, and lines by their dashes as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from fedlight.checks import one_of, positive_int
+from fedlight.data import FederatedDataModule
+from fedlight.pictures import Work, label_table, lanes, shade, work_of
+from fedlight.types import RoundRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
+    from numpy.typing import ArrayLike, NDArray
+
+    from data_partitioners import Partition
+
+History: TypeAlias = Sequence[RoundRecord]
+
+X_AXES = {
+    "round": "server updates (rounds)",
+    "virtual_time": "virtual time",
+    "gradients": "gradients computed (local steps)",
+    "models": "models communicated",
+    "bytes": "bytes communicated",
+}
+"""What a curve can be drawn over."""
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
+_UPDATE = "#D55E00"
+_GREY = "#868e96"
+_GRID = 200
+
+
+def curves(
+    runs: History | Mapping[str, Any] | Any,
+    metric: str = "val_acc",
+    x: str = "round",
+    *,
+    smooth: int = 1,
+    ax: Axes | None = None,
+) -> Axes:
+    """A metric of one or several runs over rounds, virtual time, gradients, models or bytes.
+
+    Of several runs under one name (one for each seed) it draws the mean, and one standard
+    deviation to both sides; where their points lie apart, between the points by straight lines.
+
+    Args:
+        runs: A ``trainer.history``; or by name one or several of them, as a mapping or as what
+            `fedlight.compare` returns.
+        metric: Name of a metric in the records; rounds without it are left out.
+        x: "round", "virtual_time", "gradients", "models" or "bytes".
+        smooth: Each point is the mean of the last so many.
+        ax: Where to draw.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: No round has the metric, or an argument is outside its range.
+    """
+    one_of("x", x, tuple(X_AXES))
+    positive_int("smooth", smooth)
+    ax = _axes(ax, (6.0, 4.0))
+    named = _named(runs)
+    for number, (name, histories) in enumerate(named.items()):
+        lines = [_line(name, history, metric, x, smooth) for history in histories]
+        grid = lines[0][0]
+        if any(not np.array_equal(grid, where) for where, _ in lines):
+            first = max(where[0] for where, _ in lines)
+            last = min(where[-1] for where, _ in lines)
+            grid = np.linspace(first, max(first, last), _GRID)
+        values = np.array([np.interp(grid, where, value) for where, value in lines])
+        colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
+        mean = values.mean(axis=0)
+        ax.plot(grid, mean, color=colour, linestyle=dashes, label=name or None, linewidth=1.8)
+        if len(lines) > 1:
+            spread = values.std(axis=0, ddof=1)
+            ax.fill_between(
+                grid, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0
+            )
+    ax.set_xlabel(X_AXES[x])
+    ax.set_ylabel(metric)
+    ax.grid(color="#e9ecef", linewidth=0.8)
+    _plain(ax)
+    if any(named):
+        ax.legend(frameon=False)
+    return ax
+
+
+def timeline(
+    events: Any,
+    start: float | None = None,
+    end: float | None = None,
+    *,
+    max_clients: int = 40,
+    ax: Axes | None = None,
+) -> Axes:
+    """Who worked when: a bar for each task from its pull to its arrival, by staleness.
+
+    Server updates are lines; dropped tasks and those still under way at the end are outlined, lost
+    ones are crosses where they were pulled.
+
+    Args:
+        events: The file of an `EventLog`, its table, or ``trainer.history`` (which knows neither
+            lost tasks nor those under way).
+        start: Virtual time at the left edge; None for the first pull.
+        end: Virtual time at the right edge; None for the last arrival or update.
+        max_clients: At most so many clients, the first ones that worked.
+        ax: Where to draw.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ImportError: matplotlib is not installed.
+        ValueError: There is no task between `start` and `end`.
+    """
+    positive_int("max_clients", max_clients)
+    if isinstance(events, Sequence) and not isinstance(events, str):
+        work, lost = work_of(events), list[tuple[int, float]]()
+        updates = [record.now for record in events]
+    else:
+        work, lost, updates = _logged(events)
+    ends = [min(task.end, max(updates, default=task.end)) for task in work] + updates
+    left = min((task.start for task in work), default=0.0) if start is None else start
+    right = max(ends, default=0.0) if end is None else end
+    shown = [task for task in work if task.end > left and task.start < right]
+    if not shown:
+        raise ValueError(f"there is no task between start={left!r} and end={right!r}")
+    clients = sorted({task.client for task in shown})[:max_clients]
+    place_of = {client: place for place, client in enumerate(clients)}
+    ax = _axes(ax, (8.0, 1.3 + 0.24 * len(clients)))
+
+    most = max((task.staleness or 0 for task in shown), default=0)
+    for task, (lane, number) in zip(shown, lanes(shown), strict=True):
+        if task.client not in place_of:
+            continue
+        height = 0.8 / number
+        bottom = place_of[task.client] - 0.4 + lane * height
+        used = task.staleness is not None
+        ax.broken_barh(
+            [(task.start, task.end - task.start)],
+            (bottom, height),
+            facecolor=_staleness_colour(task.staleness, most) if used else "white",
+            edgecolor="white" if used else _GREY,
+            linewidth=0.6,
+            zorder=3,
+        )
+    for client, time in lost:
+        if client in place_of and left <= time <= right:
+            ax.plot(time, place_of[client], "x", color=_GREY, markersize=5, zorder=4)
+    within = [time for time in updates if left <= time <= right]
+    width = 1.0 if len(within) <= 60 else 0.4
+    ax.vlines(within, -0.6, len(clients) - 0.4, color=_UPDATE, linewidth=width, zorder=1)
+    ax.set_xlim(left, right)
+    ax.set_ylim(len(clients) - 0.4, -0.6)
+    step = -(-len(clients) // 40)
+    ax.set_yticks(range(0, len(clients), step), [str(client) for client in clients[::step]])
+    ax.set_xlabel("virtual time")
+    ax.set_ylabel("client")
+    _plain(ax)
+    _timeline_legend(ax, most, any(task.staleness is None for task in shown), bool(lost))
+    return ax
+
+
+def partition(
+    data: FederatedDataModule | Partition,
+    labels: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
+    *,
+    max_clients: int = 60,
+    ax: Axes | None = None,
+) -> Axes:
+    """Who holds which labels: a row for each client, a column for each class.
+
+    Args:
+        data: A data module (it is set up where it is not), or a partition.
+        labels: One label for each row of the data set, where `data` is a partition.
+        names: The classes' names; None for what the data set says.
+        max_clients: At most so many clients, the first ones.
+        ax: Where to draw.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: There are no labels.
+    """
+    positive_int("max_clients", max_clients)
+    if isinstance(data, FederatedDataModule):
+        data.setup()
+        found = label_table(data)
+        if found is None:
+            raise ValueError(
+                "the data have no column of labels that could be counted; write "
+                "plot.partition(data.partition, labels) with one label for each row"
+            )
+        counts, known = found
+    elif labels is None:
+        raise ValueError("labels must hold one label for each row of the data set, got None")
+    else:
+        counts = data.label_counts(labels)
+        known = [str(label) for label in np.unique(np.asarray(labels))]
+        known = known if len(known) == counts.shape[1] else list(map(str, range(counts.shape[1])))
+    names = known if names is None else list(names)
+    if len(names) != counts.shape[1]:
+        raise ValueError(f"names must hold {counts.shape[1]} names of classes, got {len(names)}")
+    total = len(counts)
+    counts = counts[:max_clients]
+    size = (1.6 + 0.45 * len(names), 1.2 + (0.3 if len(counts) <= 20 else 0.13) * len(counts))
+    ax = _axes(ax, (min(size[0], 12.0), size[1]))
+    image = ax.imshow(np.ma.masked_equal(counts, 0), cmap=_colour_map(), vmin=0, aspect="auto")
+    if len(counts) <= 20 and len(names) <= 20:
+        for row, column in np.argwhere(counts):
+            dark = counts[row, column] > 0.45 * counts.max()
+            ax.text(
+                column,
+                row,
+                str(counts[row, column]),
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if dark else "black",
+            )
+    step = -(-len(counts) // 30)
+    ax.set_yticks(range(0, len(counts), step))
+    wide = max(map(len, names)) > 3
+    ax.set_xticks(
+        range(len(names)), names, rotation=45 if wide else 0, ha="right" if wide else "center"
+    )
+    ax.set_xlabel("class")
+    ax.set_ylabel(
+        "client" if len(counts) == total else f"client (first {len(counts)} of {total:,})"
+    )
+    _plain(ax)
+    bar = ax.figure.colorbar(image, ax=ax, label="examples")
+    bar.outline.set_visible(False)
+    return ax
+
+
+def _line(
+    name: str, history: History, metric: str, x: str, smooth: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Where the points of a curve lie, and how high."""
+    where, values = curve(history, metric, x)
+    if not len(values):
+        known = sorted({key for record in history for key in record.metrics})
+        of = f" of {name!r}" if name else ""
+        raise ValueError(f"no round{of} has the metric {metric!r}; there are {known}")
+    if smooth > 1:
+        sums = np.cumsum(np.insert(values, 0, 0.0))
+        last = np.arange(1, len(values) + 1)
+        first = np.maximum(last - smooth, 0)
+        values = (sums[last] - sums[first]) / (last - first)
+    return where, values
+
+
+def curve(
+    history: History, metric: str, x: str = "round"
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The points of a metric over "round", "virtual_time", "gradients", "models" or "bytes"."""
+    one_of("x", x, tuple(X_AXES))
+    records = [record for record in history if metric in record.metrics]
+    key = {"virtual_time": "time"}.get(x, x)
+    where = [r.version if x == "round" else r.metrics[f"fed/{key}"] for r in records]
+    values = [record.metrics[metric] for record in records]
+    return np.array(where, dtype=np.float64), np.array(values, dtype=np.float64)
+
+
+def _named(runs: Any) -> dict[str, list[History]]:
+    """Histories by name; "" where there is none."""
+    if not isinstance(runs, Mapping):
+        histories = getattr(runs, "histories", None)
+        runs = {"": runs} if histories is None else histories
+    return {name: [given] if _is_history(given) else [*given] for name, given in runs.items()}
+
+
+def _is_history(given: Sequence[Any]) -> bool:
+    return not len(given) or isinstance(given[0], RoundRecord)
+
+
+def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[float]]:
+    """Tasks, those lost on the way, and the times of server updates, of an event log."""
+    if isinstance(events, str | Path):
+        import pyarrow.parquet as pq
+
+        if not Path(events).is_file():
+            raise FileNotFoundError(f"there is no file {str(events)!r}")
+        events = pq.read_table(events)
+    rows = events.to_pylist()
+    staleness = {row["serial"]: row["staleness"] for row in rows if row["event"] == "use"}
+    work, lost = [], []
+    for row in rows:
+        if row["event"] != "dispatch":
+            continue
+        if row["arrives_at"] is None:
+            lost.append((row["client"], row["time"]))
+        else:
+            used = staleness.get(row["serial"])
+            work.append(Work(row["client"], row["time"], row["arrives_at"], used))
+    return work, lost, [row["time"] for row in rows if row["event"] == "server_update"]
+
+
+def _timeline_legend(ax: Axes, most: int, outlined: bool, lost: bool) -> None:
+    lines, patches = _import("matplotlib.lines"), _import("matplotlib.patches")
+    levels = sorted({0, round(most / 2), most})
+    handles = [
+        patches.Patch(color=_staleness_colour(level, most), label=f"staleness {level}")
+        for level in levels
+    ]
+    if outlined:
+        handles.append(
+            patches.Patch(facecolor="white", edgecolor=_GREY, label="not used (dropped, under way)")
+        )
+    if lost:
+        handles.append(lines.Line2D([], [], color=_GREY, marker="x", linestyle="", label="lost"))
+    handles.append(lines.Line2D([], [], color=_UPDATE, label="server update"))
+    ax.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.01),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=8,
+        handlelength=1.4,
+        columnspacing=1.2,
+        borderaxespad=0.0,
+    )
+
+
+def _staleness_colour(staleness: int | None, most: int) -> tuple[float, float, float]:
+    red, green, blue = shade(0.25 + 0.75 * (staleness or 0) / max(most, 1))
+    return red / 255, green / 255, blue / 255
+
+
+def _colour_map() -> ListedColormap:
+    colours = [tuple(part / 255 for part in shade(step / 255)) for step in range(256)]
+    made: ListedColormap = _import("matplotlib.colors").ListedColormap(colours)
+    return made
+
+
+def _plain(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_axisbelow(True)
+
+
+def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
+    if ax is not None:
+        return ax
+    made: Axes = _import("matplotlib.pyplot").subplots(figsize=size, layout="constrained")[1]
+    return made
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            "fedlight.plot draws with matplotlib, which is not installed: "
+            "pip install fedlight[plot]"
+        ) from error

@@ -1,0 +1,55 @@
+import inspect
+
+import pytest
+
+from fedlight.aggregators import FedAvg
+from fedlight.callbacks import Callback
+from tests.boring import Point, fitted, points, replay
+
+HOOKS = {
+    "setup": ["stage"],
+    "on_fit_start": [],
+    "on_dispatch": ["task"],
+    "on_update": ["update"],
+    "on_round_end": [],
+    "on_validation_end": [],
+    "on_client_failure": ["task", "error"],
+    "on_exception": ["exception"],
+    "on_fit_end": [],
+    "teardown": ["stage"],
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_do_nothing_until_they_are_overridden(name):
+    hook = getattr(Callback, name)
+    assert list(inspect.signature(hook).parameters) == ["self", "trainer", "module", *HOOKS[name]]
+    assert hook(Callback(), None, None, *HOOKS[name]) is None
+    assert hook.__doc__.startswith("Called")
+
+
+def test_there_is_nothing_to_keep():
+    assert Callback().state_dict() == {}
+    Callback().load_state_dict({})
+
+
+def test_callbacks_are_called_in_the_order_given():
+    order = []
+
+    class Named(Callback):
+        def __init__(self, name):
+            self.name = name
+
+        def on_round_end(self, trainer, module):
+            order.append(self.name)
+
+    callbacks = [Named("first"), Named("second")]
+    run = fitted(
+        Point(),
+        points([1.0]),
+        arrivals=replay((0, 0, 1.0, 1)),
+        aggregator=FedAvg(buffer_size=1),
+        callbacks=callbacks,
+    )
+    assert order == ["first", "second"]
+    assert list(run.callbacks) == callbacks

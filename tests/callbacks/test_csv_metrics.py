@@ -1,0 +1,76 @@
+import csv
+
+import pytest
+import torch
+
+from fedlight import Callback
+from fedlight.callbacks import ClientEvaluation, CSVMetrics, FedCheckpoint
+from tests.boring import Boring, classes, trainer
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("flush", [1, 2, 100])
+def test_a_row_per_round_with_all_its_metrics(tmp_path, flush):
+    path = tmp_path / "new" / "metrics.csv"
+    run = trainer(
+        callbacks=[
+            CSVMetrics(path, flush_every_n_rounds=flush),
+            ClientEvaluation(every_n_rounds=2),
+        ],
+        check_val_every_n_rounds=2,
+    )
+    run.fit(Boring(), classes())
+    rows = read(path)
+    assert [row["version"] for row in rows] == ["1", "2", "3", "4", "5"]
+    names = {name for record in run.history for name in record.metrics}
+    assert rows[0].keys() == {"version", *names}
+    for row, record in zip(rows, run.history, strict=True):
+        found = {name: float(row[name]) for name in names if row[name]}
+        assert found == record.metrics
+    assert rows[0]["val_loss"] == ""
+    assert [p.name for p in path.parent.iterdir()] == ["metrics.csv"]
+
+
+class Killed(Exception):
+    pass
+
+
+class Kill(Callback):
+    def on_round_end(self, trainer, module):
+        if trainer.version == 4:
+            raise Killed
+
+
+def test_a_resumed_run_writes_the_same_file(tmp_path):
+    texts = []
+    for name in ("whole", "resumed"):
+        path = tmp_path / f"{name}.csv"
+        torch.manual_seed(0)
+        module = Boring()
+        if name == "resumed":
+            keeper = FedCheckpoint(tmp_path / name, every_n_rounds=2)
+            with pytest.raises(Killed):
+                trainer(callbacks=[keeper, CSVMetrics(path, 1), Kill()]).fit(module, classes())
+            assert len(read(path)) == 4  # one more than the checkpoint knows
+        keeper = FedCheckpoint(tmp_path / name, every_n_rounds=2)
+        trainer(callbacks=[CSVMetrics(path), keeper]).fit(module, classes(), ckpt_path="last")
+        texts.append(path.read_text())
+    assert texts[0] == texts[1]
+
+
+def test_the_next_run_replaces_the_file(tmp_path):
+    callback = CSVMetrics(tmp_path / "metrics.csv")
+    for rounds in (5, 3):
+        trainer(callbacks=callback, max_rounds=rounds).fit(Boring(), classes())
+        assert len(read(callback.path)) == rounds
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(TypeError, match="path must name a file"):
+        CSVMetrics(None)
+    with pytest.raises(ValueError, match="flush_every_n_rounds must be at least 1"):
+        CSVMetrics("metrics.csv", flush_every_n_rounds=0)

@@ -1,0 +1,122 @@
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fedlight import Callback
+from fedlight.aggregators import FedAsync, FedAvg
+from fedlight.arrivals import ContinuousArrivals, DropOut, FixedDurations
+from fedlight.callbacks import EventLog, FedCheckpoint
+from tests.boring import Boring, Point, classes, points, replay, trainer
+
+
+def rows(path, *columns):
+    return [tuple(row[name] for name in columns) for row in pq.read_table(path).to_pylist()]
+
+
+def test_each_event_is_a_row(tmp_path):
+    path = tmp_path / "new" / "events.parquet"
+    run = trainer(
+        arrivals=replay((0, 0, 1.0, 2), (1, 0, 2.0, 7), (0, 1, 3.0, 3)),
+        aggregator=FedAsync(alpha=0.5, max_staleness=0),
+        callbacks=EventLog(path),
+    )
+    run.fit(Point(), points([1.0], [3.0]))
+    assert rows(path, "event", "time", "version", "client", "serial", "num_steps") == [
+        ("dispatch", 0.0, 0, 0, 0, 2),
+        ("dispatch", 0.0, 0, 1, 1, 7),
+        ("arrival", 1.0, 0, 0, 0, 2),
+        ("use", 1.0, 1, 0, 0, 2),
+        ("server_update", 1.0, 1, None, None, None),
+        ("dispatch", 1.0, 1, 0, 2, 3),
+        ("arrival", 2.0, 1, 1, 1, 7),
+        ("drop", 2.0, 1, 1, 1, 7),
+        ("arrival", 3.0, 1, 0, 2, 3),
+        ("use", 3.0, 2, 0, 2, 3),
+        ("server_update", 3.0, 2, None, None, None),
+    ]
+    dispatched = rows(path, "event", "arrives_at", "pulled_version")
+    assert [row[1:] for row in dispatched if row[0] == "dispatch"] == [(1.0, 0), (2.0, 0), (3.0, 1)]
+    assert all(row[1] is None for row in dispatched if row[0] != "dispatch")
+    used = [
+        row[1:] for row in rows(path, "event", "weight", "staleness", "norm") if row[0] == "use"
+    ]
+    expected = [(u.weight, u.staleness, u.norm) for r in run.history for u in r.updates]
+    assert used == expected
+    assert expected[0][:2] == (0.5, 0)
+    drops = [row[1:] for row in rows(path, "event", "staleness", "norm") if row[0] == "drop"]
+    assert drops == [(1, None)]
+    assert pq.read_schema(path).metadata[b"fedlight.num_clients"] == b"2"
+
+
+def test_lost_tasks_never_arrive(tmp_path):
+    path = tmp_path / "events.parquet"
+    arrivals = DropOut(
+        ContinuousArrivals(FixedDurations([1.0] * 4), resume="on_arrival", local_steps=1), 0.5
+    )
+    run = trainer(
+        arrivals=arrivals, aggregator=FedAvg(buffer_size=2), max_time=10, callbacks=EventLog(path)
+    )
+    run.fit(Boring(), classes())
+    found = rows(path, "event", "serial", "arrives_at")
+    lost = {serial for event, serial, at in found if event == "dispatch" and at is None}
+    arrived = {serial for event, serial, _ in found if event == "arrival"}
+    assert lost
+    assert arrived
+    assert not lost & arrived
+
+
+class Killed(Exception):
+    pass
+
+
+class Kill(Callback):
+    def on_update(self, trainer, module, update):
+        if trainer.version >= 4:
+            raise Killed
+
+
+def test_a_resumed_run_writes_the_same_file(tmp_path):
+    tables = []
+    for name in ("whole", "resumed"):
+        path = tmp_path / f"{name}.parquet"
+        keeper = FedCheckpoint(tmp_path / name, every_n_updates=3)
+        torch.manual_seed(0)
+        module = Boring()
+        if name == "resumed":
+            killed = trainer(callbacks=[keeper, EventLog(path), Kill()])
+            with pytest.raises(Killed):
+                killed.fit(module, classes())
+            assert pq.read_table(path).num_rows < tables[0].num_rows
+            keeper = FedCheckpoint(tmp_path / name, every_n_updates=3)
+        trainer(callbacks=[EventLog(path), keeper]).fit(module, classes(), ckpt_path="last")
+        tables.append(pq.read_table(path))
+    assert tables[1].equals(tables[0])
+
+
+def test_the_next_run_begins_anew(tmp_path):
+    log = EventLog(tmp_path / "events.parquet")
+    sizes = []
+    for _ in range(2):
+        trainer(callbacks=log).fit(Boring(), classes())
+        sizes.append(log.table().num_rows)
+    assert sizes[0] == sizes[1]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "events.parquet"
+    path.write_bytes(b"old")
+
+    def fails(table, where):
+        where.write_bytes(b"half")
+        raise OSError("no space")
+
+    monkeypatch.setattr(pq, "write_table", fails)
+    with pytest.raises(OSError, match="no space"):
+        trainer(callbacks=EventLog(path)).fit(Boring(), classes())
+    assert [p.name for p in tmp_path.iterdir()] == ["events.parquet"]
+    assert path.read_bytes() == b"old"
+
+
+def test_the_path_is_a_path():
+    with pytest.raises(TypeError, match="path must name a file"):
+        EventLog(3)
