@@ -58,6 +58,7 @@ def test_staleness_counts_from_the_version_before_the_step():
         "fed/staleness_max": 2.0,
         "fed/local_steps": 4.0,
         "fed/update_norm": 3.0,
+        "fed/failures": 0.0,
     }
 
 
@@ -72,4 +73,5 @@ def test_training_metrics_are_means_over_examples():
 def test_a_round_in_which_nobody_came():
     dropped = [update_record(update(), 4, 0.0, math.nan)]
     record = round_record(version(5), 3.0, dropped)
-    assert record == RoundRecord(5, 3.0, {"fed/time": 3.0, "fed/participants": 0.0}, [], dropped)
+    metrics = {"fed/time": 3.0, "fed/participants": 0.0, "fed/failures": 0.0}
+    assert record == RoundRecord(5, 3.0, metrics, [], dropped)

@@ -144,8 +144,8 @@ def test_a_dropped_update_is_recorded_and_not_computed():
         def step(self, state):
             return self.inner.step(state)
 
-    executor = Counting(max_batch=1)
-    events = replay((0, 0, 1.0, 1), (1, 0, 2.0, 2, 0.0), (0, 1, 3.5, 1))
+    executor = Counting()
+    events = replay((0, 0, 1.0, 1), (1, 0, 2.0, 2, 1.5), (0, 1, 3.5, 1, 1.5))
     run = fitted(
         Point(),
         points(*HELD),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedlight.trainer import FedTrainer
     from fedlight.types import ClientUpdate, Task
 
-EVENTS = ("dispatch", "arrival", "drop", "use", "server_update")
+EVENTS = ("dispatch", "arrival", "drop", "failure", "use", "server_update")
 _FLOATS = ("time", "arrives_at", "weight", "norm")
 _INTS = ("event", "version", "client", "serial", "pulled_version", "num_steps", "staleness")
 _USED = ("serial", "pulled_version", "num_steps", "staleness", "weight", "norm")
@@ -34,6 +34,7 @@ class EventLog(Callback):
       which is null where it is lost on the way;
     - ``arrival``: a result arrives;
     - ``drop``: it is dropped;
+    - ``failure``: its local run turns out to have failed, or it was lost (where that is noticed);
     - ``use``: the server uses it, with ``weight``, ``staleness`` and the ``norm`` of its delta;
     - ``server_update``: the server makes ``version``.
 
@@ -81,6 +82,12 @@ class EventLog(Callback):
         self._add("arrival", task.arrives_at, version, task)
         if not trainer.aggregator.accepts(update, version):
             self._add("drop", task.arrives_at, version, task, staleness=staleness)
+
+    def on_client_failure(
+        self, trainer: FedTrainer, module: LightningModule, task: Task, error: BaseException
+    ) -> None:
+        """A task has failed."""
+        self._add("failure", trainer.now, trainer.version, task)
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """The server has used updates and made a version."""

@@ -319,8 +319,8 @@ def _results(
         )
         for delta, own, counts, logged, client in zip(
             deltas.unbind(),
-            buffers.unbind(),
-            counters.unbind(),
+            buffers.unbind() if buffers.numel() else repeat(buffers[0]),
+            counters.unbind() if counters.numel() else repeat(counters[0]),
             metrics,
             states,
             strict=False,

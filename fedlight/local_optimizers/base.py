@@ -124,7 +124,7 @@ def per_client(value: Tensor, like: Tensor) -> Tensor:
 
 def clipped(grads: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:
     """Each client's gradient, scaled down to a norm of at most `max_norm` over all parameters."""
-    squares = torch.stack([grad.flatten(1).square().sum(dim=1) for grad in grads])
+    squares = torch.stack([grad.reshape(len(grad), -1).square().sum(dim=1) for grad in grads])
     norms = squares.sum(dim=0).sqrt()
     scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
     return torch._foreach_mul(list(grads), [per_client(scale, grad) for grad in grads])

@@ -120,3 +120,25 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_the_path_is_a_path():
     with pytest.raises(TypeError, match="path must name a file"):
         EventLog(3)
+
+
+class Fails(Boring):
+    def training_step(self, batch, batch_idx):
+        if batch_idx == 1:
+            raise RuntimeError("no")
+        return super().training_step(batch, batch_idx)
+
+
+def test_failures_are_events_and_the_file_is_written_after_an_error(tmp_path):
+    path = tmp_path / "events.parquet"
+    run = trainer(
+        arrivals=replay((0, 0, 1.0, 1), (1, 0, 2.0, 2)),
+        aggregator=FedAvg(buffer_size=1),
+        executor="sequential",
+        callbacks=EventLog(path),
+    )
+    with pytest.raises(Exception, match="no"):
+        run.fit(Fails(), classes())
+    found = rows(path, "event", "time", "client")
+    assert found[-1] == ("failure", 2.0, 1)
+    assert ("server_update", 1.0, None) in found

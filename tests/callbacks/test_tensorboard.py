@@ -188,8 +188,9 @@ def callbacks(path, kill_at=None):
     return made if kill_at is None else [*made, Kill(kill_at)]
 
 
-# On the second, the axes of gradients and models fall behind the number of the round: 1e-4 units
-# of virtual time a round, and deadlines at which nothing has arrived.
+# In the second, the axes fall behind the number of the round: 1e-4 units of virtual time a round,
+# and deadlines at which nothing has arrived. It is killed at version 8, whose update brings the
+# gradients to 4, and goes on from the checkpoint of version 6, with 3.
 RUNS = {
     "by rounds": {
         "arrivals": UniformArrivals(2, 2, UniformSteps(1, 5)),
@@ -197,7 +198,9 @@ RUNS = {
         "max_rounds": 10,
     },
     "empty deadlines": {
-        "arrivals": replay((0, 0, 0.00035, 1), (1, 0, 0.0006, 2), (0, 1, 0.00095, 1)),
+        "arrivals": replay(
+            (0, 0, 0.00035, 1), (1, 0, 0.0006, 2), (0, 1, 0.00075, 1), (1, 2, 0.00095, 1)
+        ),
         "aggregator": FedFix(interval=0.0001),
     },
 }

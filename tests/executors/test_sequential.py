@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -112,13 +114,14 @@ def test_an_error_names_the_client_and_cleans_up():
 
     module = Fails()
     executor, work = ready(module, points([4.0], [5.0]))
-    with pytest.raises(ClientError, match=r"client 1 failed.*2 steps\): KeyError: 'column'") as e:
-        executor.run([job(work, 0), job(work, 1, steps=2)])
-    assert isinstance(e.value.__cause__, KeyError)
+    one, error, two = executor.run([job(work, 0), job(work, 1, steps=2), job(work, 0)])
+    assert isinstance(error, ClientError)
+    assert str(error).startswith("client 1 failed in its local run from version 0")
+    assert str(error).endswith("2 steps): KeyError: 'column'")
+    assert isinstance(error.__cause__, KeyError)
     assert module.w.item() == 0
     assert "log" not in vars(module)
-    (result,) = executor.run([job(work)])
-    assert result.metrics == {"train_loss": LoggedValue(8.0, 1)}
+    assert one.metrics == two.metrics == {"train_loss": LoggedValue(8.0, 1)}
 
 
 def test_what_is_no_loss_is_the_clients_error():
@@ -127,8 +130,20 @@ def test_what_is_no_loss_is_the_clients_error():
             return None
 
     executor, work = ready(Nothing(), points([4.0]))
-    with pytest.raises(ClientError, match="Nothing returned NoneType; return the loss"):
-        executor.run([job(work)])
+    (error,) = executor.run([job(work)])
+    assert isinstance(error, ClientError)
+    assert "Nothing returned NoneType; return the loss" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"), [(math.nan, "the loss is not finite"), (3e38, "the loss is not finite")]
+)
+def test_what_is_not_finite_is_the_clients_error(value, reason):
+    executor, work = ready(Point(), points([value], [4.0]))
+    error, result = executor.run([job(work), job(work, 1)])
+    assert isinstance(error, ClientError)
+    assert reason in str(error)
+    assert result.delta.tolist() == [2.0]
 
 
 def test_an_unused_parameter_does_not_move():

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from lightning import LightningModule
@@ -82,7 +84,7 @@ def test_the_mode_is_the_users(training):
     assert module.training == training
 
 
-def test_an_error_names_a_client_of_the_stack():
+def test_an_error_names_the_client_and_leaves_its_neighbours_alone():
     class Fails(LightningModule):
         def __init__(self):
             super().__init__()
@@ -95,12 +97,22 @@ def test_an_error_names_a_client_of_the_stack():
 
     module = Fails()
     executor, work = ready(module, points([4.0], [5.0]))
-    with pytest.raises(ClientError, match=r"3 steps\): KeyError: 'column'") as caught:
-        executor.run([job(work, 0), job(work, 1, steps=3)])
-    assert isinstance(caught.value.__cause__, KeyError)
-    assert caught.value.task.client_id == 1
+    one, error = executor.run([job(work, 0), job(work, 1, steps=3)])
+    assert isinstance(error, ClientError)
+    assert str(error).endswith("3 steps): KeyError: 'column'")
+    assert isinstance(error.__cause__, KeyError)
+    assert error.task.client_id == 1
+    assert one.delta.tolist() == [-0.5]
     assert "log" not in vars(module)
-    executor.run([job(work, 0)])
+
+
+def test_what_is_not_finite_is_the_clients_error():
+    executor, work = ready(Point(), points([math.nan], [4.0], [3e38]))
+    error, result, other = executor.run([job(work, client) for client in range(3)])
+    assert isinstance(error, ClientError)
+    assert isinstance(other, ClientError)
+    assert "the loss is not finite" in str(error)
+    assert result.delta.tolist() == [2.0]
 
 
 def test_what_cannot_be_stacked():
