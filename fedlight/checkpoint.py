@@ -106,7 +106,13 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             f"{str(path)!r} is damaged, cut short, or not a checkpoint written by fedlight "
             "(its checksum does not fit); give another one"
         )
-    content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"{str(path)!r} holds something beside tensors and plain data, which could run code, "
+            f"and is not read ({str(error).splitlines()[0]}); give another one"
+        ) from error
     if not isinstance(content, dict) or not isinstance(content.get("fedlight"), dict):
         raise CheckpointError(f"{str(path)!r} holds no run of fedlight; give another one")
     if content["fedlight"].get("format") != FORMAT:

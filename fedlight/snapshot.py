@@ -14,6 +14,7 @@ import lightning
 import torch
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from fedlight.checkpoint import FORMAT, CheckpointError, differences
 from fedlight.types import FailureRecord, RoundRecord, UpdateRecord
@@ -148,9 +149,14 @@ def _continue(logger: Any, position: dict[str, Any], version: int) -> None:
     """Let a logger go on in the same place; points later than the checkpoint are struck out."""
     if not isinstance(logger, TensorBoardLogger) or logger._experiment is not None:
         return
-    if str(logger.root_dir) == position["root_dir"]:
+    if str(logger.root_dir) != position["root_dir"]:
+        return
+    if logger._version is None:  # the user left it open
         logger._version = position["version"]
-        logger._kwargs["purge_step"] = version + 1
+    if logger._version == position["version"]:
+        start = Event(session_log=SessionLog(status=SessionLog.START))
+        for _ in range(2):  # a running TensorBoard takes the first one as the run's beginning
+            logger.experiment._get_file_writer().add_event(start, step=version + 1)
 
 
 def _record_to_list(record: RoundRecord) -> list[Any]:

@@ -277,8 +277,9 @@ def child(run: Callable[[], None]) -> int:
 def finished(case: str, folder: Path, rounds: int) -> str:
     """The outcome of a run that is left alone, from where it is."""
     pid = child(
-        lambda: (folder / "outcome").write_text(outcome(train(case, folder, rounds), folder))
-        and None
+        lambda: (
+            (folder / "outcome").write_text(outcome(train(case, folder, rounds), folder)) and None
+        )
     )
     _, status = os.waitpid(pid, 0)
     if status:

@@ -56,7 +56,7 @@ def test_state_round_trips(name, optimizer, make_update, make_state, make_federa
     first, federation, state = make(**more), make_federation(), make_state([1.0])
     first.setup(federation, state)
     for number in range(3):
-        state = feed(first, make_update, state, [number, -2.0], count)
+        state = feed(first, make_update, state, [number, -7.0], count)
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
     file.seek(0)

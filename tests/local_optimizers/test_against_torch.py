@@ -22,50 +22,53 @@ def same(run, expected):
         torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
 
 
-def clip(params, client):
-    clip_grad_norm_(params, 0.7)
+LIMITS = pytest.mark.parametrize("limit", [None, 0.7, 4.0])  # always or now and then too large
 
 
-@pytest.mark.parametrize("clipped", [False, True])
+def clip(limit):
+    return None if limit is None else lambda params, client: clip_grad_norm_(params, limit)
+
+
+@LIMITS
 @pytest.mark.parametrize("options", SGD, ids=str)
-def test_sgd(toy, rate, options, clipped):
-    run = toy.run(LocalSGD(0.1, **options, max_grad_norm=0.7 if clipped else None), rate)
+def test_sgd(toy, rate, options, limit):
+    run = toy.run(LocalSGD(0.1, **options, max_grad_norm=limit), rate)
     same(
         run,
         toy.expected(
             lambda params, lr: torch.optim.SGD(params, lr, **options),
             rate,
-            clip if clipped else None,
+            clip(limit),
         ),
     )
 
 
-@pytest.mark.parametrize("clipped", [False, True])
+@LIMITS
 @pytest.mark.parametrize("options", ADAM, ids=str)
-def test_adam(toy, rate, options, clipped):
-    run = toy.run(LocalAdam(0.1, **options, max_grad_norm=0.7 if clipped else None), rate)
+def test_adam(toy, rate, options, limit):
+    run = toy.run(LocalAdam(0.1, **options, max_grad_norm=limit), rate)
     same(
         run,
         toy.expected(
             lambda params, lr: torch.optim.Adam(params, lr, **options),
             rate,
-            clip if clipped else None,
+            clip(limit),
         ),
     )
 
 
-@pytest.mark.parametrize("clipped", [False, True])
+@LIMITS
 @pytest.mark.parametrize("options", SGD, ids=str)
-def test_fedprox_is_sgd_on_the_loss_with_the_proximal_term(toy, rate, options, clipped):
+def test_fedprox_is_sgd_on_the_loss_with_the_proximal_term(toy, rate, options, limit):
     mu = 0.6
 
     def before_step(params, client):
         for param, start in zip(params, toy.start, strict=True):
             param.grad += mu * (param.detach() - start[client])
-        if clipped:
-            clip(params, client)
+        if limit is not None:
+            clip_grad_norm_(params, limit)
 
-    optimizer = FedProx(0.1, mu, **options, max_grad_norm=0.7 if clipped else None)
+    optimizer = FedProx(0.1, mu, **options, max_grad_norm=limit)
     same(
         toy.run(optimizer, rate),
         toy.expected(lambda params, lr: torch.optim.SGD(params, lr, **options), rate, before_step),

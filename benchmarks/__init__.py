@@ -1,0 +1,1 @@
+"""Speed and memory; see `run.py`."""

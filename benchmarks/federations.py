@@ -1,0 +1,108 @@
+"""Our own runs, timed after a warm-up."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+from lightning import LightningModule
+
+from benchmarks.workloads import Workload
+from fedlight import Callback, FederatedDataModule, FedTrainer
+from fedlight.aggregators import FedAsync, FedAvg, FedBuff
+from fedlight.arrivals import ArrivalProcess, ContinuousArrivals, ExponentialDurations
+from fedlight.arrivals import UniformArrivals as Synchronous
+from fedlight.executors import Executor
+from fedlight.local_optimizers import LocalSGD
+
+
+class Timing(NamedTuple):
+    """Updates and local steps a second, clients per computed batch, and how many were computed."""
+
+    updates: float
+    steps: float
+    batch: float
+    computed: int
+
+
+class Stopwatch(Callback):
+    """Notes the time of each update of the server."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        if trainer.fabric.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.times.append(time.perf_counter())
+
+
+def timed(
+    workload: Workload,
+    data: FederatedDataModule,
+    device: str,
+    updates: int,
+    *,
+    aggregator: Any = None,
+    arrivals: ArrivalProcess | None = None,
+    executor: Executor | str = "vectorized",
+) -> Timing:
+    """A run of so many client updates; the first third is a warm-up.
+
+    Args:
+        workload: What to run.
+        data: Its data.
+        device: "cpu" or "cuda".
+        updates: Client updates to make.
+        aggregator: FedAvg at the end of each round by default.
+        arrivals: Synchronous rounds by default.
+        executor: As for the trainer.
+    """
+    watch = Stopwatch()
+    trainer = FedTrainer(
+        arrivals=arrivals or Synchronous(workload.per_round, local_steps=workload.steps),
+        aggregator=aggregator or FedAvg(),
+        local_optimizer=LocalSGD(lr=0.1),
+        executor=executor,
+        max_updates=updates,
+        callbacks=[watch],
+        logger=False,
+        accelerator=device,
+        enable_progress_bar=False,
+        check_val_every_n_rounds=None,
+    )
+    trainer.fit(workload.module(), data)
+    warm = len(watch.times) // 3
+    elapsed = watch.times[-1] - watch.times[warm]
+    counted = [update for record in trainer.history[warm + 1 :] for update in record.updates]
+    pool = trainer._server.clients.pool
+    return Timing(
+        len(counted) / elapsed,
+        sum(update.num_steps for update in counted) / elapsed,
+        pool.num_computed / pool.num_batches,
+        pool.num_computed,
+    )
+
+
+def asynchronous(workload: Workload, in_flight: int = 20) -> dict[str, dict[str, Any]]:
+    """FedAsync and FedBuff over clients that work for exponential times."""
+    return {
+        "FedAsync": {
+            "aggregator": FedAsync(alpha=0.6),
+            "arrivals": _clock(workload, in_flight, "on_aggregation"),
+        },
+        "FedBuff(10)": {
+            "aggregator": FedBuff(buffer_size=10),
+            "arrivals": _clock(workload, in_flight, "on_arrival"),
+        },
+    }
+
+
+def _clock(workload: Workload, in_flight: int, resume: str) -> ArrivalProcess:
+    return ContinuousArrivals(
+        ExponentialDurations(mean=1.0),
+        concurrency=in_flight,
+        resume=resume,
+        local_steps=workload.steps,
+    )

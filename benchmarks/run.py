@@ -1,0 +1,193 @@
+"""Speed and memory, with the raw PyTorch floors timed in the same run.
+
+    python benchmarks/run.py [--device cuda] [--quick] [--only A B CNN LSTM unequal growth memory]
+
+Contenders take turns, several times; a rate is the median over the turns and a ratio is the
+median of the ratios within each turn, so that a machine that is busy for a while does no harm.
+Threads are those of torch: set ``OMP_NUM_THREADS`` for all contenders alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import platform
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+
+from benchmarks.federations import Timing, asynchronous, timed
+from benchmarks.floors import Floor
+from benchmarks.scale import growth_tables, memory_table
+from benchmarks.workloads import LSTM, SMALL_CNN, A, B, Workload
+from fedlight.arrivals import UniformArrivals, UniformSteps
+from fedlight.executors import VectorizedExecutor
+
+PARTS = ("A", "B", "CNN", "LSTM", "unequal", "growth", "memory")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--quick", action="store_true", help="few and short turns")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--turns", type=int, help="turns of each contender")
+    chosen = parser.parse_args()
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    print(machine(chosen.device), flush=True)
+    turns = chosen.turns or (2 if chosen.quick else 7)
+    size = 0.3 if chosen.quick else 1.0
+    for name, workload in (("A", A), ("B", B), ("CNN", SMALL_CNN), ("LSTM", LSTM)):
+        if name in chosen.only:
+            compare(workload, chosen.device, turns, size)
+    if "unequal" in chosen.only:
+        unequal(chosen.device, turns, size)
+    if "growth" in chosen.only:
+        for title, rows in growth_tables(chosen.quick):
+            show(title, rows)
+    if "memory" in chosen.only:
+        show("Whole runs", memory_table(chosen.quick))
+
+
+def machine(device: str) -> str:
+    """The machine in words."""
+    name = torch.cuda.get_device_name() if device == "cuda" else processor()
+    return (
+        f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s), "
+        f"torch {torch.__version__}, Python {platform.python_version()}"
+    )
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    found = dict(line.split(":", 1) for line in lines if ":" in line)
+    names = {key.strip(): value.strip() for key, value in found.items()}
+    family, model = names.get("cpu family", "?"), names.get("model", "?")
+    return f"{names.get('model name', platform.machine())} (family {family}, model {model})"
+
+
+def compare(workload: Workload, device: str, turns: int, size: float) -> None:
+    """The table of one workload: floors, synchronous, asynchronous."""
+    data = workload.data()
+    floor = Floor(workload, device)
+    linear = workload in (A, B)
+    rounds = max(2, int(size * (200 if linear else 40) / workload.per_round))
+    one = max(4, int(size * 12)) * workload.per_round if linear else 4 * workload.per_round
+    many = int(size * 60) * workload.per_round if linear else one
+    run = partial(timed, workload, data, device)
+    contenders: dict[str, Callable[[], float | Timing]] = {
+        "raw loop over a module": lambda: floor.module_loop(rounds)
+    }
+    if linear:
+        contenders["closed form, batched"] = lambda: floor.closed_form(4 * rounds)
+    contenders["FedAvg, sequential"] = lambda: run(one, executor="sequential")
+    contenders["FedAvg, vectorized"] = lambda: run(many)
+    if linear:
+        # so many that the shapes of all batches have been traced within the warm-up
+        late = int(size * 3_000)
+        for name, given in asynchronous(workload).items():
+            contenders[f"{name}, vectorized"] = partial(run, late, **given)
+        given = asynchronous(workload)["FedAsync"]
+        contenders["FedAsync, sequential"] = partial(run, one, executor="sequential", **given)
+        contenders["FedAsync, stacks of one"] = partial(
+            run, one, executor=VectorizedExecutor(max_batch=1), **given
+        )
+    else:
+        contenders["FedAvg, auto"] = lambda: run(one, executor="auto")
+        for name, given in asynchronous(workload).items():
+            for executor in ("sequential", "auto"):
+                contenders[f"{name}, {executor}"] = partial(run, one, executor=executor, **given)
+    against = {"raw loop": "raw loop over a module"}
+    if linear:
+        against["FedAvg, vectorized"] = "FedAvg, vectorized"
+        against["FedAsync, sequential"] = "FedAsync, sequential"
+    else:
+        against["FedAvg, sequential"] = "FedAvg, sequential"
+    show(workload.name, table(taking_turns(contenders, turns), against))
+
+
+def unequal(device: str, turns: int, size: float) -> None:
+    """Unequal numbers of local steps against equal ones, by local steps a second."""
+    data = A.data()
+    updates = int(size * 60) * A.per_round
+    uneven = UniformArrivals(A.per_round, local_steps=UniformSteps(1, 10))
+    found = taking_turns(
+        {
+            "5 steps each": lambda: timed(A, data, device, updates),
+            "1 to 10 steps": lambda: timed(A, data, device, 2 * updates, arrivals=uneven),
+        },
+        turns,
+    )
+    steps = {
+        name: [timing.steps for timing in each if isinstance(timing, Timing)]
+        for name, each in found.items()
+    }
+    show("A, vectorized: local steps a second", table(steps, {"5 steps each": "5 steps each"}))
+
+
+def taking_turns(
+    contenders: Mapping[str, Callable[[], float | Timing]], turns: int
+) -> dict[str, list[float | Timing]]:
+    """What each contender measures, turn by turn."""
+    found: dict[str, list[float | Timing]] = {name: [] for name in contenders}
+    for turn in range(turns):
+        for name, contender in contenders.items():
+            found[name].append(contender())
+            print(f"\rturn {turn + 1} of {turns}: {name:40}", end="", file=sys.stderr, flush=True)
+    print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
+    return found
+
+
+def table(
+    found: Mapping[str, Iterable[float | Timing]], against: Mapping[str, str]
+) -> list[list[str]]:
+    """Medians, ranges, ratios to some of the contenders, and the mean batch where there is one."""
+    rates = {
+        name: [each.updates if isinstance(each, Timing) else each for each in values]
+        for name, values in found.items()
+    }
+    rows = [["", "a second", "from … to", *(f"/ {head}" for head in against), "mean batch"]]
+    for name, values in found.items():
+        own = rates[name]
+        ratios = [
+            statistics.median(a / b for a, b in zip(own, rates[other], strict=True))
+            for other in against.values()
+        ]
+        batches = [each.batch for each in values if isinstance(each, Timing)]
+        rows.append(
+            [
+                name,
+                f"{statistics.median(own):,.0f}",
+                f"{min(own):,.0f} … {max(own):,.0f}",
+                *(f"{ratio:.2f}" for ratio in ratios),
+                f"{statistics.median(batches):.1f}" if batches else "",
+            ]
+        )
+    return rows
+
+
+def show(title: str, rows: list[list[str]]) -> None:
+    """Print a table in Markdown."""
+    print(f"\n### {title}\n")
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|" + "---|" * len(rows[0]))
+    for row in rows[1:]:
+        print("| " + " | ".join(row) + " |")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

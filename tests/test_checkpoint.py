@@ -1,0 +1,385 @@
+"""A run goes on from a checkpoint as if it had never stopped; a damaged file is refused."""
+
+import math
+import os
+import pickle
+import re
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from fedlight import Callback, FedTrainer
+from fedlight.aggregators import AFACS, FedAsync, FedBuff, FedFix
+from fedlight.arrivals import (
+    ContinuousArrivals,
+    DropOut,
+    ExponentialDurations,
+    UniformArrivals,
+    UniformSteps,
+)
+from fedlight.callbacks import EarlyStopping, EventLog, FedCheckpoint, TensorBoardMetrics
+from fedlight.checkpoint import CheckpointError, plain, read_checkpoint, write_checkpoint
+from fedlight.local_optimizers import FedProx, LocalSGD, ModuleOptimizer, Scaffold
+from fedlight.models import LogisticRegression
+from tests.boring import Boring, Point, classes, fitted, replay, trainer
+from tests.kill_and_resume import Net, clients, newest_log
+from tests.kill_and_resume import points as curves
+
+STEPS = UniformSteps(1, 3)
+
+
+class Every(Callback):
+    """A checkpoint after each event."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.paths = folder, []
+
+    def on_event_end(self, trainer, module):
+        self.paths.append(self.folder / f"{len(self.paths)}.ckpt")
+        trainer.save_checkpoint(self.paths[-1])
+
+
+class Sums(Callback):
+    """Has a state of its own, with numbers and a tensor in it."""
+
+    def __init__(self) -> None:
+        self.total, self.losses = torch.zeros(2), []
+
+    def on_round_end(self, trainer, module):
+        self.total += trainer.state.params[:2]
+        self.losses.append(trainer.history[-1].metrics.get("train_loss", math.nan))
+
+    def state_dict(self):
+        return {"total": self.total, "losses": self.losses}
+
+    def load_state_dict(self, state):
+        self.total, self.losses = state["total"], state["losses"]
+
+
+def clock(**kwargs):
+    return ContinuousArrivals(ExponentialDurations(1.0), local_steps=STEPS, **kwargs)
+
+
+SETUPS = {
+    "rounds": lambda: {
+        "arrivals": UniformArrivals(3, max_staleness=2, local_steps=STEPS),
+        "aggregator": AFACS(),
+        "local_optimizer": Scaffold(0.1),
+    },
+    "buffer": lambda: {
+        "arrivals": DropOut(clock(resume="on_arrival"), 0.2),
+        "aggregator": FedBuff(3, server_optimizer=lambda p: torch.optim.Adam(p, 0.05)),
+        "local_optimizer": FedProx(0.1, mu=0.1, momentum=0.9),
+        "on_client_failure": "retry",
+        "executor": "vectorized",
+    },
+    "failures": lambda: {
+        "arrivals": clock(resume="on_arrival"),
+        "aggregator": FedAsync(0.5, max_staleness=4),
+        "local_optimizer": Scaffold(0.1),
+        "on_client_failure": "drop",
+        "max_update_norm": 0.4,
+        "max_rounds": 14,
+        "executor": "vectorized",
+    },
+    "deadline": lambda: {
+        "arrivals": clock(concurrency=3, idle=0.2),
+        "aggregator": FedFix(0.5),
+        "local_optimizer": ModuleOptimizer(),
+        "on_client_failure": "drop",
+        "max_rounds": 14,
+    },
+}
+
+
+def run(setup, folder, callbacks=(), ckpt_path=None, loggers=True):
+    given = {"executor": "sequential", "max_rounds": 7, **SETUPS[setup]()}
+    own = [Sums(), EventLog(folder / "events.parquet")]
+    logger = TensorBoardLogger(folder, name="logs")
+    it = trainer(**given, callbacks=[*own, *callbacks], logger=logger if loggers else False)
+    it.fit(Net(), clients(broken=setup != "rounds"), ckpt_path=ckpt_path)
+    return it
+
+
+def traces(it: FedTrainer):
+    sums, log = it.callbacks[0], it.callbacks[1]
+    return (
+        it.fingerprint(),
+        [repr(record) for record in it.history],
+        repr(it.callback_metrics),
+        (it.version, it.now, it.num_updates, it.num_failures),
+        (sums.total.tolist(), repr(sums.losses)),
+        repr(log.table().to_pydict()),
+    )
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_resume_at_every_event(setup, tmp_path):
+    """Also with other callbacks and loggers added, of which the checkpoint knows nothing."""
+    every = Every(tmp_path)
+    (tmp_path / "whole").mkdir()
+    whole = run(setup, tmp_path / "whole", [every])
+    expected = traces(whole)
+    assert setup == "rounds" or whole.num_failures
+    assert len(every.paths) >= 14
+    before = [torch.get_rng_state(), np.random.get_state()[1].tolist()]  # noqa: NPY002
+    for index, path in enumerate(every.paths):
+        added = [Every(tmp_path / "more")] if index == 3 else []
+        again = run(setup, tmp_path / str(index), added, path, loggers=index % 4 == 0)
+        assert traces(again) == expected, index
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+
+
+@pytest.mark.parametrize("at", [0, 4, 9, 13])
+def test_tensorboard_has_each_point_once(at, tmp_path):
+    """A run that went on beyond its checkpoint before it died has written points behind it."""
+    metrics = TensorBoardMetrics(histogram_every_n_rounds=3, picture_every_n_rounds=None)
+    every = Every(tmp_path)
+    (tmp_path / "whole").mkdir()
+    run("buffer", tmp_path / "whole", [metrics, every])
+    expected = curves(newest_log(tmp_path / "whole"))
+    assert len(expected["train_loss"]) == 7
+    assert {"val_loss/by_virtual_time", "updates/staleness"} <= set(expected)
+    (log,) = (tmp_path / "whole" / "logs").iterdir()
+    (file,) = log.glob("events*")
+    # As if it had been begun long ago: TensorBoard orders its files by their second of birth.
+    file.rename(file.with_name(re.sub(r"tfevents\.\d+", "tfevents.1000000000", file.name)))
+    metrics = TensorBoardMetrics(histogram_every_n_rounds=3, picture_every_n_rounds=None)
+    run(
+        "buffer",
+        tmp_path / "whole",
+        [EarlyStopping("train_loss", patience=99), metrics],
+        every.paths[at],
+    )
+    assert len(list((tmp_path / "whole" / "logs").iterdir())) == 1
+    assert curves(log) == expected
+
+
+def test_resume_of_a_run_that_is_over_changes_nothing(tmp_path):
+    given = {"callbacks": FedCheckpoint(tmp_path), "arrivals": UniformArrivals(2)}
+    one = fitted(Boring(), classes(), **given)
+    two = trainer(**given)
+    two.fit(Boring(), classes(), ckpt_path="last")
+    assert two.fingerprint() == one.fingerprint()
+    assert two.history == one.history
+    three = trainer(**given, max_rounds=6)
+    three.fit(Boring(), classes(), ckpt_path="last")
+    assert three.version == 6
+
+
+def test_a_save_within_an_event_waits_until_it_is_over(tmp_path):
+    """Also one that is wanted while clients are sent on."""
+
+    class Eager(Callback):
+        saved = 0
+
+        def on_dispatch(self, trainer, module, task):
+            self.saved += 1
+            trainer.save_checkpoint(tmp_path / f"{self.saved}.ckpt")
+
+    eager = Eager()
+    given = {"arrivals": UniformArrivals(2, max_staleness=1), "aggregator": AFACS()}
+    whole = fitted(Boring(torch.nn.Linear(4, 3)), classes(), **given, callbacks=eager)
+    start = Boring(torch.nn.Linear(4, 3))
+    paths = sorted(tmp_path.glob("*.ckpt"))
+    assert len(paths) == eager.saved > 5
+    for path in paths:
+        again = trainer(**given)
+        again.fit(start, classes(), ckpt_path=path)
+        assert again.fingerprint() == whole.fingerprint()
+        assert again.history == whole.history
+
+
+# --- files ---
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """A checkpoint of a small run."""
+    folder = tmp_path_factory.mktemp("saved")
+    fitted(Boring(), classes(), callbacks=FedCheckpoint(folder), local_optimizer=Scaffold(0.1))
+    return folder / "last.ckpt"
+
+
+@settings(max_examples=200)
+@given(place=st.floats(0, 1), length=st.integers(1, 64), value=st.integers(1, 255))
+def test_a_damaged_byte_is_refused(saved, place, length, value):
+    data = bytearray(saved.read_bytes())
+    start = min(int(place * len(data)), len(data) - 1)
+    for position in range(start, min(start + length, len(data))):
+        data[position] ^= value
+    damaged = saved.with_name("damaged")
+    damaged.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"damaged' is damaged, cut short, or not a check"):
+        read_checkpoint(damaged)
+
+
+@settings(max_examples=100)
+@given(place=st.floats(0, 1, exclude_max=True), more=st.binary(max_size=200))
+def test_a_file_that_is_cut_short_or_has_more_in_it_is_refused(saved, place, more):
+    data = saved.read_bytes()
+    damaged = saved.with_name("damaged")
+    for content in (data[: int(place * len(data))], more, data + more):
+        if content == data:
+            continue
+        damaged.write_bytes(content)
+        with pytest.raises(CheckpointError, match="its checksum does not fit"):
+            read_checkpoint(damaged)
+
+
+def test_the_last_falls_back_to_the_one_before(saved, tmp_path):
+    shutil.copytree(saved.parent, tmp_path / "kept")
+    folder = tmp_path / "kept"
+    (folder / "damaged").unlink(missing_ok=True)
+    newest, last = folder / "round=5.ckpt", folder / "last.ckpt"
+    os.utime(newest, ns=(1, 1))
+    last.write_bytes(last.read_bytes()[:-5])
+    given = {"callbacks": FedCheckpoint(folder), "local_optimizer": Scaffold(0.1)}
+    again = trainer(**given, max_rounds=7)
+    with pytest.warns(UserWarning, match=r"last.ckpt' is damaged.*; the one before it is used"):
+        again.fit(Boring(), classes(), ckpt_path="last")
+    assert again.version == 7
+    for path in folder.glob("*.ckpt"):
+        path.write_bytes(b"nothing")
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(CheckpointError, match="no whole checkpoint is left"),
+    ):
+        trainer(callbacks=FedCheckpoint(folder)).fit(Boring(), classes(), ckpt_path="last")
+
+
+class Hostile:
+    """What a pickle would run."""
+
+    def __reduce__(self):
+        return os.mkdir, ("run-by-the-pickle",)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_hostile_pickle_is_not_run(tmp_path, signed, monkeypatch):
+    """Not even in a file whose checksum fits."""
+    path = tmp_path / "hostile.ckpt"
+    if signed:
+        monkeypatch.setattr("fedlight.checkpoint.plain", lambda content: content)
+        write_checkpoint(path, {"fedlight": {"format": 1, "server": Hostile()}})
+    else:
+        path.write_bytes(pickle.dumps(Hostile()))
+    with pytest.raises(CheckpointError, match=re.escape(str(path))):
+        trainer().fit(Boring(), classes(), ckpt_path=path)
+    assert not Path("run-by-the-pickle").exists()
+
+
+def test_what_is_no_plain_data_is_refused_when_it_is_written(tmp_path):
+    class Odd(Callback):
+        def state_dict(self):
+            return {"function": print}
+
+    with pytest.raises(TypeError, match=r"checkpoint\['fedlight'\]\['callbacks'\].*is a builtin"):
+        fitted(Boring(), classes(), callbacks=[Odd(), FedCheckpoint(tmp_path)])
+    assert list(tmp_path.glob("*.ckpt")) == []
+    assert plain({"a": (1, np.float64(2), Path("x"), np.arange(2))})["a"][:3] == [1, 2.0, "x"]
+
+
+def test_other_files_are_refused(tmp_path, saved):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint file '.*nowhere.ckpt'"):
+        trainer().fit(Boring(), classes(), ckpt_path=tmp_path / "nowhere.ckpt")
+    write_checkpoint(tmp_path / "other.ckpt", {"state_dict": {}})
+    with pytest.raises(CheckpointError, match="holds no run of fedlight"):
+        read_checkpoint(tmp_path / "other.ckpt")
+    write_checkpoint(tmp_path / "newer.ckpt", {"fedlight": {"format": 99}})
+    with pytest.raises(CheckpointError, match="has format 99, this version of fedlight reads"):
+        read_checkpoint(tmp_path / "newer.ckpt")
+    with pytest.raises(ValueError, match='ckpt_path="last" needs a FedCheckpoint'):
+        trainer().fit(Boring(), classes(), ckpt_path="last")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"data": lambda: classes((6, 10, 3))}, r"number of clients was 4, is 3"),
+        ({"data": lambda: classes((6, 10, 4, 8))}, r"examples of the clients \(hash\) was"),
+        ({"data": lambda: classes(batch_size=5)}, "batch_size was 4, is 5"),
+        ({"module": lambda: Boring(torch.nn.Linear(4, 3, bias=False))}, "parameters was"),
+        ({"module": Point}, "parameters was"),
+        ({"seed": 1}, "seed was 0, is 1"),
+        ({"aggregator": AFACS()}, r"aggregator was .FedAvg\(.*, is .AFACS\("),
+        ({"arrivals": UniformArrivals(3)}, r"arrivals was 'UniformArrivals\(per_round=2"),
+        ({"local_optimizer": LocalSGD(0.1)}, r"local_optimizer was 'Scaffold\(lr=0.1"),
+    ],
+)
+def test_a_foreign_federation_is_refused_with_what_differs(saved, change, words):
+    change = dict(change)
+    data, module = change.pop("data", classes)(), change.pop("module", Boring)()
+    given = {"local_optimizer": Scaffold(0.1), **change}
+    with pytest.raises(CheckpointError, match=rf"is of another federation: .*{words}"):
+        trainer(**given).fit(module, data, ckpt_path=saved)
+
+
+@pytest.mark.parametrize("call", ["fsync", "write"])
+def test_a_full_disk_leaves_the_good_file(saved, tmp_path, monkeypatch, call):
+    path = tmp_path / "last.ckpt"
+    shutil.copy(saved, path)
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    if call == "fsync":
+        monkeypatch.setattr(os, "fsync", full)
+    else:
+        monkeypatch.setattr("fedlight.checkpoint.hashlib.sha256", full)
+    again = trainer(callbacks=FedCheckpoint(tmp_path), local_optimizer=Scaffold(0.1), max_rounds=8)
+    with pytest.raises(OSError, match="No space left"):
+        again.fit(Boring(), classes(), ckpt_path=None)
+    monkeypatch.undo()
+    assert path.read_bytes() == saved.read_bytes()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt"]
+    assert read_checkpoint(path)["fedlight"]["server"]["version"] == 5
+
+
+def test_plain_lightning_loads_the_model(tmp_path):
+    run = trainer(callbacks=FedCheckpoint(tmp_path), max_rounds=2)
+    module = LogisticRegression(4, 3)
+    run.fit(module, classes())
+    loaded = LogisticRegression.load_from_checkpoint(tmp_path / "last.ckpt").state_dict()
+    assert loaded.keys() == module.state_dict().keys()
+    assert all(torch.equal(loaded[name], value) for name, value in module.state_dict().items())
+    assert zipfile.is_zipfile(tmp_path / "last.ckpt")
+
+
+def test_no_file_but_the_wanted_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fitted(Boring(), classes(), callbacks=FedCheckpoint("kept", save_top_k=2), max_rounds=6)
+    names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert names == ["kept", "kept/last.ckpt", "kept/round=5.ckpt", "kept/round=6.ckpt"]
+
+
+def test_a_failure_that_was_computed_before_the_checkpoint_is_raised_after_it(tmp_path):
+    """With the lines of the traceback, which no file can hold."""
+    every = Every(tmp_path)
+    data = classes()
+    data.setup()
+    given = {
+        "arrivals": replay((0, 0, 1.0, 1), (2, 0, 2.0, 1)),
+        "aggregator": FedBuff(1),
+        "executor": "vectorized",
+    }
+
+    class Head(Boring):
+        def training_step(self, batch, batch_idx):
+            return super().training_step((batch[0], batch[1] + 9 * (batch[0].shape[0] == 3)), 0)
+
+    with pytest.raises(Exception, match="client 2 failed") as first:
+        fitted(Head(), data, **given, callbacks=every)
+    assert every.paths
+    with pytest.raises(Exception, match="client 2 failed") as second:
+        trainer(**given).fit(Head(), data, ckpt_path=every.paths[-1])
+    assert str(first.value) == str(second.value)
+    assert "Traceback" in "".join(second.value.__notes__)
