@@ -16,6 +16,7 @@ import math
 import os
 import random
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -240,8 +241,9 @@ def arm(instant: str, number: int, dice: random.Random) -> None:
         sync = os.fsync
 
         def torn(descriptor: int) -> None:
-            if left[0] == 1 and os.fstat(descriptor).st_size and dice.random() < 0.5:
-                os.ftruncate(descriptor, dice.randrange(os.fstat(descriptor).st_size))
+            found = os.fstat(descriptor)
+            if left[0] == 1 and stat.S_ISREG(found.st_mode) and dice.random() < 0.5:
+                os.ftruncate(descriptor, dice.randrange(found.st_size))
             strike()
             sync(descriptor)
 

@@ -82,11 +82,11 @@ SETUPS = {
     },
     "failures": lambda: {
         "arrivals": clock(resume="on_arrival"),
-        "aggregator": FedAsync(0.5, max_staleness=4),
+        "aggregator": FedAsync(0.5, max_staleness=9),
         "local_optimizer": Scaffold(0.1),
         "on_client_failure": "drop",
         "max_update_norm": 0.4,
-        "max_rounds": 14,
+        "max_rounds": 20,
         "executor": "vectorized",
     },
     "deadline": lambda: {

@@ -205,13 +205,15 @@ def check_interval(value: object) -> float:
 
 
 def _merged_buffers(state: ServerState, used: Sequence[UsedUpdate], keep: float) -> Tensor:
-    total = sum(weight for _, weight in used)
-    if not state.buffers.numel() or total <= 0:
+    counted = [(update.local.buffers, weight) for update, weight in used if weight > 0]
+    if not state.buffers.numel() or not counted:
         return state.buffers
-    mean = weighted_sum(
-        [update.local.buffers for update, _ in used], [weight / total for _, weight in used]
-    )
-    return mean if keep == 0 else torch.lerp(mean, state.buffers, keep)
+    block = torch.stack([buffers for buffers, _ in counted])
+    total = sum(weight for _, weight in counted)
+    mean = weighted_sum(list(block), [weight / total for _, weight in counted])
+    merged = mean if keep == 0 else torch.lerp(mean, state.buffers, keep)
+    # Constants (a causal mask with -inf, a table) stay as they are, to the bit.
+    return torch.where((block == state.buffers).all(dim=0), state.buffers, merged)
 
 
 def _merged_counters(state: ServerState, used: Sequence[UsedUpdate]) -> Tensor:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
-from tensorboard.compat.proto.event_pb2 import (  # type: ignore[import-untyped]
+from tensorboard.compat.proto.event_pb2 import (
     Event,
     SessionLog,
 )
-from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 from fedlight.callbacks.base import Callback
 from fedlight.checks import one_of, positive, positive_int

@@ -223,3 +223,22 @@ def test_names():
     assert repr(FedAvg(3)) == "FedAvg(buffer_size=3, client_weights='examples')"
     assert repr(AsyncCommSGD(0.5)) == "AsyncCommSGD(interval=0.5)"
     assert repr(FedFix(0.5)) == "FedFix(interval=0.5, client_weights='uniform')"
+
+
+@EVERY
+def test_constant_buffers_stay_to_the_bit(name, make_update, make_state, make_federation):
+    """A causal mask holds -inf, and 0.1 is no sum of thirds of itself."""
+    make, count = ALL[name]
+    constants = [float("-inf"), 0.1]
+    aggregator, state = make(), make_state([1.0], buffers=constants)
+    aggregator.setup(make_federation(), state)
+    after = feed(aggregator, make_update, state, [3.0], count, buffers=constants)
+    assert after.buffers.tolist() == constants
+
+
+def test_an_update_of_no_weight_leaves_the_buffers_alone(make_update, make_state, make_federation):
+    aggregator, state = AFACS(2), make_state([0.0], buffers=[1.0])
+    aggregator.setup(make_federation(), state)
+    aggregator.receive(make_update(0, [1.0], buffers=[float("inf")]))
+    aggregator.receive(make_update(0, [1.0], buffers=[3.0]))  # it takes the place of the first
+    assert aggregator.step(state).buffers.tolist() == [3.0]
