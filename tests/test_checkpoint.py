@@ -21,6 +21,7 @@ from fedlight.arrivals import (
     ContinuousArrivals,
     DropOut,
     ExponentialDurations,
+    FixedDurations,
     UniformArrivals,
     UniformSteps,
 )
@@ -81,12 +82,12 @@ SETUPS = {
         "executor": "vectorized",
     },
     "failures": lambda: {
-        "arrivals": clock(resume="on_arrival"),
+        "arrivals": ContinuousArrivals(FixedDurations([1, 0.3, 0.5, 0.7, 0.9, 0.4])),
         "aggregator": FedAsync(0.5, max_staleness=9),
         "local_optimizer": Scaffold(0.1),
         "on_client_failure": "drop",
         "max_update_norm": 0.4,
-        "max_rounds": 20,
+        "max_rounds": 12,
         "executor": "vectorized",
     },
     "deadline": lambda: {

@@ -35,6 +35,7 @@ class FedCheckpoint(Callback):
         save_last: Keep ``last.ckpt``.
 
     Raises:
+        TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range, or several intervals are given.
     """
 
@@ -60,6 +61,10 @@ class FedCheckpoint(Callback):
         ]
         if len(given) > 1:
             raise ValueError(f"give one interval, got {' and '.join(given)}")
+        if not isinstance(dirpath, str | Path):
+            raise TypeError(f'dirpath must be a path, got {dirpath!r}; for example "checkpoints"')
+        if not isinstance(monitor, str | None):
+            raise TypeError(f"monitor must be the name of a metric, got {monitor!r}")
         self.dirpath = Path(dirpath)
         self.every_n_rounds = positive_int(
             "every_n_rounds", 1 if every_n_rounds is None else every_n_rounds
