@@ -32,7 +32,10 @@ def graceful_interrupts() -> Iterator[Interrupt]:
         yield interrupt
         return
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)  # None: set by something that is not Python
+        before[number] = signal.SIG_DFL if handler is None else handler
 
     def restore() -> None:
         for number, handler in before.items():

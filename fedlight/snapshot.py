@@ -8,10 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
+from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -72,7 +74,7 @@ def restore_snapshot(trainer: FedTrainer, content: dict[str, Any], path: str) ->
     positions = dict(map(tuple, saved["loggers"]))
     for key, logger in _keyed(trainer.loggers):
         if key in positions:
-            _continue(logger, positions[key], trainer.version)
+            _continue(logger, positions[key], trainer.history)
 
 
 def describe(trainer: FedTrainer) -> dict[str, Any]:
@@ -142,21 +144,29 @@ def _position(logger: Any) -> dict[str, Any]:
         return {"root_dir": str(logger.root_dir), "version": logger.version}
     if hasattr(logger, "save"):
         logger.save()
+    if isinstance(logger, CSVLogger):
+        return {"root_dir": str(logger.root_dir), "version": logger.version}
     return {}
 
 
-def _continue(logger: Any, position: dict[str, Any], version: int) -> None:
+def _continue(logger: Any, position: dict[str, Any], history: Sequence[RoundRecord]) -> None:
     """Let a logger go on in the same place; points later than the checkpoint are struck out."""
-    if not isinstance(logger, TensorBoardLogger) or logger._experiment is not None:
+    if not isinstance(logger, TensorBoardLogger | CSVLogger) or logger._experiment is not None:
         return
     if str(logger.root_dir) != position["root_dir"]:
         return
     if logger._version is None:  # the user left it open
         logger._version = position["version"]
-    if logger._version == position["version"]:
-        start = Event(session_log=SessionLog(status=SessionLog.START))
-        for _ in range(2):  # a running TensorBoard takes the first one as the run's beginning
-            logger.experiment._get_file_writer().add_event(start, step=version + 1)
+    if logger._version != position["version"]:
+        return
+    if isinstance(logger, CSVLogger):
+        Path(logger.log_dir, "metrics.csv").unlink(missing_ok=True)
+        for record in history:
+            logger.log_metrics(dict(record.metrics), step=record.version)
+        return
+    start = Event(session_log=SessionLog(status=SessionLog.START))
+    for _ in range(2):  # a running TensorBoard takes the first one as the run's beginning
+        logger.experiment._get_file_writer().add_event(start, step=len(history) + 1)
 
 
 def _record_to_list(record: RoundRecord) -> list[Any]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from fedlight import Callback, FedTrainer
 from fedlight.aggregators import AFACS, FedAsync, FedBuff, FedFix
@@ -162,6 +162,36 @@ def test_tensorboard_has_each_point_once(at, tmp_path):
     )
     assert len(list((tmp_path / "whole" / "logs").iterdir())) == 1
     assert curves(log) == expected
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+def test_a_csv_logger_goes_on_in_its_file(tmp_path):
+    every = Every(tmp_path)
+    whole = fitted(Boring(), classes(), logger=CSVLogger(tmp_path), callbacks=every)
+    (file,) = tmp_path.glob("**/metrics.csv")
+    expected = file.read_text()
+    assert len(expected.splitlines()) == whole.version + 1
+    again = trainer(logger=CSVLogger(tmp_path))
+    again.fit(Boring(), classes(), ckpt_path=every.paths[5])
+    assert [file] == list(tmp_path.glob("**/metrics.csv"))
+    assert file.read_text() == expected
+
+
+def test_a_run_that_stopped_early_stays_stopped(tmp_path):
+    """Killed between the event in which it was stopped and the end of the run."""
+    every = Every(tmp_path)
+    stopping = EarlyStopping("train_loss", patience=2, min_delta=100.0)
+    one = fitted(Boring(), classes(), callbacks=[stopping, every], max_rounds=50)
+    assert one.version < 50
+    stopping = EarlyStopping("train_loss", patience=2, min_delta=100.0)
+    two = trainer(callbacks=stopping, max_rounds=50)
+    two.fit(Boring(), classes(), ckpt_path=every.paths[-1])
+    assert (two.version, two.history) == (one.version, one.history)
+    three = trainer(
+        callbacks=EarlyStopping("train_loss", patience=5, min_delta=100.0), max_rounds=50
+    )
+    three.fit(Boring(), classes(), ckpt_path=every.paths[-1])
+    assert three.version > one.version
 
 
 def test_resume_of_a_run_that_is_over_changes_nothing(tmp_path):

@@ -1,6 +1,7 @@
 """The same run gives the same bits in another process, and no global generator is touched."""
 
 import ast
+import os
 import random
 import subprocess
 import sys
@@ -21,22 +22,23 @@ from tests.kill_and_resume import CASES, Net, clients, train
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("case", ["AFACS", "FedBuff"])
-def test_two_processes_give_the_same_bits(case, tmp_path):
+def test_two_processes_give_the_same_bits(tmp_path):
     """One executor each: AFACS runs one by one, FedBuff stacked."""
+    cases = ["AFACS", "FedBuff"]
     code = (
-        "import sys; from pathlib import Path; from tests.kill_and_resume import train; "
-        "run = train(sys.argv[1], Path(sys.argv[2]), 6); print(run.fingerprint(), run.history)"
+        "import sys; from pathlib import Path; from tests.kill_and_resume import train\n"
+        "for case in sys.argv[1:]:\n"
+        "    run = train(case, Path('other') / case, 6); print(run.fingerprint(), run.history)"
     )
     other = subprocess.run(
-        [sys.executable, "-c", code, case, str(tmp_path / "other")],
-        cwd=ROOT,
+        [sys.executable, "-c", code, *cases],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,
     )
-    run = train(case, tmp_path / "own", 6)
-    assert other.stdout.strip() == f"{run.fingerprint()} {run.history}"
+    runs = [train(case, tmp_path / case, 6) for case in cases]
+    assert other.stdout.splitlines() == [f"{run.fingerprint()} {run.history}" for run in runs]
 
 
 def states():

@@ -95,8 +95,10 @@ class FedCheckpoint(Callback):
         return str(self.dirpath / "last.ckpt")
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Begin to count where the run is."""
+        """Begin to count where the run is, and take away what a killed run left half written."""
         self._periods = self._period(trainer)
+        for torn in self.dirpath.glob(".*.ckpt.*.part"):
+            torn.unlink(missing_ok=True)
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Save where it is due."""

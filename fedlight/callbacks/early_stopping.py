@@ -77,6 +77,8 @@ class EarlyStopping(Callback):
         self._seen = len(trainer.history)
         if not trainer.history:
             self._forget()
+        elif self.stopped_round == trainer.version and self.wait_count not in range(self.patience):
+            trainer.should_stop = True  # it died between its last event and its end
 
     def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Note that there was a validation."""

@@ -155,7 +155,7 @@ def not_finite(
         states: The clients' new states, shape ``[n, P]``, or None.
     """
     # A sum is finite only where all its terms are, so nearly always one look is enough.
-    sums = losses.double() + deltas.sum(dim=1) + buffers.sum(dim=1)
+    sums = losses.float() + deltas.sum(dim=1) + buffers.sum(dim=1)
     if states is not None:
         sums = sums + states.sum(dim=1)
     if bool(torch.isfinite(sums).all()):

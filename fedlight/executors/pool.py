@@ -89,7 +89,9 @@ class PendingResult:
         """
         if not self.done:
             self._pool.compute(self)
-        return self._client_state if self.fallback is None else self.fallback.client_state()
+        if self.fallback is not None:  # it is asked for from the arrival on, so this is settled
+            self._client_state, self.fallback = self.fallback.client_state(), None
+        return self._client_state
 
     def waits_for(self) -> PendingResult | None:
         """The run that has to be computed first, since its client's state is read."""
@@ -120,7 +122,8 @@ class PendingResult:
 
     def settle(self) -> None:
         """Of a run that failed: keep the client's state, and no run of before."""
-        self._client_state, self.fallback, self.start = self.client_state(), None, None
+        self.client_state()
+        self.start = None
 
     def release(self) -> None:
         """Let go of the result once the server has used it; the client's state stays."""

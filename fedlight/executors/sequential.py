@@ -103,7 +103,7 @@ class SequentialExecutor(Executor):
         delta = after.params - job.pulled.params
         client = layout.flatten([state[0] for state in states]) if states else None
         (reason,) = not_finite(
-            torch.stack(self._losses).sum(dim=0, keepdim=True),
+            torch.stack(self._losses).float().sum(dim=0, keepdim=True),
             delta[None],
             after.buffers[None],
             job.pulled.buffers[None],

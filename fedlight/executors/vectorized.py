@@ -152,7 +152,7 @@ class VectorizedExecutor(Executor):
             clients = layout.flatten(states, leading=1) if states else None
             deltas = params.sub_(pulled)[:n]
             floating = _joined(state.buffer_layout, buffers, n, state.device)
-        losses = deltas.new_tensor([logged.pop(LOSS).total for logged in metrics])
+        losses = torch.tensor([logged.pop(LOSS).total for logged in metrics], device=state.device)
         before = torch.stack([job.pulled.buffers for job in jobs[:n]])
         reasons = not_finite(losses, deltas, floating, before, clients)
         results = _results(
@@ -267,22 +267,6 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
     if all(row is rows[0] for row in rows):
         return rows[0].expand(len(rows), -1)
     return torch.stack(list(rows))
-
-
-def _blocks(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:
-    """One block ``[n, *shape]`` a buffer, each contiguous.
-
-    A layer that changes a buffer in place (BatchNorm) silently changes a copy of it under ``vmap``
-    where the clients' rows do not lie one after the other.
-    """
-    return [view.contiguous() for view in layout.views(torch.stack(list(flat)))]
-
-
-def _flat(blocks: Sequence[Tensor], client: int, before: Tensor) -> Tensor:
-    """One client's part of the blocks, in one vector like `before`."""
-    if not blocks:
-        return before
-    return torch.cat([block[client].reshape(-1) for block in blocks])
 
 
 def _pieces(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:
