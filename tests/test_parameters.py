@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 
-from fedlight.parameters import FlatLayout, ModuleState, input_dtype
+from fedlight.parameters import FlatLayout, ModuleState, block_of, input_dtype
 
 shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(torch.Size), min_size=1, max_size=6)
 
@@ -191,3 +191,30 @@ def test_inputs_are_as_wide_as_what_is_trained():
     frozen = nn.Linear(1, 1).half().requires_grad_(False)
     assert input_dtype(nn.ModuleList([frozen, nn.Linear(1, 1)])) == torch.float32
     assert input_dtype(nn.ReLU()) == torch.float32
+
+
+def test_rows_of_a_block_are_not_copied():
+    block = torch.arange(12.0).reshape(4, 3)
+    rows = list(block.unbind())
+    assert block_of(rows).data_ptr() == block.data_ptr()
+    assert torch.equal(block_of(rows), block)
+    assert torch.equal(block_of(rows[:2]), block[:2])
+
+
+def test_other_rows_are_stacked():
+    block = torch.arange(12.0).reshape(4, 3)
+    one, two, three, four = block.unbind()
+    for rows in (
+        [two, three],
+        [one, three],
+        [two, one],
+        [one, one],
+        [one, two.clone()],
+        [one.clone()],
+        list(block[:, :2].unbind()),
+        list(torch.arange(8.0).reshape(4, 2).t().unbind()),
+        [torch.empty(0)] * 2,
+    ):
+        stacked = block_of(rows)
+        assert torch.equal(stacked, torch.stack(rows))
+        assert stacked.shape == (len(rows), len(rows[0]))

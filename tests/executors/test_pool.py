@@ -139,3 +139,39 @@ def test_an_error_leaves_the_runs_open():
         with pytest.raises(RuntimeError, match="no"):
             run()
     assert not run.done
+
+
+def test_what_the_limits_leave_out_is_computed_only_when_it_is_wanted():
+    executor, left = Adds(), 2.0
+    pool = WorkPool(executor, still_to_come=lambda: (3.0, left))
+    runs = [submit(pool, serial, arrives) for serial, arrives in enumerate([2, 3, 4, 5, 6, 7])]
+    runs[1]()
+    assert executor.batches == [[1, 0, 2, 3]]  # two have arrived, two more may be used
+    left = 0.0
+    runs[5]()
+    assert executor.batches[1:] == [[5]]
+    left = 1.0
+    runs[4]()
+    assert executor.batches[2:] == [[4]]
+
+
+def test_those_that_arrive_together_come_by_client():
+    executor = Adds()
+    pool = WorkPool(executor)
+    for serial, client in enumerate([3, 1, 2]):
+        last = pool.submit(Task(client, 0, 0.0, 1.0, 1, serial, 0), STATE)
+    last()
+    assert executor.batches == [[2, 1, 0]]
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+def test_the_queue_keeps_nothing_of_what_is_over(max_batch):
+    pool = WorkPool(Adds(max_batch))
+    for serial in range(200):
+        run = submit(pool, serial, 1.0 + serial)
+        if serial % 3 == 0:
+            pool.discard(run)
+        else:
+            run()
+    assert len(pool._queue) <= 2
+    assert len(pool._open) == 0
