@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
-import torch
 from lightning import LightningModule
 
+from benchmarks.clock import now
 from benchmarks.workloads import Workload
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import FedAsync, FedAvg, FedBuff
@@ -33,9 +32,7 @@ class Stopwatch(Callback):
         self.times: list[float] = []
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        if trainer.fabric.device.type == "cuda":
-            torch.cuda.synchronize()
-        self.times.append(time.perf_counter())
+        self.times.append(now(trainer.fabric.device.type))
 
 
 def timed(

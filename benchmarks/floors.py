@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.clock import now
 from benchmarks.workloads import Workload
 
 LR = 0.1
@@ -35,7 +34,7 @@ class Floor:
         """Client after client: a module, its loss, ``backward``, ``SGD.step``; updates a second."""
         load, net = self.workload, self.net
         optimizer = torch.optim.SGD(net.parameters(), lr=LR)
-        begun = self._now()
+        begun = now(self.device)
         for _ in range(rounds):
             total = [torch.zeros_like(param) for param in self.start]
             for client in torch.randperm(load.clients)[: load.per_round].tolist():
@@ -50,7 +49,7 @@ class Floor:
                 with torch.no_grad():
                     for sum_, param, value in zip(total, net.parameters(), self.start, strict=True):
                         sum_ += param - value
-        return rounds * load.per_round / (self._now() - begun)
+        return rounds * load.per_round / (now(self.device) - begun)
 
     def closed_form(self, rounds: int) -> float:
         """All clients of a round as one batched product, the gradient by hand; updates a second.
@@ -61,7 +60,7 @@ class Floor:
         load = self.workload
         weight, bias = self.start  # [10, 784], [10]
         x, n = self.x.flatten(1), load.per_round
-        begun = self._now()
+        begun = now(self.device)
         for _ in range(rounds):
             clients = torch.randperm(load.clients)[:n].to(self.device)
             order = torch.rand(n, load.examples, device=self.device).argsort(dim=1)
@@ -77,7 +76,7 @@ class Floor:
                 w.baddbmm_(p, images, alpha=-1)
                 b.sub_(p.sum(dim=2, keepdim=True))
             (w - weight).mean(dim=0), (b[..., 0] - bias).mean(dim=0)
-        return rounds * n / (self._now() - begun)
+        return rounds * n / (now(self.device) - begun)
 
     def _batches(self, rows: Tensor) -> list[Tensor]:
         """K batches of rows ``[…, n_i]``, over and over again, in a random order."""
@@ -86,8 +85,3 @@ class Floor:
         order = torch.randperm(size, device=rows.device)
         place = torch.arange(load.steps * batch, device=rows.device) % size
         return list(rows[..., order[place]].split(batch, dim=-1))
-
-    def _now(self) -> float:
-        if self.device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter()

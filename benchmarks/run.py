@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
+from benchmarks import clock
 from benchmarks.federations import Timing, asynchronous, timed
 from benchmarks.floors import Floor
 from benchmarks.scale import growth_tables, memory_table
@@ -40,10 +41,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few and short turns")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--turns", type=int, help="turns of each contender")
+    parser.add_argument(
+        "--clock",
+        default="wall",
+        choices=tuple(clock.CLOCKS),
+        help='"cpu" counts the seconds of our own threads, for a machine that is shared',
+    )
     chosen = parser.parse_args()
+    clock.chosen = chosen.clock
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
-    print(machine(chosen.device), flush=True)
+    print(f"{machine(chosen.device)}; {chosen.clock} clock", flush=True)
     turns = chosen.turns or (2 if chosen.quick else 7)
     size = 0.3 if chosen.quick else 1.0
     for name, workload in (("A", A), ("B", B), ("CNN", SMALL_CNN), ("LSTM", LSTM)):

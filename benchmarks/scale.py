@@ -6,7 +6,6 @@ import resource
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.clock import now
 from benchmarks.federations import timed
 from benchmarks.workloads import A
 from fedlight.aggregators import AFACS, Aggregator, FedAvg, FedBuff
@@ -60,7 +60,7 @@ def events_per_second(clients: int, in_flight: int, parameters: int, events: int
         _state(parameters),
         lambda v: False,
     )
-    begun = time.perf_counter()
+    begun = now()
     for seen, event in enumerate(schedule.events(), start=1):
         assert event.task is not None
         released: list[int] = []
@@ -70,10 +70,10 @@ def events_per_second(clients: int, in_flight: int, parameters: int, events: int
             released = [update.client_id for update in record.updates]
         schedule.send_on(event, server.state.version, released)
         if seen == events // 4:
-            begun = time.perf_counter()
+            begun = now()
         if seen == events:
             break
-    return 0.75 * events / (time.perf_counter() - begun)
+    return 0.75 * events / (now() - begun)
 
 
 def step_seconds(
@@ -91,9 +91,9 @@ def step_seconds(
             aggregator.receive(
                 ClientUpdate(task, 1, LocalResult(torch.ones(parameters), empty, empty))
             )
-        begun = time.perf_counter()
+        begun = now()
         state = replace(aggregator.step(state), used=())
-        times.append(time.perf_counter() - begun)
+        times.append(now() - begun)
     return statistics.median(times)
 
 
@@ -145,7 +145,7 @@ def _apart(kind: str, number: int) -> list[str]:
 
 
 def _main(kind: str, number: int) -> None:
-    begun = time.perf_counter()
+    begun = now()
     if kind == "rounds":
         load = replace(
             A, net=lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), shape=(4,), classes=2,
@@ -161,7 +161,7 @@ def _main(kind: str, number: int) -> None:
             ExponentialDurations(1.0), concurrency=100, resume="on_arrival", local_steps=1
         )
         aggregator, updates = FedBuff(buffer_size=10), 3_000
-    ready = time.perf_counter()
+    ready = now()
     timing = timed(load, data, "cpu", updates, arrivals=arrivals, aggregator=aggregator)
     print(f"{ready - begun:.1f} {timing.updates:.0f} {_peak_mib():.0f}")
 

@@ -92,7 +92,8 @@ def random_table(rows: int, shape: tuple[int, ...], classes: int, values: int) -
     numbers = rng.integers(values, size=rows * int(np.prod(shape)), dtype=np.uint8)
     x = pa.FixedSizeListArray.from_arrays(pa.array(numbers), int(np.prod(shape)))
     y = pa.array(rng.integers(classes, size=rows))
-    return datasets.Dataset(pa.table({"x": x, "y": y}))
+    table = datasets.table.InMemoryTable(pa.table({"x": x, "y": y}))
+    return datasets.Dataset(table, fingerprint=f"random-{rows}-{shape}")  # or all is hashed
 
 
 A = Workload(

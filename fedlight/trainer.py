@@ -487,7 +487,7 @@ class FedTrainer:
             examples=datamodule.train_data.to(state.device, input_dtype(module)),
             batch_size=datamodule.batch_size,
             seed=self.seed,
-            autocast=self.fabric.autocast,
+            autocast=self.fabric.strategy.precision.forward_context,
         )
         self._executor, reason = resolve_executor(self.executor, work)
         _say_once(f"fedlight: {self._executor!r} on {describe_device(state.device)}: {reason}")

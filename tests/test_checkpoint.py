@@ -164,6 +164,24 @@ def test_tensorboard_has_each_point_once(at, tmp_path):
     assert curves(log) == expected
 
 
+def test_a_run_that_had_ended_already_draws_its_last_histograms_once(tmp_path):
+    def end(ckpt_path=None):
+        metrics = TensorBoardMetrics(histogram_every_n_rounds=4, picture_every_n_rounds=None)
+        run("rounds", tmp_path, [metrics, FedCheckpoint(tmp_path / "kept")], ckpt_path)
+        return curves(newest_log(tmp_path))
+
+    expected = end()
+    assert [step for step, _ in expected["updates/norm"]] == [4, 7]
+    (log,) = (tmp_path / "logs").iterdir()
+    for age in range(2):
+        for file in log.glob("events*"):
+            if "tfevents.100000" not in file.name:
+                name = re.sub(r"tfevents\.\d+", f"tfevents.100000000{age}", file.name)
+                file.rename(file.with_name(name))
+        assert end("last") == expected
+    assert len(list(log.glob("events*"))) == 3
+
+
 @pytest.mark.filterwarnings("ignore:Experiment logs directory")
 def test_a_csv_logger_goes_on_in_its_file(tmp_path):
     every = Every(tmp_path)

@@ -203,7 +203,7 @@ def test_rows_of_a_block_are_not_copied():
 
 def test_other_rows_are_stacked():
     block = torch.arange(12.0).reshape(4, 3)
-    one, two, three, four = block.unbind()
+    one, two, three, _ = block.unbind()
     for rows in (
         [two, three],
         [one, three],

@@ -106,8 +106,9 @@ class TensorBoardMetrics(Callback):
         going_on = [each for each in loggers if str(each.log_dir) in self._folders]
         self._folders = [str(each.log_dir) for each in loggers]
         self._replay(trainer, [], 0)
+        self._going_on, self._begun = going_on, len(trainer.history)
         if trainer.history and going_on:
-            self._cut(trainer, going_on)
+            self._cut(trainer, going_on, trainer.version)
         self._loggers = loggers
         if not trainer.history and self.picture_every_n_rounds is not None:
             self._draw_labels(trainer)
@@ -122,6 +123,10 @@ class TensorBoardMetrics(Callback):
         if trainer.interrupted or not self._loggers:
             return
         version = trainer.version
+        if self._going_on and version == self._begun:  # it may have ended so before, and then died
+            loggers = self._loggers
+            self._cut(trainer, self._going_on, version - 1)
+            self._loggers = loggers
         if self.histogram_every_n_rounds and version % self.histogram_every_n_rounds:
             self._histograms(trainer, version - version % self.histogram_every_n_rounds)
         if self.picture_every_n_rounds and version % self.picture_every_n_rounds:
@@ -175,8 +180,8 @@ class TensorBoardMetrics(Callback):
         while self._seen < len(trainer.history):
             self._write_round(trainer, cut)
 
-    def _cut(self, trainer: FedTrainer, loggers: list[Any]) -> None:
-        """Strike out what lies behind the checkpoint, and nothing else.
+    def _cut(self, trainer: FedTrainer, loggers: list[Any], version: int) -> None:
+        """Strike out what lies behind a version, and nothing else.
 
         A reader of event files drops all points of the folder from one step on, whatever their
         axis. So the cut is made where the first axis ends, and what is good behind it is written
@@ -186,7 +191,7 @@ class TensorBoardMetrics(Callback):
             axis: max((s for tag, s in self._last.items() if tag.endswith(axis)), default=0)
             for axis in self.axes
         }
-        cut = min(trainer.version, *ends.values()) + 1
+        cut = min(version, *ends.values()) + 1
         start = Event(session_log=SessionLog(status=SessionLog.START))
         for logger in loggers:
             for _ in range(2):  # a running TensorBoard takes the first one as the run's beginning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -120,14 +121,24 @@ def read_numbers(dataset: datasets.Dataset, name: str) -> Tensor:
         TypeError: The column holds something else, such as strings.
         ValueError: A value is missing, or lists differ in length.
     """
-    chunks = [_numbers(chunk, name) for chunk in _chunks(dataset, name)]
-    for chunk in chunks:
-        if chunk.shape[1:] != chunks[0].shape[1:]:
-            raise _ragged(name, chunks[0].shape[1], chunk.shape[1])
-    values = np.concatenate(chunks)
+    values = _in_memory(dataset, name)
+    row = 0
+    for chunk in _chunks(dataset, name) if values is None else ():
+        numbers = _numbers(chunk, name)
+        if values is None:
+            values = np.empty((len(dataset), *numbers.shape[1:]), dtype=numbers.dtype)
+        if numbers.shape[1:] != values.shape[1:]:
+            raise _ragged(name, values.shape[1], numbers.shape[1])
+        values[row : row + len(numbers)] = numbers
+        row += len(numbers)
+    assert values is not None
     # torch has hardly any operation for the wider unsigned types
     wider = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}.get(values.dtype.name)
-    return torch.from_numpy(values if wider is None else values.astype(wider))
+    if wider is not None:
+        values = values.astype(wider)
+    with warnings.catch_warnings():  # what is only read need not be writable
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(values)
 
 
 def read_text(dataset: datasets.Dataset, name: str, length: int) -> Tensor:
@@ -177,6 +188,14 @@ def _chunks(dataset: datasets.Dataset, name: str) -> Iterator[pa.Array]:
         yield column[start : start + _CHUNK].column(name).combine_chunks()
 
 
+def _in_memory(dataset: datasets.Dataset, name: str) -> np.ndarray | None:
+    """The numbers of a column that lies in memory in one piece, without a copy; else None."""
+    if dataset.cache_files:
+        return None
+    column = dataset.select_columns([name]).with_format("arrow")[:].column(name)
+    return _numbers(column.chunk(0), name) if column.num_chunks == 1 else None
+
+
 def _pixels(image: object, name: str, row: int) -> np.ndarray:
     """A PIL image as uint8 `[channels, height, width]`."""
     mode = getattr(image, "mode", None)
@@ -208,7 +227,7 @@ def _numbers(array: pa.Array, name: str) -> np.ndarray:
         inner = _numbers(array.flatten(), name)
         return inner.reshape(len(array), int(lengths[0]), *inner.shape[1:])
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return np.array(array.to_numpy(zero_copy_only=False))  # a writable copy, for torch
+        return np.asarray(array.to_numpy(zero_copy_only=False))
     raise TypeError(
         f"column {name!r} holds {kind}, which is no number; turn it into numbers with "
         "dataset.map(...) first, or name other columns in columns="

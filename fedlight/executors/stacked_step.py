@@ -59,11 +59,13 @@ class StackedLog:
         metrics: Values of metric objects by the name under which they were logged.
         inputs: What metric objects were given: the object's name in the module and its inputs,
             each of shape ``[n, …]``.
+        weights: Examples that a logged value stands for, where the step said so itself.
     """
 
     values: dict[str, Tensor]
     metrics: dict[str, Deferred]
     inputs: list[tuple[str, tuple[Any, ...], dict[str, Any]]]
+    weights: dict[str, float]
 
 
 class StackedStep:
@@ -90,7 +92,7 @@ class StackedStep:
             for name, metric in workplace.module.named_modules()
             if isinstance(metric, Metric)
         }
-        self._log = StackedLog({}, {}, [])
+        self._log = StackedLog({}, {}, [], {})
         self._layers = NarrowLayers if state.device.type == "cpu" else nullcontext
         self._run = vmap(
             grad(self._loss, has_aux=True), in_dims=(0, 0, 0, 0, None), randomness="different"
@@ -146,7 +148,7 @@ class StackedStep:
                         old.copy_(new)
         names = [name for name, _, _ in log.inputs]
         fed = [(name, *arguments) for name, arguments in zip(names, inputs, strict=True)]
-        return grads, StackedLog(values, log.metrics, fed)
+        return grads, StackedLog(values, log.metrics, fed, log.weights)
 
     def _loss(
         self,
@@ -157,7 +159,7 @@ class StackedStep:
         step: int,
     ) -> tuple[Tensor, Any]:
         module = self._work.module
-        self._log = log = StackedLog({}, {}, [])
+        self._log = log = StackedLog({}, {}, [], {})
         tensors: dict[str, Tensor] = {}
         for names, values in zip(self._names, (params, buffers, counters), strict=True):
             tensors.update(zip(names, values, strict=True))
@@ -174,6 +176,8 @@ class StackedStep:
         return loss, (buffers, counters, log.values, inputs)
 
     def _record(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("batch_size"):
+            self._log.weights[name] = kwargs["batch_size"]
         if isinstance(value, Deferred):
             self._log.metrics[name] = value
         elif isinstance(value, Metric):
@@ -193,7 +197,7 @@ class StackedStep:
         if isinstance(dictionary, MetricCollection):
             dictionary = dict(dictionary.items(keep_base=False, copy_state=False))
         for name, value in dictionary.items():
-            self._record(name, value)
+            self._record(name, value, **kwargs)
 
     @contextmanager
     def _deferred_metrics(self) -> Iterator[None]:
@@ -237,44 +241,51 @@ class StackedRecorder:
 
     def collect(self) -> list[dict[str, LoggedValue]]:
         """The logged values of each client, summed over its examples."""
-        n, size = len(self._steps), self._batch_size
-        collected: list[dict[str, LoggedValue]] = [{} for _ in range(n)]
+        collected: list[dict[str, LoggedValue]] = [{} for _ in self._steps]
         for name in dict.fromkeys(name for log in self._logs for name in log.values):
-            sums, counts = self._sums(name)
-            for values, total, count in zip(collected, sums, counts, strict=True):
-                if count:
-                    values[name] = LoggedValue(total * size, count * size)
+            totals, weights = self._sums(name)
+            for values, total, weight in zip(collected, totals, weights, strict=True):
+                if weight:
+                    values[name] = LoggedValue(total, weight)
         if any(log.metrics for log in self._logs):
             for client, values in enumerate(collected):
                 self._feed(client, values)
         return collected
 
-    def _sums(self, name: str) -> tuple[list[float], list[int]]:
-        """The sum over its steps of what each client logged under a name, and in how many."""
-        logged = [(k, log.values[name]) for k, log in enumerate(self._logs) if name in log.values]
+    def _weight(self, name: str, log: StackedLog) -> float:
+        return log.weights.get(name, self._batch_size)
+
+    def _sums(self, name: str) -> tuple[list[float], list[float]]:
+        """The sums over its steps of what each client logged under a name, and of the weights."""
+        logged = [(k, log) for k, log in enumerate(self._logs) if name in log.values]
+        sizes = [self._weight(name, log) for _, log in logged]
         n = len(self._steps)
         if self._steps[0] == self._steps[-1]:
-            sums = torch.stack([values[:n] for _, values in logged]).sum(dim=0)
-            return sums.tolist(), [len(logged)] * n
-        actives = [sum(k < own for own in self._steps) for k, _ in logged]
-        sums = logged[0][1].new_zeros(n)
-        for active, (_, values) in zip(actives, logged, strict=True):
-            sums[:active] += values[:active]
-        return sums.tolist(), [sum(client < active for active in actives) for client in range(n)]
+            values = torch.stack([log.values[name][:n] for _, log in logged])
+            if len(set(sizes)) == 1:
+                return (values.sum(dim=0) * sizes[0]).tolist(), [sum(sizes)] * n
+            return (values.new_tensor(sizes) @ values).tolist(), [sum(sizes)] * n
+        totals = logged[0][1].values[name].new_zeros(n)
+        weights = [0.0] * n
+        for (k, log), size in zip(logged, sizes, strict=True):
+            active = sum(k < own for own in self._steps)
+            totals[:active] += log.values[name][:active] * size
+            weights[:active] = [weight + size for weight in weights[:active]]
+        return totals.tolist(), weights
 
     def _feed(self, client: int, values: dict[str, LoggedValue]) -> None:
         """Feed the metric objects with one client's inputs and take their values."""
         objects: dict[str, Any] = dict(self._module.named_modules())
-        size = self._batch_size
         last: dict[str, str] = {}
         for log in self._logs[: self._steps[client]]:
             for name, number in self._fed(client, log, objects).items():
                 total, weight = values.get(name, (0.0, 0))
-                values[name] = LoggedValue(total + number * size, weight + size)
+                own = self._weight(name, log)
+                values[name] = LoggedValue(total + number * own, weight + own)
             for name, value in log.metrics.items():
                 if value.batch is None and value.after is None:
                     last[name] = value.metric
-        examples = self._steps[client] * size
+        examples = self._steps[client] * self._batch_size
         for name, key in last.items():
             values[name] = LoggedValue(float(objects[key].compute()) * examples, examples)
         for key in {key for log in self._logs for key, _, _ in log.inputs}:

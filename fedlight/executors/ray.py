@@ -1,0 +1,295 @@
+"""Local runs on a Ray cluster: resident actors, each with the data, get shares of each batch."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedlight.checks import positive, positive_int
+from fedlight.executors.auto import check_executor, resolve_executor
+from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
+from fedlight.parameters import ModuleState
+from fedlight.types import LocalResult
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from data_partitioners import Partition
+    from fedlight.local_optimizers import LocalOptimizer
+
+_TRIES = 3
+
+
+class RayExecutor(Executor):
+    """Sends shares of each batch to actors on a Ray cluster; each computes its share by itself.
+
+    The data go to the object store once. A batch is dealt out by the number of local steps, always
+    in the same way, so a run gives the same bits whenever it has the same number of actors. An
+    actor that dies is replaced, and its share is computed again.
+
+    Ray pays where clients are heavy or many machines are there: small models are faster in one
+    process (`VectorizedExecutor`).
+
+    Args:
+        num_actors: Actors, each a process of its own.
+        executor: What each actor uses: "auto", "sequential", "vectorized" or an `Executor`.
+        max_batch: Largest number of clients in flight at once, over all actors.
+        num_cpus: CPU cores (and torch threads) of an actor.
+        num_gpus: GPUs of an actor; None for an even share of those that the cluster has.
+        address: A cluster to join; None to use the one that is running, or else start one here.
+
+    Raises:
+        ImportError: Ray is not installed.
+        TypeError: An argument is of the wrong kind.
+        ValueError: An argument is outside its range.
+    """
+
+    def __init__(
+        self,
+        num_actors: int = 2,
+        executor: Executor | str = "auto",
+        max_batch: int = 256,
+        num_cpus: float = 1.0,
+        num_gpus: float | None = None,
+        address: str | None = None,
+    ) -> None:
+        self.num_actors = positive_int("num_actors", num_actors)
+        self.executor = check_executor(executor)
+        if isinstance(self.executor, RayExecutor):
+            raise ValueError("executor must be what an actor uses, got another RayExecutor")
+        self.max_batch = positive_int("max_batch", max_batch)
+        self.num_cpus = positive("num_cpus", num_cpus)
+        self.num_gpus = num_gpus
+        self.address = address
+        self._ray = _import_ray()
+        self.num_replaced = 0
+
+    def setup(self, workplace: Workplace) -> None:
+        """Start the actors, and have each of them get ready.
+
+        Raises:
+            ValueError: The module, the data or the local optimizer cannot be run by an actor.
+        """
+        ray = self._ray
+        self._started_here = not ray.is_initialized()
+        if self._started_here:
+            ray.init(
+                address=self.address,
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                num_cpus=None if self.address else max(2, round(self.num_actors * self.num_cpus)),
+            )
+        self._device = workplace.state.device
+        gpus = self.num_gpus
+        if gpus is None:
+            gpus = float(ray.cluster_resources().get("GPU", 0)) / self.num_actors
+        self._make = ray.remote(_Actor).options(num_cpus=self.num_cpus, num_gpus=gpus).remote
+        self._share = ray.put(_Share.of(workplace, self.executor, round(self.num_cpus), gpus > 0))
+        self._actors = [self._make(self._share) for _ in range(self.num_actors)]
+        for actor in self._actors:
+            refused = ray.get(actor.refusal.remote())
+            if refused:
+                raise ValueError(refused)
+
+    def teardown(self) -> None:
+        """Stop the actors, and the cluster where it was started here."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        del self._actors, self._share, self._make
+        if self._started_here:
+            self._ray.shutdown()
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """The results of jobs, in their order; in place of one that failed, its `ClientError`.
+
+        Raises:
+            RuntimeError: An actor died three times over the same share.
+        """
+        outcomes: dict[int, Outcome] = {}
+        shares = [share for share in _shares(jobs, self.num_actors) if share]
+        waiting = [
+            (number, self._send(number, [jobs[index] for index in share]))
+            for number, share in enumerate(shares)
+        ]
+        for number, reference in waiting:
+            share = shares[number]
+            results = self._receive(number, [jobs[index] for index in share], reference)
+            for index, result in zip(share, results, strict=True):
+                outcomes[index] = self._outcome(jobs[index], result)
+        return [outcomes[index] for index in range(len(jobs))]
+
+    def _send(self, number: int, jobs: list[Job]) -> Any:
+        return self._actors[number].run.remote([_on(job, "cpu") for job in jobs])
+
+    def _receive(self, number: int, jobs: list[Job], reference: Any) -> list[Any]:
+        for _ in range(_TRIES):
+            try:
+                results: list[Any] = self._ray.get(reference)
+            except self._ray.exceptions.RayActorError:
+                self._actors[number] = self._make(self._share)
+                self.num_replaced += 1
+                reference = self._send(number, jobs)
+            else:
+                return results
+        raise RuntimeError(
+            f"an actor died {_TRIES} times over the same {len(jobs)} clients; it may lack memory: "
+            f"give RayExecutor a smaller max_batch (now {self.max_batch})"
+        )
+
+    def _outcome(self, job: Job, result: LocalResult | _Failure) -> Outcome:
+        if isinstance(result, _Failure):
+            cause = RuntimeError(f"in a Ray actor:\n{result.trace}") if result.trace else None
+            return ClientError(job.task, result.reason, cause)
+        return _result_on(result, self._device)
+
+    def __repr__(self) -> str:
+        return f"RayExecutor(num_actors={self.num_actors}, executor={self.executor!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A `ClientError` on its way from an actor."""
+
+    reason: str
+    trace: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Share:
+    """A workplace as it travels to an actor."""
+
+    module: LightningModule
+    optimizer: LocalOptimizer
+    partition: Partition
+    examples: Any
+    batch_size: int
+    seed: int
+    autocast: Callable[[], AbstractContextManager[Any]]
+    executor: Executor | str
+    num_threads: int
+    on_gpu: bool
+
+    @classmethod
+    def of(
+        cls, work: Workplace, executor: Executor | str, num_threads: int, on_gpu: bool
+    ) -> _Share:
+        fabric, work.module.fabric = work.module._fabric, None
+        try:
+            module = deepcopy(work.module).cpu()
+        finally:
+            work.module.fabric = fabric
+        examples = work.examples.to("cpu", work.state.param_layout.dtype)
+        return cls(
+            module,
+            work.optimizer,
+            work.partition,
+            examples,
+            work.batch_size,
+            work.seed,
+            work.autocast,
+            executor,
+            max(1, num_threads),
+            on_gpu,
+        )
+
+
+class _Actor:
+    """Holds the module and the data, and computes what it is sent."""
+
+    def __init__(self, share: _Share) -> None:
+        torch.set_num_threads(share.num_threads)
+        device = torch.device("cuda" if share.on_gpu else "cpu")
+        module = share.module.to(device)
+        state = ModuleState(module)
+        work = Workplace(
+            module=module,
+            state=state,
+            optimizer=share.optimizer,
+            partition=share.partition,
+            examples=share.examples.to(device, state.param_layout.dtype),
+            batch_size=share.batch_size,
+            seed=share.seed,
+            autocast=share.autocast,
+        )
+        self._device, self._refusal = device, ""
+        try:
+            self._executor, _ = resolve_executor(share.executor, work)
+        except ValueError as error:
+            self._refusal = str(error)
+
+    def refusal(self) -> str:
+        return self._refusal
+
+    def run(self, jobs: Sequence[Job]) -> list[LocalResult | _Failure]:
+        outcomes = self._executor.run([_on(job, self._device) for job in jobs])
+        return [_sent(outcome) for outcome in outcomes]
+
+
+def _shares(jobs: Sequence[Job], num_actors: int) -> list[list[int]]:
+    """Which jobs go to which actor: the longest first, each to the one with the least to do."""
+    shares: list[list[int]] = [[] for _ in range(num_actors)]
+    loads = [0] * num_actors
+    for index in sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps):
+        least = loads.index(min(loads))
+        shares[least].append(index)
+        loads[least] += jobs[index].task.num_steps
+    return [sorted(share) for share in shares]
+
+
+def _on(job: Job, device: torch.device | str) -> Job:
+    pulled = job.pulled
+    moved = replace(
+        pulled,
+        params=pulled.params.to(device),
+        buffers=pulled.buffers.to(device),
+        counters=pulled.counters.to(device),
+        shared=None if pulled.shared is None else pulled.shared.to(device),
+    )
+    own = None if job.client_state is None else job.client_state.to(device)
+    return Job(job.task, moved, own)
+
+
+def _result_on(result: LocalResult, device: torch.device | str) -> LocalResult:
+    state = result.client_state
+    return LocalResult(
+        result.delta.to(device),
+        result.buffers.to(device),
+        result.counters.to(device),
+        result.metrics,
+        None if state is None else state.to(device),
+    )
+
+
+def _sent(outcome: Outcome) -> LocalResult | _Failure:
+    """An outcome on the CPU; each row is copied out of its block, which would travel whole."""
+    if isinstance(outcome, ClientError):
+        cause = outcome.__cause__
+        trace = "" if cause is None else "".join(traceback.format_exception(cause))
+        return _Failure(outcome.reason, trace)
+    result = _result_on(outcome, "cpu")
+    state = result.client_state
+    return LocalResult(
+        result.delta.clone(),
+        result.buffers.clone(),
+        result.counters.clone(),
+        dict(result.metrics),
+        None if state is None else state.clone(),
+    )
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise ImportError(
+            "RayExecutor needs the package ray: pip install 'fedlight[ray]'"
+        ) from error
+    return ray

@@ -1,0 +1,152 @@
+"""Two local actors: the same weights as one process, and a killed actor costs nothing but time."""
+
+import sys
+
+import pytest
+import torch
+from lightning import LightningModule
+from torch.utils.data import TensorDataset
+
+from fedlight import Callback, FederatedDataModule, FedTrainer
+from fedlight.aggregators import AFACD
+from fedlight.arrivals import UniformArrivals, UniformSteps
+from fedlight.executors import Job, RayExecutor, Workplace
+from fedlight.executors.ray import _Actor, _Share, _shares
+from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
+from fedlight.parameters import ModuleState
+from fedlight.types import ServerState, Task
+
+SIZES = (7, 4, 12, 9, 5, 6)
+
+
+class Net(LightningModule):
+    """A layer and a BatchNorm; a strict one raises for a client whose data are too large."""
+
+    def __init__(self, strict: bool = False) -> None:
+        super().__init__()
+        self.strict = strict
+        self.net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        if self.strict and x.max() > 1e6:
+            raise ArithmeticError("too large")
+        loss = torch.nn.functional.cross_entropy(self.net(x), y)
+        self.log("loss", loss)
+        return loss
+
+
+def clients(bad: int | None = None) -> FederatedDataModule:
+    generator = torch.Generator().manual_seed(0)
+    data = []
+    for client, size in enumerate(SIZES):
+        x = torch.randn(size, 3, generator=generator)
+        y = torch.randint(4, (size,), generator=generator)
+        data.append(TensorDataset(x * 1e9 if client == bad else x, y))
+    return FederatedDataModule.from_client_datasets(data, batch_size=3)
+
+
+def fit(executor, *, optimizer=None, bad=None, callback=None, **more) -> FedTrainer:
+    torch.manual_seed(0)
+    trainer = FedTrainer(
+        arrivals=UniformArrivals(4, max_staleness=2, local_steps=UniformSteps(1, 4)),
+        aggregator=AFACD(),
+        local_optimizer=optimizer or LocalSGD(0.1, momentum=0.5),
+        max_rounds=5,
+        executor=executor,
+        callbacks=callback,
+        logger=False,
+        enable_progress_bar=False,
+        **more,
+    )
+    trainer.fit(Net(strict=bad is not None), clients(bad))
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """One small cluster for the tests of this file; executors join it."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_the_same_weights_as_one_process(cluster) -> None:
+    alone = fit("vectorized", optimizer=Scaffold(0.1))
+    shared = fit(RayExecutor(2, executor="vectorized"), optimizer=Scaffold(0.1))
+    torch.testing.assert_close(shared.state.params, alone.state.params, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(shared.state.buffers, alone.state.buffers, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(shared.state.shared, alone.state.shared, rtol=1e-5, atol=1e-6)
+    for one, other in zip(alone.history, shared.history, strict=True):
+        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-5)
+
+
+def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(cluster) -> None:
+    class Killer(Callback):
+        def on_round_end(self, trainer, module):
+            if trainer.version == 2:
+                cluster.kill(trainer.executor._actors[0])
+
+    executor = RayExecutor(2, executor="sequential")
+    killed = fit(executor, callback=Killer(), bad=2, on_client_failure="drop")
+    assert executor.num_replaced == 1
+    alone = fit("sequential", bad=2, on_client_failure="drop")
+    assert killed.fingerprint() == alone.fingerprint()
+    assert killed.num_failures == alone.num_failures > 0
+
+
+def actor(executor: str, bad: int | None = None) -> tuple[_Actor, list[Job]]:
+    """An actor in this process, and a job for each client."""
+    module, data = Net(strict=bad is not None), clients(bad)
+    state = ModuleState(module)
+    optimizer = ModuleOptimizer() if executor == "vectorized" else LocalSGD(0.1)
+    work = Workplace(module, state, optimizer, data.partition, data.train_data, 3, seed=0)
+    tasks = [Task(client, 0, 0.0, 1.0, 2, client, 0) for client in range(len(SIZES))]
+    return _Actor(_Share.of(work, executor, 1, False)), [Job(t, state.read()) for t in tasks]
+
+
+def test_what_an_actor_cannot_run_is_refused() -> None:
+    made, _ = actor("vectorized")
+    assert "one client at a time" in made.refusal()
+
+
+def test_a_failure_travels_with_its_reason_and_traceback() -> None:
+    made, jobs = actor("sequential", bad=2)
+    assert made.refusal() == ""
+    results = made.run(jobs)
+    assert [type(result).__name__ for result in results].count("LocalResult") == len(SIZES) - 1
+    assert results[2].reason == "ArithmeticError: too large"
+    assert "in training_step" in results[2].trace
+    assert results[0].delta._base is None  # a row of its own, not the whole block
+
+
+def test_shares_are_even_and_keep_the_order() -> None:
+    state = ServerState(0, *(torch.zeros(0) for _ in range(3)))
+    steps = [1, 8, 2, 5, 3, 5]
+    jobs = [Job(Task(i, 0, 0.0, 1.0, k, i, 0), state) for i, k in enumerate(steps)]
+    # 8 | 5 5 | then 3 to the first (8 < 10), 2 to the second, 1 to the first.
+    assert _shares(jobs, 2) == [[0, 1, 4], [2, 3, 5]]
+    assert _shares(jobs[:1], 3) == [[0], [], []]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"num_actors": 0}, ValueError, "num_actors must be at least 1"),
+        ({"num_actors": 1.5}, TypeError, "num_actors must be an integer"),
+        ({"executor": "fast"}, ValueError, "executor must be one of"),
+        ({"max_batch": 0}, ValueError, "max_batch must be at least 1"),
+        ({"num_cpus": 0}, ValueError, "num_cpus must be larger than 0"),
+    ],
+)
+def test_bad_arguments(arguments, kind, message) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(kind, match=message):
+        RayExecutor(**arguments)
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"pip install 'fedlight\[ray\]'"):
+        RayExecutor()
