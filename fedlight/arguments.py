@@ -8,7 +8,9 @@ from typing import Any
 
 from lightning import LightningModule
 from lightning.fabric.loggers.logger import Logger
+from lightning.pytorch.callbacks import Callback as LightningCallback
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight.aggregators import Aggregator
@@ -70,6 +72,41 @@ def check_module(module: object) -> LightningModule:
             "for example local_optimizer=LocalSGD(lr=0.1)"
         )
     return module
+
+
+# What a local run has no place for: hooks of Lightning's own loop.
+_NEVER_CALLED = (
+    "on_train_epoch_start",
+    "on_train_epoch_end",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_before_backward",
+    "on_after_backward",
+    "backward",
+    "on_before_zero_grad",
+    "optimizer_zero_grad",
+    "on_before_optimizer_step",
+    "optimizer_step",
+    "lr_scheduler_step",
+    "configure_gradient_clipping",
+    "on_before_batch_transfer",
+    "transfer_batch_to_device",
+    "on_after_batch_transfer",
+    "on_validation_batch_start",
+    "on_validation_batch_end",
+    "configure_model",
+)
+
+
+def warn_of_hooks(module: LightningModule) -> None:
+    """Warn of hooks that the module overrides and that a federation never calls."""
+    ignored = [hook for hook in _NEVER_CALLED if is_overridden(hook, module, LightningModule)]
+    if ignored:
+        rank_zero_warn(
+            f"fedlight: {type(module).__name__} overrides {', '.join(ignored)}, which a federation "
+            "never calls: a local run is training_step, its gradient and the local optimizer's "
+            "step; put clipping and the like into the local optimizer, the rest into a callback"
+        )
 
 
 def check_data(datamodule: object) -> FederatedDataModule:
@@ -172,7 +209,8 @@ def as_callbacks(callbacks: Callback | Iterable[Callback] | None, bar: bool) -> 
     """
     given = [] if callbacks is None else _listed(callbacks, Callback)
     for each in given:
-        instance_of(Callback, "callbacks", each, "ProgressBar()")
+        instance_of(Callback, "callbacks", each, "fedlight.callbacks.EarlyStopping(…)")
+        _warn_of_callback_hooks(each)
     if bar and not any(isinstance(each, ProgressBar) for each in given):
         given.append(ProgressBar())
     # Last, as in Lightning: a checkpoint then holds what the others made of the event.
@@ -184,3 +222,18 @@ def _listed(value: Any, kind: type[Any]) -> list[Any]:
     if isinstance(value, Iterable) and not isinstance(value, str | kind):
         return list(value)
     return [value]
+
+
+def _warn_of_callback_hooks(callback: Callback) -> None:
+    known = set(dir(Callback))
+    ignored = [
+        name
+        for name in dir(LightningCallback)
+        if name.startswith("on_") and name not in known and hasattr(type(callback), name)
+    ]
+    if ignored:
+        rank_zero_warn(
+            f"fedlight: the callback {type(callback).__name__} has {', '.join(ignored)}, which a "
+            f"federation never calls; its hooks are "
+            f"{', '.join(sorted(name for name in known if name.startswith('on_')))}"
+        )

@@ -59,8 +59,8 @@ def evaluate(
     """Run ``validation_step`` or ``test_step`` over batches; the metrics that it logged.
 
     Logged numbers are averaged over examples; metric objects are computed over all of them. The
-    module's ``on_<stage>_epoch_start`` and ``on_<stage>_epoch_end`` are called. The global random
-    generators are left as they were.
+    module's hooks ``on_<stage>_start``, ``on_<stage>_epoch_start``, ``on_<stage>_epoch_end`` and
+    ``on_<stage>_end`` are called. The global random generators are left as they were.
 
     Args:
         module: Holds the weights to be evaluated.
@@ -76,6 +76,7 @@ def evaluate(
     try:
         with torch.no_grad(), isolated_rng(), recorder.recording(), autocast:
             seed_all(seed)
+            getattr(module, f"on_{stage}_start")()
             getattr(module, f"on_{stage}_epoch_start")()
             examples = 0
             for index, (size, batch) in enumerate(batches):
@@ -83,6 +84,7 @@ def evaluate(
                 examples += size
                 step(batch, index)
             getattr(module, f"on_{stage}_epoch_end")()
+            getattr(module, f"on_{stage}_end")()
             logged = recorder.collect(max(examples, 1))
     finally:
         recorder.clear()

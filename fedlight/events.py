@@ -13,6 +13,8 @@ from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 TICKS_PER_UNIT = 10**9
+MAX_TICKS = 2**53
+"""Up to here a float holds every tick exactly: some nine million units of virtual time."""
 _FAST = 2.0**44
 
 E = TypeVar("E")
@@ -90,6 +92,11 @@ class EventQueue(Generic[E]):
         Raises:
             ValueError: The time lies in the past.
         """
+        if ticks > MAX_TICKS:
+            raise ValueError(
+                f"virtual time would pass {MAX_TICKS // TICKS_PER_UNIT:,} units, beyond which it "
+                "cannot be kept exactly; take a larger unit (hours in place of milliseconds)"
+            )
         if ticks < self._ticks:
             raise ValueError(f"an event at {to_time(ticks)!r} is in the past: now is {self.now!r}")
         heapq.heappush(self._heap, (ticks, kind, client, self._pushed, event))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torchmetrics import Metric, MetricCollection
 
 from fedlight.types import ServerState
@@ -119,6 +120,11 @@ class ModuleState:
                 "there is nothing that a federation could train"
             )
         for name, param in params.items():
+            if is_lazy(param) or param.is_meta:
+                raise ValueError(
+                    f"parameter {name!r} of {type(module).__name__} has no values yet; run one "
+                    "batch through the module (lazy layers) or give it real tensors (meta device)"
+                )
             if param.is_complex():
                 raise ValueError(
                     f"parameter {name!r} of {type(module).__name__} is complex ({param.dtype}); "

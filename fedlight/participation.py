@@ -93,6 +93,9 @@ class ParticipationReport:
             )
         return table
 
+    def __rich__(self) -> Table:
+        return self.table()
+
     def __str__(self) -> str:
         worst = int(np.argmax(np.abs(self.share - self.importance)))
         window = "" if self.window is None else f"; fair over windows of {self.window} rounds"

@@ -130,7 +130,14 @@ class Server:
 
     def step(self, now: float) -> RoundRecord:
         """Make a new version; its record names the updates that it used."""
-        state = self._optimizer.absorb(self.aggregator.step(self.state), self._num_clients)
+        state = self.aggregator.step(self.state)
+        if not isinstance(state, ServerState) or state.version != self.state.version + 1:
+            raise TypeError(
+                f"{type(self.aggregator).__name__}.step must return the next ServerState (version "
+                f"{self.state.version + 1}), got {_brief(state)}; ServerStep and next_version of "
+                "fedlight.aggregators.server make one"
+            )
+        state = self._optimizer.absorb(state, self._num_clients)
         record = round_record(state, now, self._dropped, self._failures)
         record.metrics.update(self._totals())
         self._dropped, self._failures = [], []
@@ -220,3 +227,9 @@ def _state_from_dict(version: int, saved: dict[str, Any], device: Any) -> Server
 
 def _record_to_list(record: UpdateRecord) -> list[Any]:
     return [getattr(record, name) for name in UpdateRecord.__slots__]
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, ServerState):
+        return f"version {value.version}"
+    return type(value).__name__

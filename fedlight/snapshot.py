@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
@@ -89,6 +90,13 @@ def describe(trainer: FedTrainer) -> dict[str, Any]:
         "seed": federation.seed,
         "parameters": _shapes(state.param_layout),
         "buffers": _shapes(state.buffer_layout) + _shapes(state.counter_layout),
+        **describe_strategies(trainer),
+    }
+
+
+def describe_strategies(trainer: FedTrainer) -> dict[str, str]:
+    """The strategies in words, by the names of the trainer's arguments."""
+    return {
         "arrivals": _named(trainer.arrivals),
         "aggregator": _named(trainer.aggregator),
         "local_optimizer": _named(trainer.local_optimizer),
@@ -161,6 +169,10 @@ def _continue(logger: Any, position: dict[str, Any], history: Sequence[RoundReco
         return
     if isinstance(logger, CSVLogger):
         Path(logger.log_dir, "metrics.csv").unlink(missing_ok=True)
+        with warnings.catch_warnings():
+            # It warns that it will delete what is there; the rows are written again below.
+            warnings.filterwarnings("ignore", ".*exists and is not empty.*", UserWarning)
+            logger.experiment  # noqa: B018  # made here
         for record in history:
             logger.log_metrics(dict(record.metrics), step=record.version)
         return

@@ -29,6 +29,7 @@ from fedlight.arguments import (
     instance_of,
     limit_batches,
     number_of_trials,
+    warn_of_hooks,
 )
 from fedlight.arrivals import ArrivalProcess
 from fedlight.arrivals.schedule import Limits, Schedule
@@ -48,7 +49,7 @@ from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.participation import warn_if_unfair
 from fedlight.server import Server
-from fedlight.snapshot import restore_snapshot, take_snapshot
+from fedlight.snapshot import describe_strategies, restore_snapshot, take_snapshot
 from fedlight.types import Federation, RoundRecord, ServerState, Task
 
 if TYPE_CHECKING:
@@ -144,8 +145,10 @@ class FedTrainer:
         self._limits.check(self.arrivals)
         if self.aggregator.needs_rounds and not self.arrivals.by_rounds:
             raise ValueError(
-                f"{self.aggregator!r} steps at the end of rounds, but {self.arrivals!r} has none: "
-                "give the aggregator a buffer_size"
+                f"{self.aggregator!r} steps at the end of rounds, but "
+                f"{type(self.arrivals).__name__} has none: give the aggregator a buffer_size "
+                "(a process of your own that yields "
+                "EndRound says so with by_rounds = True)"
             )
         self.seed = integer("seed", seed)
         self.check_val_every_n_rounds = (
@@ -371,6 +374,7 @@ class FedTrainer:
     def _lose(self, task: Task) -> None:
         self._server.lose(task, self.now)
         self._call("on_client_failure", task, ClientError(task, "its result was lost"))
+        self._schedule.stopped = self.interrupted
 
     def _receive(self, task: Task) -> tuple[bool, list[int]]:
         update = self._server.clients.arrive(task)
@@ -515,9 +519,13 @@ class FedTrainer:
 
     def _start(self) -> None:
         module = self.module
+        warn_of_hooks(module)
+        hparams = dict(module.hparams) if module._log_hyperparams else {}
+        hparams |= {f"fed/{name}": value for name, value in describe_strategies(self).items()}
         for logger in self.fabric.loggers:
-            if hasattr(logger, "log_hyperparams") and module.hparams and module._log_hyperparams:
-                logger.log_hyperparams(dict(module.hparams))
+            # A resumed run's loggers have them already.
+            if hasattr(logger, "log_hyperparams") and not (self.version or self.num_updates):
+                logger.log_hyperparams(hparams)
         self._call("setup", "fit")
         self._call("on_fit_start")
         module.on_fit_start()
@@ -712,7 +720,9 @@ class FedTrainer:
 
     def _call(self, hook: str, *args: Any) -> None:
         for callback in self.callbacks:  # fabric.call would look up each signature, each time
-            getattr(callback, hook)(self, self._module, *args)
+            method = getattr(callback, hook, None)
+            if method is not None:
+                method(self, self._module, *args)
 
 
 @cache

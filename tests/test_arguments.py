@@ -15,8 +15,8 @@ from fedlight.arguments import as_callbacks, as_loggers
 from fedlight.arrivals import BiasedArrivals, ReplayArrivals, ReplayEvent, UniformArrivals
 from fedlight.callbacks import ProgressBar
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
-from fedlight.local_optimizers import LocalSGD
-from tests.boring import Boring, Point, classes, points, trainer
+from fedlight.local_optimizers import LocalOptimizer, LocalSGD
+from tests.boring import Boring, Point, classes, fitted, points, trainer
 
 ROUNDS = UniformArrivals(per_round=1)
 
@@ -173,7 +173,7 @@ def refused(module, data, error, message, **kwargs):
     ],
 )
 def test_modules_are_refused(module, error, message):
-    refused(module, points([1.0]), error, message)
+    refused(module, points([1.0], [2.0]), error, message)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_modules_are_refused(module, error, message):
 def test_optimizers_are_refused_before_the_first_event(make, message, executor):
     refused(
         Optimizers(make),
-        points([1.0]),
+        points([1.0], [2.0]),
         ValueError,
         message,
         local_optimizer=None,
@@ -268,7 +268,7 @@ def test_a_record_that_can_never_happen():
     arrivals = ReplayArrivals([ReplayEvent(0, 1, 1.0, 1)])
     run = trainer(arrivals=arrivals, aggregator=FedAvg(buffer_size=1))
     with pytest.raises(ValueError, match="can never happen: version 1 does not exist"):
-        run.fit(Point(), points([1.0]))
+        run.fit(Point(), points([1.0], [2.0]))
 
 
 class Items(Boring):
@@ -285,7 +285,7 @@ def test_an_executor_that_cannot(executor):
     refused(Point(), text, ValueError, "no tensors of one shape", executor=executor)
     refused(
         Point(),
-        points([1.0]),
+        points([1.0], [2.0]),
         ValueError,
         r"ModuleOptimizer\(\) works on one client at a time",
         executor=executor,
@@ -322,3 +322,30 @@ def test_callbacks():
 def test_limits_are_shown():
     run = trainer(max_rounds=3, max_time=2, max_updates=4)
     assert (run.max_rounds, run.max_time, run.max_updates) == (3, 2, 4)
+
+
+def test_hooks_that_are_never_called_are_named() -> None:
+    class Clips(Point):
+        def configure_gradient_clipping(self, *args, **kwargs): ...
+
+        def on_train_batch_end(self, *args): ...
+
+    with pytest.warns(UserWarning, match="on_train_batch_end, configure_gradient_clipping"):
+        fitted(Clips(), points([1.0], [2.0]), max_rounds=1)
+
+    class Counts(Callback):
+        def on_train_batch_end(self, *args): ...
+
+    with pytest.warns(UserWarning, match=r"Counts has on_train_batch_end.*on_round_end"):
+        as_callbacks(Counts(), bar=False)
+
+
+def test_what_a_local_step_returns_is_refused() -> None:
+    class Functional(LocalOptimizer):
+        lr = 0.1
+
+        def step(self, run, grads):
+            return [param - grad for param, grad in zip(run.params, grads, strict=True)]
+
+    with pytest.raises(TypeError, match=r"Functional.step must change run.params in place"):
+        fitted(Point(), points([1.0], [2.0]), local_optimizer=Functional(), max_rounds=1)

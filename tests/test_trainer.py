@@ -876,10 +876,15 @@ def test_several_loggers_and_hyperparameters(tmp_path):
     run = fitted(Saves(), points(*HELD), **three(logger=loggers))
     assert run.loggers == loggers
     assert run.logger is loggers[0]
-    assert [logger.params for logger in loggers] == [({"width": 3},)] * 2
+    strategies = {
+        "fed/arrivals": repr(run.arrivals),
+        "fed/aggregator": repr(run.aggregator),
+        "fed/local_optimizer": repr(run.local_optimizer),
+    }
+    assert [logger.params for logger in loggers] == [({"width": 3} | strategies,)] * 2
     assert (tmp_path / "two" / "lightning_logs" / "version_0" / "metrics.csv").is_file()
     fitted(Quiet(), points(*HELD), **three(logger=loggers[0]))
-    assert len(loggers[0].params) == 1
+    assert loggers[0].params[1] == strategies  # the module's own are kept out
 
 
 def test_nothing_is_written_without_a_logger(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,6 +68,11 @@ class FixedDurations(DurationModel):
     uses_rng = False
 
     def __init__(self, durations: Sequence[float]) -> None:
+        if not isinstance(durations, Iterable):
+            raise TypeError(
+                f"durations must be a list of one number for each client, got {durations!r}; "
+                "for equal ones write FixedDurations([1.0] * num_clients)"
+            )
         self.durations = per_client("durations", durations)
 
     def draw(

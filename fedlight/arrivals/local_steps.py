@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -171,8 +172,8 @@ def as_local_steps(value: LocalSteps | int) -> LocalSteps:
     """
     if isinstance(value, LocalSteps):
         return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return ConstantSteps(value)
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return ConstantSteps(int(value))
     raise TypeError(
         f"local_steps must be a LocalSteps policy or an integer, got {value!r}; "
         "for example ConstantSteps(5), UniformSteps(1, 10) or LocalEpochs(1)"

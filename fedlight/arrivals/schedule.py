@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound
+from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
 from fedlight.checks import positive, positive_int
 from fedlight.events import EventQueue, Kind, to_ticks, to_time
 from fedlight.types import Federation, Task
@@ -51,6 +51,7 @@ class Schedule:
             raise ValueError(f"interval must be at least 1e-9 of virtual time, got {interval!r}")
         arrivals.setup(federation)
         self.arrivals = arrivals
+        self._num_clients = federation.num_clients
         self.version = 0
         self.current: Event | None = None
         """The event that the server is handling: given out, and not sent on yet."""
@@ -58,6 +59,9 @@ class Schedule:
         self._max_ticks = None if max_time is None else to_ticks(max_time)
         self._on_dispatch, self._on_lost = on_dispatch, on_lost
         self._started = False
+        self.stopped = False
+        """Set to end `events` before anything else happens."""
+        self.lost_in_a_row = 0
         self._coming = 0
         self._deadline_due = False
         self._serial = 0
@@ -77,6 +81,8 @@ class Schedule:
             self._deadline_due = self._interval is not None
         queue = self._queue
         while (ticks := queue.peek_ticks()) is not None and not self._over():
+            if self.stopped:
+                return
             if self._deadline_due and ticks > queue.ticks:
                 self._push_deadline()
                 continue
@@ -91,9 +97,11 @@ class Schedule:
             elif event.kind is Kind.WAKE:
                 self._act(self.arrivals.on_wake(queue.now))
             elif event.task is not None and event.task.lost:
+                self.lost_in_a_row += 1
                 self._on_lost(event.task)
                 self._act(self.arrivals.on_arrival(event.task, queue.now))
             else:
+                self.lost_in_a_row *= event.task is None
                 self.current = event
                 yield event
 
@@ -131,7 +139,9 @@ class Schedule:
         self._deadline_due |= event.kind is Kind.DEADLINE
 
     def _over(self) -> bool:
-        """Whether the process would only go on waking up, with nobody to send."""
+        """Whether nobody can arrive: all that come are lost, or the process only wakes up."""
+        if self.lost_in_a_row >= 1000 + 10 * self._num_clients:
+            return True
         return (
             not self._coming
             and self.arrivals.over(self._queue.now)
@@ -167,6 +177,7 @@ class Schedule:
             "started": self._started,
             "deadline_due": self._deadline_due,
             "serial": self._serial,
+            "lost_in_a_row": self.lost_in_a_row,
             "visits": [list(pair) for pair in self._visits.items()],
             "named": [[version, count] for version, count in self._named.items() if count],
             "current": None if self.current is None else _encode(self.current),
@@ -178,6 +189,7 @@ class Schedule:
         """Take up what `state_dict` gave, in a schedule that was made with the same arguments."""
         self.version, self._started = state["version"], state["started"]
         self._serial, self._deadline_due = state["serial"], state["deadline_due"]
+        self.lost_in_a_row = state["lost_in_a_row"]
         self._visits = dict(state["visits"])
         self._named = Counter(dict(state["named"]))
         current = None if state["current"] is None else _decode(state["current"])
@@ -188,6 +200,11 @@ class Schedule:
         self.arrivals.load_state_dict(state["arrivals"])
 
     def _act(self, actions: Iterable[Action]) -> None:
+        if isinstance(actions, Dispatch | EndRound | Wake):
+            raise TypeError(
+                f"the arrival process answered with {actions!r}; yield it, or return a list of "
+                "actions"
+            )
         for action in actions:
             if isinstance(action, Dispatch):
                 if action.delay == 0:
@@ -219,7 +236,14 @@ class Schedule:
         elif version > self.version:
             raise ValueError(
                 f"client {client} is to pull version {version} at {now} for its arrival at "
-                f"{to_time(arrival)}, but the server is only at version {self.version}"
+                f"{to_time(arrival)}, but the server is only at version {self.version}; under an "
+                "aggregator that makes its versions at other times than the recorded one, write "
+                'ReplayArrivals(…, pull="newest")'
+            )
+        if not 0 <= client < self._num_clients:
+            raise ValueError(
+                f"the arrival process dispatches client {client}, but there are only "
+                f"{self._num_clients} clients (0 to {self._num_clients - 1})"
             )
         if visit is None:
             visit = self._visits.get(client, 0)

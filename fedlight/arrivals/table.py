@@ -48,10 +48,13 @@ class ReplayEvent:
             TypeError: A number of the wrong kind.
             ValueError: A number outside its range.
         """
-        non_negative_int("ReplayEvent.client", self.client)
-        non_negative_int("ReplayEvent.pulled_version", self.pulled_version)
-        positive("ReplayEvent.time", self.time)
-        positive_int("ReplayEvent.num_steps", self.num_steps)
+        # NumPy's numbers, which tables give, become Python's.
+        put = object.__setattr__
+        put(self, "client", non_negative_int("ReplayEvent.client", self.client))
+        pulled = non_negative_int("ReplayEvent.pulled_version", self.pulled_version)
+        put(self, "pulled_version", pulled)
+        put(self, "time", positive("ReplayEvent.time", self.time))
+        put(self, "num_steps", positive_int("ReplayEvent.num_steps", self.num_steps))
         if self.dispatched_at is not None and not (
             0 <= number("ReplayEvent.dispatched_at", self.dispatched_at) < self.time
         ):
@@ -60,7 +63,7 @@ class ReplayEvent:
                 f"time={self.time!r}, got {self.dispatched_at!r}"
             )
         if self.visit is not None:
-            non_negative_int("ReplayEvent.visit", self.visit)
+            put(self, "visit", non_negative_int("ReplayEvent.visit", self.visit))
 
 
 @dataclass(frozen=True, slots=True)

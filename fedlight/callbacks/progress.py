@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from fedlight.callbacks.base import Callback
 from fedlight.checks import positive
@@ -38,16 +39,16 @@ class ProgressBar(Callback):
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Draw the empty bar."""
         self._progress = Progress(
-            TextColumn("round {task.fields[version]}"),
-            BarColumn(),
+            TextColumn("{task.fields[rounds]}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=16),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}", markup=False),
+            TextColumn("{task.fields[figures]}", markup=False, table_column=Column(ratio=1)),
+            expand=True,
             console=self._console or Console(stderr=True),
             refresh_per_second=self._refresh_rate,
         )
         total, _ = _goal(trainer)
-        self._task = self._progress.add_task("", total=total, version=trainer.version, figures="")
+        self._task = self._progress.add_task("", total=total, rounds=_rounds(trainer), figures="")
         self._started, self._before = time.perf_counter(), trainer.num_updates
         self._progress.start()
 
@@ -65,12 +66,12 @@ class ProgressBar(Callback):
         metrics = [
             f"{name} {float(value):.4g}"
             for name, value in trainer.callback_metrics.items()
-            if not name.startswith("fed/")
+            if not name.startswith(("fed/", "clients/", "lr/"))
         ]
         figures += metrics[-_MOST_METRICS:]  # those of the validation come last
         _, done = _goal(trainer)
         self._progress.update(
-            self._task, completed=done, version=trainer.version, figures="  ".join(figures)
+            self._task, completed=done, rounds=_rounds(trainer), figures="  ".join(figures)
         )
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
@@ -87,3 +88,9 @@ def _goal(trainer: FedTrainer) -> tuple[float | None, float]:
     if trainer.max_updates is not None:
         return trainer.max_updates, trainer.num_updates
     return trainer.max_time, trainer.now
+
+
+def _rounds(trainer: FedTrainer) -> str:
+    """The round, and how many there are to be where that is known."""
+    of = "" if trainer.max_rounds is None else f"/{trainer.max_rounds}"
+    return f"round {trainer.version}{of}"

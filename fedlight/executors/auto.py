@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection
 
-from fedlight.executors.base import Executor, Workplace
+from fedlight.executors.base import ClientError, Executor, Job, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
+from fedlight.local_optimizers import LocalRun
+from fedlight.types import LocalResult, Task
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -31,11 +35,16 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
        stacking those does not pay there;
     2. what cannot be vectorised (the data, the local optimizer, or the module, which is tried on
        one stacked step) runs sequentially;
-    3. all else is vectorized.
+    3. a module whose ``training_step`` draws random numbers (dropout) or changes plain attributes
+       of its own runs sequentially: stacked clients would share those, and the result would depend
+       on who is in the stack;
+    4. all else is vectorized.
 
     Raises:
+        TypeError: The local optimizer's step gives something back.
         ValueError: An executor was asked for that cannot run this module.
     """
+    _check_step(workplace)
     if isinstance(executor, str):
         if executor == "sequential":
             executor = SequentialExecutor()
@@ -43,6 +52,8 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
             executor = VectorizedExecutor()
     if isinstance(executor, Executor):
         executor.setup(workplace)
+        if isinstance(executor, VectorizedExecutor):
+            return executor, f"as given{_what_is_shared(workplace, refuse=True)}"
         return executor, "as given"
     sequential = SequentialExecutor()
     slow = _slow_layer(workplace.module)
@@ -50,11 +61,19 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
         sequential.setup(workplace)
         return sequential, f"stacking {slow} layers does not pay on a CPU"
     vectorized = VectorizedExecutor()
+    attributes = _plain_attributes(workplace.module)
     try:
         vectorized.setup(workplace)
     except ValueError as error:
         sequential.setup(workplace)
         return sequential, str(error)
+    finally:
+        _restored(workplace.module, attributes)
+    shared = _what_is_shared(workplace)
+    if shared:
+        vectorized.teardown()
+        sequential.setup(workplace)
+        return sequential, shared.lstrip("; ")
     return vectorized, "the module can be stacked"
 
 
@@ -91,3 +110,87 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return str(device)
+
+
+def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
+    """What clients of a stack would share, seen in one step of one client; "" for nothing.
+
+    Raises:
+        ValueError: `refuse`, and the loss has no gradient: a stack would learn nothing, silently.
+    """
+    module = workplace.module
+    probe = SequentialExecutor()
+    probe.setup(workplace)
+    before = _plain_attributes(module)
+    holders = np.flatnonzero(workplace.partition.sizes)
+    outcome, drew = None, False
+    for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
+        task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
+        outcome, drew = probe.watch(Job(task, workplace.state.read()))
+        if isinstance(outcome, LocalResult):
+            break
+    changed = _restored(module, before)
+    if isinstance(outcome, ClientError):
+        if refuse and "does not require grad" in outcome.reason:
+            raise ValueError(
+                f"the loss of {type(module).__name__} has no gradient ({outcome.reason}); return "
+                "it from training_step without detach() or no_grad()"
+            )
+        return "" if refuse else f"; training_step fails ({outcome.reason})"
+    if drew:
+        return "; training_step draws random numbers, which stacked clients would share"
+    if changed:
+        names = ", ".join(sorted(set(changed)))
+        return f"; training_step changes {names}, which stacked clients would share"
+    return ""
+
+
+def _restored(module: LightningModule, before: dict[tuple[nn.Module, str], object]) -> list[str]:
+    """Put the module's plain attributes back; the names of those that had changed."""
+    changed = [key for key, value in _plain_attributes(module).items() if before.get(key) != value]
+    for child, name in changed:
+        if (child, name) in before:
+            setattr(child, name, before[child, name])
+        else:
+            delattr(child, name)
+    return [name for _, name in changed]
+
+
+def _plain_attributes(module: LightningModule) -> dict[tuple[nn.Module, str], object]:
+    """Numbers and strings that the module and its parts keep as public attributes."""
+    return {
+        (child, name): value
+        for child in module.modules()
+        if not isinstance(child, Metric | MetricCollection)  # they are fed one client at a time
+        for name, value in vars(child).items()
+        if not name.startswith("_") and isinstance(value, int | float | str)
+    }
+
+
+def _check_step(workplace: Workplace) -> None:
+    """Try one step on copies: what a step returns would be lost, and the model never move."""
+    optimizer = workplace.optimizer
+    if not optimizer.stackable:
+        return
+    copies = [param.detach().unsqueeze(0) for param in workplace.state.params]
+
+    def zeros() -> list[Tensor]:
+        return [torch.zeros_like(param) for param in copies]
+
+    run = LocalRun(
+        params=[param.clone() for param in copies],
+        pulled=copies,
+        lr=0.1,
+        num_steps=torch.ones(1, dtype=torch.int64, device=workplace.state.device),
+        client=zeros() if optimizer.client_state else [],
+        shared=zeros() if optimizer.client_state else [],
+        full_gradient=zeros() if optimizer.needs_full_gradient else [],
+    )
+    optimizer.begin(run, workplace.module)
+    with torch.no_grad():
+        returned: object = optimizer.step(run, zeros())
+    if returned is not None:
+        raise TypeError(
+            f"{type(optimizer).__name__}.step must change run.params in place and return nothing, "
+            f"returned {type(returned).__name__}; for example run.descend(grads)"
+        )

@@ -57,8 +57,12 @@ def _orders(
 ) -> NDArray[np.int64]:
     """Random orders of `size` things, shape ``[n, passes, size]``."""
     names = _mixed(_mixed(_base(seed) ^ clients.view(np.uint64)) ^ visits.view(np.uint64))
-    keys = _mixed(names[:, None] + _counters(passes * size))
-    return keys.reshape(len(names), passes, size).argsort(axis=-1)
+    keys = _mixed(names[:, None] + _counters(passes * size)).reshape(len(names), passes, size)
+    # the place in the low bits of its number: sorting is twice as fast as finding the order
+    low = np.uint64((1 << size.bit_length()) - 1)
+    keys = (keys & ~low) | np.arange(size, dtype=np.uint64)
+    keys.sort(axis=-1)
+    return (keys & low).astype(np.int64)
 
 
 @lru_cache(maxsize=4)

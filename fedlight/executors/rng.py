@@ -44,3 +44,15 @@ def seed_all(seed: int) -> None:
 
 def _cuda_in_use() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def rng_states() -> tuple[object, ...]:
+    """The global generators' states, to be compared."""
+    numpy = np.random.get_state()  # noqa: NPY002
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return (
+        random.getstate(),
+        [part.tolist() if isinstance(part, np.ndarray) else part for part in numpy],
+        torch.get_rng_state().tolist(),
+        [state.tolist() for state in cuda],
+    )

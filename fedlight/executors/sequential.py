@@ -17,7 +17,7 @@ from fedlight.executors.base import (
     not_finite,
 )
 from fedlight.executors.capture import LogRecorder, step_function
-from fedlight.executors.rng import isolated_rng, seed_all
+from fedlight.executors.rng import isolated_rng, rng_states, seed_all
 from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, Task
@@ -58,6 +58,19 @@ class SequentialExecutor(Executor):
                 return [self._one(job) for job in jobs]
         finally:
             state.write(before)
+
+    def watch(self, job: Job) -> tuple[Outcome, bool]:
+        """The result of a job, and whether it drew from a global random generator."""
+        work, task = self._work, job.task
+        before = work.state.read()
+        try:
+            with isolated_rng(), self._recorder.recording():
+                outcome = self._one(job)
+                after = rng_states()
+                seed_all(derived_seed(work.seed, Concern.TRAINING, task.client_id, task.visit))
+                return outcome, rng_states() != after
+        finally:
+            work.state.write(before)
 
     def _local_run(self, job: Job) -> LocalRun:
         work, task, layout = self._work, job.task, self._work.state.param_layout

@@ -37,14 +37,20 @@ class VectorizedExecutor(Executor):
 
     Args:
         max_batch: Largest number of clients in a stack.
+        max_bytes: Bytes that their models, gradients, pulled models and batches of a stack may
+            take, or None. What a network keeps for its backward pass comes on top.
+
+    Raises:
+        ValueError: A limit is below 1.
 
     Example:
         >>> VectorizedExecutor(max_batch=64)
         VectorizedExecutor(max_batch=64)
     """
 
-    def __init__(self, max_batch: int = 256) -> None:
-        self.max_batch = positive_int("max_batch", max_batch)
+    def __init__(self, max_batch: int = 256, max_bytes: int | None = None) -> None:
+        self._asked = self.max_batch = positive_int("max_batch", max_batch)
+        self.max_bytes = None if max_bytes is None else positive_int("max_bytes", max_bytes)
 
     def setup(self, workplace: Workplace) -> None:
         """Get ready for a run, and try one stacked step.
@@ -59,6 +65,9 @@ class VectorizedExecutor(Executor):
             raise ValueError("the clients' data are no tensors of one shape")
         self._work = workplace
         self._step = TracedStep(StackedStep(workplace))
+        if self.max_bytes is not None:
+            fitting = self.max_bytes // _bytes_per_client(workplace)
+            self.max_batch = max(1, min(self._asked, fitting))
         self._try()
 
     def teardown(self) -> None:
@@ -144,6 +153,7 @@ class VectorizedExecutor(Executor):
                 recorder.add(logged)
                 with torch.no_grad():
                     work.optimizer.step(part, grads)
+                del batch, grads  # so that the next ones lie where these are in the cache
             metrics = recorder.collect()
         except Exception as error:
             raise ClientError.of(first, error) from error
@@ -237,7 +247,8 @@ class VectorizedExecutor(Executor):
         ) from cause
 
     def __repr__(self) -> str:
-        return f"VectorizedExecutor(max_batch={self.max_batch})"
+        bytes_ = "" if self.max_bytes is None else f", max_bytes={self.max_bytes}"
+        return f"VectorizedExecutor(max_batch={self._asked}{bytes_})"
 
 
 def stack_size(n: int) -> int:
@@ -252,6 +263,13 @@ def stack_size(n: int) -> int:
     """
     unit: int = 1 << max(0, (n - 1).bit_length() - 4)
     return -(-n // unit) * unit
+
+
+def _bytes_per_client(workplace: Workplace) -> int:
+    layout = workplace.state.param_layout
+    one = workplace.examples.gather(torch.zeros(1, dtype=torch.int64))
+    batch = min(workplace.batch_size, int(workplace.partition.sizes.max()))
+    return 3 * layout.numel * int(layout.dtype.itemsize) + batch * sum(int(p.nbytes) for p in one)
 
 
 def _working(steps: Sequence[int], k: int, before: int) -> int:

@@ -2,9 +2,20 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from fedlight.arrivals import ArrivalProcess, Dispatch, EndRound, Wake
+from fedlight.arrivals import (
+    ArrivalProcess,
+    Availability,
+    ContinuousArrivals,
+    Dispatch,
+    DiurnalWindows,
+    EndRound,
+    FixedDurations,
+    ReplayEvent,
+    Wake,
+)
 from fedlight.arrivals.schedule import Limits, Schedule
 from fedlight.events import Kind
 
@@ -202,3 +213,40 @@ def test_limits():
     assert not Limits(max_rounds=3).reached(2, 99)
     assert Limits(max_updates=3).reached(0, 3)
     assert not Limits(max_time=1.0).reached(99, 99)
+
+
+def test_times_that_no_float_holds_are_refused():
+    with pytest.raises(ValueError, match=r"pass 9,007,199 units.*take a larger unit"):
+        ContinuousArrivals(FixedDurations([3e6]), local_steps=1).simulate(
+            num_clients=1, buffer_size=1, max_time=1e7
+        )
+
+
+def test_a_schedule_that_loses_everything_ends():
+    windows = DiurnalWindows(2.0, 0.5)
+    process = Availability(
+        ContinuousArrivals(FixedDurations([2.0] * 2), local_steps=1), windows, unfinished="lose"
+    )
+    assert len(process.simulate(num_clients=2, buffer_size=1, max_rounds=3)) == 0
+
+
+def test_what_a_process_answers_is_checked():
+    class Bare(ArrivalProcess):
+        by_rounds = True
+
+        def setup(self, federation): ...
+
+        def on_wake(self, now):
+            return Dispatch(0, 1.0, 1)
+
+    with pytest.raises(TypeError, match=r"process answered with Dispatch\(.*yield it"):
+        Bare().simulate(num_clients=1, max_rounds=1)
+
+    far = Script([Dispatch(9, 1.0, 1)])
+    with pytest.raises(ValueError, match=r"dispatches client 9, but there are only 2 clients"):
+        far.simulate(num_clients=2, max_rounds=1, buffer_size=1)
+
+
+def test_numpy_numbers_in_records_become_plain_ones():
+    event = ReplayEvent(np.int64(1), np.int64(0), np.float64(1.0), np.int64(2), visit=np.int64(0))
+    assert [type(value) for value in (event.client, event.time, event.visit)] == [int, float, int]

@@ -1,3 +1,6 @@
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -31,7 +34,7 @@ def chosen(module, data=None, optimizer=None):
 def test_plain_modules_are_stacked():
     assert chosen(Boring()) == (VectorizedExecutor, "the module can be stacked")
     assert chosen(Measured())[0] is VectorizedExecutor
-    norm = Boring(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3)))
+    norm = Boring(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
     assert chosen(norm)[0] is VectorizedExecutor
 
 
@@ -48,6 +51,48 @@ def test_slow_layers_run_one_by_one_on_a_cpu(layer, name):
     module = Boring()
     module.layer = layer
     assert chosen(module) == (SequentialExecutor, f"stacking {name} layers does not pay on a CPU")
+
+
+class Mixes(Boring):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * np.random.beta(1, 1)  # noqa: NPY002
+
+
+class Counts(Boring):
+    calls = 0
+
+    def training_step(self, batch, batch_idx):
+        self.calls += 1
+        return super().training_step(batch, batch_idx)
+
+
+class Detached(Boring):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx).detach()
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Boring(nn.Sequential(nn.Linear(4, 3), nn.Dropout())), "draws random numbers"),
+        (Mixes(), "draws random numbers"),
+        (Counts(), "changes calls, which stacked clients would share"),
+        (Detached(), "training_step fails (RuntimeError"),
+    ],
+)
+def test_what_stacked_clients_would_share_runs_one_by_one(module, reason):
+    python, numpy = random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
+    executor, why = chosen(module)
+    assert executor is SequentialExecutor
+    assert reason in why
+    assert random.getstate() == python
+    assert (np.random.get_state()[1] == numpy).all()  # noqa: NPY002
+    assert getattr(module, "calls", 0) == 0
+
+
+def test_a_loss_without_a_gradient_is_refused_when_stacked():
+    with pytest.raises(ValueError, match="the loss of Detached has no gradient"):
+        resolve_executor("vectorized", workplace(Detached(), classes()))
 
 
 @pytest.mark.parametrize("module", [Reads, Decides])

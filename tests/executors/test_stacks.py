@@ -116,3 +116,15 @@ def test_a_large_block_is_not_kept_alive_by_a_row(monkeypatch):
     found = results(VectorizedExecutor(), workplace(), [2] * 3)
     assert all(result.delta._base is None for result in found)
     assert all(result.buffers._base is None for result in found)
+
+
+def test_a_stack_has_no_more_bytes_than_it_may():
+    work = workplace()
+    params, batch = work.state.param_layout.numel, 4 * (5 * 4 + 8)
+    per_client = 3 * params * 4 + batch
+    for allowed, expected in ((per_client - 1, 1), (3 * per_client, 3), (10**9, 20)):
+        executor = VectorizedExecutor(max_batch=20, max_bytes=allowed)
+        executor.setup(work)
+        assert executor.max_batch == expected
+    with pytest.raises(ValueError, match="max_bytes must be at least 1, got 0"):
+        VectorizedExecutor(max_bytes=0)
