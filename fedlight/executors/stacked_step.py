@@ -160,6 +160,7 @@ class StackedStep:
     ) -> tuple[Tensor, Any]:
         module = self._work.module
         self._log = log = StackedLog({}, {}, [], {})
+        self._times: dict[str, int] = {}
         tensors: dict[str, Tensor] = {}
         for names, values in zip(self._names, (params, buffers, counters), strict=True):
             tensors.update(zip(names, values, strict=True))
@@ -184,14 +185,20 @@ class StackedStep:
             known = {id(metric): key for key, metric in self._metrics.items()}
             self._log.metrics[name] = Deferred(known[id(value)])
         elif isinstance(value, Number):
-            self._log.values[name] = torch.tensor(float(value))  # type: ignore[arg-type]
+            self._average(name, torch.tensor(float(value)))  # type: ignore[arg-type]
         elif isinstance(value, Tensor) and value.numel() == 1:
-            self._log.values[name] = value.detach().reshape(()).float()
+            self._average(name, value.detach().reshape(()).float())
         else:
             raise TypeError(
                 f"self.log({name!r}, …) takes a number, a tensor of one number or a metric, "
                 f"got {value!r}"
             )
+
+    def _average(self, name: str, value: Tensor) -> None:
+        """The mean of what one step logs under a name, as a rule once."""
+        times = self._times[name] = self._times.get(name, 0) + 1
+        before = self._log.values.get(name)
+        self._log.values[name] = value if before is None else before + (value - before) / times
 
     def _record_dict(self, dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         if isinstance(dictionary, MetricCollection):

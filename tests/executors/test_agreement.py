@@ -199,7 +199,15 @@ class LogsAllValues(Boring):
         return loss
 
 
-@pytest.mark.parametrize("module", [OwnWeights, LogsTheValue, LogsAllValues])
+class LogsTwice(Boring):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("twice", 1.0 + loss)
+        self.log("twice", 3.0)
+        return loss
+
+
+@pytest.mark.parametrize("module", [OwnWeights, LogsTheValue, LogsAllValues, LogsTwice])
 def test_other_ways_of_logging_agree(module):
     torch.manual_seed(0)
     one, two = both(module(), classes, max_rounds=4)
