@@ -35,6 +35,10 @@ class VectorizedExecutor(Executor):
     The clients of a batch are sorted by their number of steps, so that at step k only a prefix of
     the stack still works. Clients whose batches differ in size make stacks of their own.
 
+    The clients of a stack share the global random generators: where ``training_step`` draws from
+    them (dropout), the same run gives the same bits, but the numbers a client gets depend on who
+    else is in its stack, so they differ from those of another executor or another `max_batch`.
+
     Args:
         max_batch: Largest number of clients in a stack.
         max_bytes: Bytes that their models, gradients, pulled models and batches of a stack may
