@@ -40,9 +40,13 @@ class ProgressBar(Callback):
         """Draw the empty bar."""
         self._progress = Progress(
             TextColumn("{task.fields[rounds]}", table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=16),
+            BarColumn(bar_width=12),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[figures]}", markup=False, table_column=Column(ratio=1)),
+            TextColumn(
+                "{task.fields[figures]}",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
             expand=True,
             console=self._console or Console(stderr=True),
             refresh_per_second=self._refresh_rate,
@@ -58,17 +62,18 @@ class ProgressBar(Callback):
             return
         record = trainer.history[-1]
         elapsed = max(time.perf_counter() - self._started, 1e-9)
-        figures = [
-            f"t={trainer.now:g}",
-            f"{(trainer.num_updates - self._before) / elapsed:.0f} updates/s",
-            f"staleness {record.metrics.get('fed/staleness', 0.0):.1f}",
-        ]
         metrics = [
             f"{name} {float(value):.4g}"
             for name, value in trainer.callback_metrics.items()
             if not name.startswith(("fed/", "clients/", "lr/"))
         ]
-        figures += metrics[-_MOST_METRICS:]  # those of the validation come last
+        # The newest come last, the validation's among them; a narrow terminal shows these first.
+        figures = metrics[: -_MOST_METRICS - 1 : -1]
+        figures += [
+            f"t={trainer.now:g}",
+            f"{(trainer.num_updates - self._before) / elapsed:.0f} updates/s",
+            f"staleness {record.metrics.get('fed/staleness', 0.0):.1f}",
+        ]
         _, done = _goal(trainer)
         self._progress.update(
             self._task, completed=done, rounds=_rounds(trainer), figures="  ".join(figures)
