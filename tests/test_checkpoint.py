@@ -432,3 +432,19 @@ def test_a_failure_that_was_computed_before_the_checkpoint_is_raised_after_it(tm
         trainer(**given).fit(Head(), data, ckpt_path=every.paths[-1])
     assert str(first.value) == str(second.value)
     assert "Traceback" in "".join(second.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "mode"), [(None, "min"), ("fed/time", "min"), ("fed/time", "max")]
+)
+def test_the_best_checkpoint_is_that_of_the_monitor_or_the_newest(monitor, mode):
+    keeper = FedCheckpoint("kept", monitor=monitor, mode=mode, save_top_k=2)
+    fitted(Boring(), classes(), callbacks=keeper, max_rounds=4)
+    best, second = (1, 2) if monitor and mode == "min" else (4, 3)
+    assert Path(keeper.best_model_path).name == f"round={best}.ckpt"
+    kept = {path.name for path in Path("kept").iterdir()}
+    assert kept == {f"round={best}.ckpt", f"round={second}.ckpt", "last.ckpt"}
+    again = FedCheckpoint("kept", monitor=monitor, mode=mode, save_top_k=2)
+    assert again.best_model_path == ""
+    again.load_state_dict(keeper.state_dict())
+    assert again.best_model_path == keeper.best_model_path

@@ -79,15 +79,13 @@ class FedCheckpoint(Callback):
         if self.save_top_k < -1:
             raise ValueError(f"save_top_k must be -1 (all), 0 or more, got {save_top_k}")
         self.save_last = save_last
-        self.best_k: dict[str, float] = {}
+        self.best_k: dict[str, float] = {}  # the best comes first
         self._periods = 0
 
     @property
     def best_model_path(self) -> str:
-        """The best checkpoint kept, or an empty string."""
-        if not self.best_k:
-            return ""
-        return (min if self.mode == "min" else max)(self.best_k, key=lambda p: self.best_k[p])
+        """The best checkpoint kept (the newest, without a monitor), or an empty string."""
+        return next(iter(self.best_k), "")
 
     @property
     def last_model_path(self) -> str:
