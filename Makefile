@@ -1,9 +1,10 @@
 # make quickstart    trains the README's example
 # make test          runs the tests and the examples in the docstrings
 # make lint          ruff and mypy
+# make docs          builds the guide, with the reference of all classes, in site/
 # make constraints   writes constraints.txt anew: the newest releases beside the torch it names
 #
-# The first three work on a fresh clone and need nothing but Python 3.11 or newer. They run in
+# All but the last work on a fresh clone and need nothing but Python 3.11 or newer. They run in
 #   VENV=DIR         if given: in that environment, made if it is not there;
 #   else the active environment (or, as long as there is no .venv, the python3 of the PATH), if it
 #                    has all that the target needs; nothing is installed into it;
@@ -22,13 +23,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint versions constraints
+.PHONY: help quickstart test lint docs versions constraints
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
 QUIET ?= -qq
-EXTRAS := $(if $(filter-out quickstart,$(MAKECMDGOALS)),recipes test)
+EXTRAS := $(if $(filter-out quickstart,$(MAKECMDGOALS)),recipes docs test)
 
 # Succeeds where every requirement of pyproject.toml, with these extras, is installed.
 is_ready = $(1) -c 'import sys, tomllib; \
@@ -76,11 +77,17 @@ lint: $(ENVIRONMENT)
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
 
+# The variable silences an advertisement of the theme for its successor. With --quiet, --strict would
+# not see any warnings.
+docs: $(ENVIRONMENT)
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+	@echo 'The guide: site/index.html'
+
 versions: $(ENVIRONMENT)
 	@$(RUN) -c 'import sys; print("python", sys.version.split()[0], "in", sys.prefix)'
 	@$(RUN) -c 'import sys; from importlib.metadata import version; \
 	  print(*(f"{name} {version(name)}" for name in sys.argv[1:]), sep="\n")' \
-	  torch lightning torchmetrics datasets numpy pytest ruff mypy
+	  torch lightning torchmetrics datasets numpy pytest ruff mypy mkdocs
 
 PIP_INSTALL = $(RUN) -m pip install $(QUIET) --constraint constraints.txt
 comma := ,
@@ -104,7 +111,7 @@ constraints:
 	@rm -rf build/pins
 	@$(PYTHON) -m venv build/pins
 	@build/pins/bin/python -m pip install $(QUIET) hatchling $(shell grep ^torch== constraints.txt)
-	@build/pins/bin/python -m pip install $(QUIET) --no-build-isolation .[recipes,ray,plot,test]
+	@build/pins/bin/python -m pip install $(QUIET) --no-build-isolation .[recipes,ray,plot,docs,test]
 	@build/pins/bin/python -m pip freeze --all --exclude fedlight --exclude pip | \
 	  sed 's/+.*//' | grep -vE '^(nvidia|cuda|triton)' > build/pins.txt
 	@{ sed -n '/^#/p' constraints.txt; cat build/pins.txt; } > build/constraints.txt

@@ -1,31 +1,94 @@
-"""Every Python block of the README and of the guide runs, page by page."""
+"""The README and the guide keep what they promise: blocks, commands, pictures, tags, links."""
 
+import importlib.util
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import jsonargparse
+import numpy as np
 import pytest
+from lightning.pytorch.loggers import TensorBoardLogger
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import fedlight
+from data_partitioners import IidPartitioner
+from fedlight import FederatedDataModule, FedTrainer
+from fedlight.aggregators import AFACD
+from fedlight.arrivals import UniformArrivals
+from fedlight.callbacks import ClientEvaluation, TensorBoardMetrics
+from fedlight.models import LogisticRegression
 
 ROOT = Path(__file__).parent.parent
+FIGURES = ROOT / "docs" / "figures"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMANDS = ("make", "python", "tensorboard")
 
 
-def blocks(page: Path) -> list[str]:
-    return BLOCK.findall(page.read_text(encoding="utf-8"))
+def blocks(page: Path, language: str) -> list[str]:
+    block = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return block.findall(page.read_text(encoding="utf-8"))
+
+
+def pages_with(language: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, language)]
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
-)
-def test_the_blocks_of_a_page_run(page: Path) -> None:
+@pytest.mark.parametrize("page", pages_with("python"), ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
-    for block in blocks(page):
+    for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), names)
+    for drawn in tmp_path.glob("*.png"):
+        assert f"figures/{drawn.name}" in page.read_text(encoding="utf-8")
+        assert_alike(drawn, FIGURES / drawn.name)
 
 
-def test_the_readme_has_blocks() -> None:
-    assert len(blocks(ROOT / "README.md")) >= 2
+def assert_alike(drawn: Path, shown: Path) -> None:
+    """What a block draws is the picture beside it, but for what differs between machines."""
+    pictures = [Image.open(path).convert("RGB") for path in (drawn, shown)]
+    assert pictures[0].size == pictures[1].size
+    first, second = (np.asarray(picture, dtype=np.int16) for picture in pictures)
+    assert abs(first - second).mean() < 3, f"{shown.name} is not what its block draws"
+
+
+def commands(block: str) -> Iterator[list[str]]:
+    """The commands that a shell block would run, as a shell reads them."""
+    notes = [f'{name}() {{ printf "%s\\t" {name} "$@"; echo; }}' for name in COMMANDS]
+    script = "\n".join([*notes, "PATH=", block])
+    done = subprocess.run(["/bin/bash", "-euc", script], capture_output=True, text=True, check=True)
+    for line in done.stdout.splitlines():
+        yield line.split("\t")[:-1]
+
+
+@pytest.mark.parametrize("page", pages_with("bash"), ids=lambda page: page.name)
+def test_the_commands_of_a_page_can_be_run(page: Path) -> None:
+    for block in blocks(page, "bash"):
+        for name, *arguments in commands(block):
+            if name == "make":
+                run = ["make", "--dry-run", *arguments]
+                subprocess.run(run, cwd=ROOT, capture_output=True, check=True)
+            elif name == "python":
+                script = ROOT / arguments[0]
+                spec = importlib.util.spec_from_file_location(f"docs_{script.stem}", script)
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+                if arguments[1:]:
+                    parser = jsonargparse.auto_parser(module.main, exit_on_error=False)
+                    parser.parse_args(arguments[1:])
+
+
+def test_what_the_checks_above_would_miss() -> None:
+    assert len(blocks(ROOT / "README.md", "python")) >= 2
+    assert {page.name for page in pages_with("bash")} >= {"README.md", "reproduction.md"}
+    assert list(commands("for x in 1 2; do\n  python a.py --x $x \\\n    --y '[b, c]'\ndone")) == [
+        ["python", "a.py", "--x", str(x), "--y", "[b, c]"] for x in (1, 2)
+    ]
+    with pytest.raises(subprocess.CalledProcessError):
+        list(commands("pyton a.py"))
 
 
 def test_links_lead_somewhere() -> None:
@@ -33,3 +96,44 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_figure_is_shown() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert all(f"figures/{path.name}" in text for path in FIGURES.iterdir())
+
+
+def test_tensorboard_has_the_tags_that_the_guide_names(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8")
+    section = text.split("\n## The tags\n")[1].split("\n## ")[0]
+    named = set(re.findall(r"`((?:train_|val_|fed/|clients/|updates/)[\w/]+)`", section))
+    trainer = FedTrainer(
+        arrivals=UniformArrivals(per_round=2),
+        aggregator=AFACD(),
+        callbacks=[TensorBoardMetrics(histogram_every_n_rounds=1), ClientEvaluation(1)],
+        logger=TensorBoardLogger(tmp_path, name="", version=""),
+        max_rounds=1,
+    )
+    trainer.fit(
+        LogisticRegression(28 * 28, 10), FederatedDataModule("mnist-mini", IidPartitioner(2))
+    )
+    events = EventAccumulator(str(tmp_path)).Reload()
+    kinds = {kind: set(events.Tags()[kind]) for kind in ("scalars", "histograms", "images")}
+    assert len(named) >= 25
+    assert named <= set().union(*kinds.values())
+    assert kinds["histograms"] | kinds["images"] <= named
+    assert {
+        tag for tag in kinds["scalars"] if tag.startswith("fed/") and "/by_" not in tag
+    } <= named
+
+
+def test_the_reference_has_every_package() -> None:
+    text = "".join(
+        page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")
+    )
+    shown = set(re.findall(r"^::: ([\w.]+)", text, re.MULTILINE))
+    packages = {f"fedlight.{path.parent.name}" for path in ROOT.glob("fedlight/*/__init__.py")}
+    assert {*packages, "data_partitioners"} <= shown
+    for name in fedlight.__all__:
+        home = getattr(fedlight, name).__module__
+        assert any(f"{home}.{name}".startswith(part) for part in shown), f"{name} is not there"
