@@ -266,6 +266,7 @@ def compare(
     Raises:
         TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range, or the parts do not fit together.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended one of the runs; the others are not begun.
 
     Example:
         >>> import rich, torch
@@ -353,10 +354,20 @@ def compare(
             **options,
         )
         trainer.fit(deepcopy(start), data)
+        if trainer.interrupted:
+            raise KeyboardInterrupt(f"compare was stopped in the run of {name!r} with seed {seed}")
+        if not runs:  # a wrong name is told after the first run, not after the last
+            _check_metric(metric, trainer.history)
         if isinstance(process, Recording):
             schedules[seed] = process.table()
         runs.append(ComparedRun(name, seed, trainer.history, trainer.fingerprint()))
     return Comparison(runs, schedules, metric, mode)
+
+
+def _check_metric(metric: str, history: Sequence[RoundRecord]) -> None:
+    known = sorted({name for record in history for name in record.metrics})
+    if history and metric not in known:
+        raise ValueError(f"metric={metric!r} is in no round; there are {known}")
 
 
 def _start(module: Start, seed: int) -> LightningModule:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight.parameters import block_of
 from fedlight.types import FailureRecord, RoundRecord, UpdateRecord
 
 if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate, ServerState
+    from fedlight.types import ClientUpdate, LocalResult, ServerState
 
 
 def update_record(
@@ -47,29 +46,27 @@ def round_record(
     failures: Sequence[FailureRecord] = (),
 ) -> RoundRecord:
     """The record of the step that made `state`, with its training metrics and figures."""
-    updates = [used.update for used in state.used]
+    results = [update.local for update, _ in state.used]
     norms: list[float] = []
-    if updates:
-        deltas = block_of([update.delta for update in updates])
-        norms = torch.linalg.vector_norm(deltas, dim=1).tolist()
+    if results:
+        deltas = [result.delta for result in results]
+        norms = torch.stack(torch._foreach_norm(deltas)).tolist()
     records = [
-        update_record(
-            used.update, state.version - 1, used.weight, norm, used.update.local.clipped_from
-        )
-        for used, norm in zip(state.used, norms, strict=True)
+        update_record(update, state.version - 1, weight, norm, result.clipped_from)
+        for (update, weight), result, norm in zip(state.used, results, norms, strict=True)
     ]
-    metrics = _training_metrics(updates)
+    metrics = _training_metrics(results)
     metrics.update(_figures(records, now))
     metrics["fed/failures"] = float(len(failures))
     return RoundRecord(state.version, now, metrics, records, dropped, list(failures))
 
 
-def _training_metrics(updates: Sequence[ClientUpdate]) -> dict[str, float]:
-    """Means over all examples that the updates saw."""
+def _training_metrics(results: Sequence[LocalResult]) -> dict[str, float]:
+    """Means over all examples that the local runs saw."""
     totals: dict[str, float] = defaultdict(float)
     weights: dict[str, float] = defaultdict(float)
-    for update in updates:
-        for name, (total, weight) in update.local.metrics.items():
+    for result in results:
+        for name, (total, weight) in result.metrics.items():
             totals[name] += total
             weights[name] += weight
     return {name: totals[name] / weights[name] for name in totals if weights[name]}
@@ -78,8 +75,9 @@ def _training_metrics(updates: Sequence[ClientUpdate]) -> dict[str, float]:
 def _figures(records: Sequence[UpdateRecord], now: float) -> dict[str, float]:
     figures = {"fed/time": now, "fed/participants": float(len(records))}
     if records:
-        figures["fed/staleness"] = fmean(record.staleness for record in records)
-        figures["fed/staleness_max"] = float(max(record.staleness for record in records))
-        figures["fed/local_steps"] = fmean(record.num_steps for record in records)
-        figures["fed/update_norm"] = fmean(record.norm for record in records)
+        staleness = [record.staleness for record in records]
+        figures["fed/staleness"] = fmean(staleness)
+        figures["fed/staleness_max"] = float(max(staleness))
+        figures["fed/local_steps"] = fmean([record.num_steps for record in records])
+        figures["fed/update_norm"] = fmean([record.norm for record in records])
     return figures

@@ -8,9 +8,8 @@ of torchmetrics objects are no part of the federation.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -32,11 +31,16 @@ class FlatLayout:
         names: Names in the module, in order.
         shapes: Their shapes.
         dtype: The one dtype of the vector.
+        sizes: Their numbers of elements.
     """
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     dtype: torch.dtype
+    sizes: tuple[int, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(shape.numel() for shape in self.shapes))
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], default: torch.dtype) -> FlatLayout:
@@ -52,7 +56,7 @@ class FlatLayout:
     @property
     def numel(self) -> int:
         """Length of the vector."""
-        return sum(shape.numel() for shape in self.shapes)
+        return sum(self.sizes)
 
     def flatten(self, tensors: Sequence[Tensor], leading: int = 0) -> Tensor:
         """One new vector ``[*lead, numel]`` from tensors ``[*lead, *shape]``.
@@ -68,8 +72,10 @@ class FlatLayout:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in the layout's order."""
+        if not self.sizes:
+            return []
         lead = flat.shape[:-1]
-        pieces = torch.split(flat, [math.prod(shape) for shape in self.shapes], dim=-1)
+        pieces = flat.split_with_sizes(self.sizes, dim=-1)
         return [
             piece.view((*lead, *shape)) for piece, shape in zip(pieces, self.shapes, strict=True)
         ]

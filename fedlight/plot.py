@@ -58,8 +58,8 @@ def curves(
     deviation to both sides; where their points lie apart, between the points by straight lines.
 
     Args:
-        runs: A ``trainer.history``; or by name one or several of them, as a mapping or as what
-            `fedlight.compare` returns.
+        runs: A trainer, or its ``history``; or by name one or several histories, as a mapping or
+            as what `fedlight.compare` returns.
         metric: Name of a metric in the records; rounds without it are left out.
         x: "round", "virtual_time", "gradients", "models" or "bytes".
         smooth: Each point is the mean of the last so many.
@@ -276,6 +276,7 @@ def curve(
 
 def _named(runs: Any) -> dict[str, list[History]]:
     """Histories by name; "" where there is none."""
+    runs = getattr(runs, "history", runs)
     if not isinstance(runs, Mapping):
         histories = getattr(runs, "histories", None)
         runs = {"": runs} if histories is None else histories
@@ -310,7 +311,7 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
 
 def _timeline_legend(ax: Axes, most: int, outlined: bool, lost: bool) -> None:
     lines, patches = _import("matplotlib.lines"), _import("matplotlib.patches")
-    levels = sorted({0, round(most / 2), most})
+    levels = range(most + 1) if most <= 4 else sorted({0, round(most / 2), most})
     handles = [
         patches.Patch(color=_staleness_colour(level, most), label=f"staleness {level}")
         for level in levels

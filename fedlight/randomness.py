@@ -8,6 +8,7 @@ in any process, and two names never share a number.
 from __future__ import annotations
 
 from enum import IntEnum
+from hashlib import blake2b
 
 import numpy as np
 
@@ -102,4 +103,5 @@ class Uniforms:
 
 def derived_seed(seed: int, concern: Concern, a: int = 0, b: int = 0) -> int:
     """A 63-bit seed for another library's generator, derived from a stream's name."""
-    return int(stream(seed, concern, a, b).integers(1 << 63))
+    name = f"{seed} {int(concern)} {a} {b}".encode()
+    return int.from_bytes(blake2b(name, digest_size=8).digest()) >> 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -183,7 +183,8 @@ class FedTrainer:
         self.callback_metrics: dict[str, Tensor] = {}
         self.should_stop = False
         self._batches: dict[str, EvaluationBatches] = {}
-        self._in_event = False
+        self._methods: dict[str, list[Callable[..., None]]] = {}
+        self._in_event = self._fitting = False
         self._interrupt = Interrupt()
         self._wanted_checkpoints: list[Path] = []
         self._module: LightningModule | None = None
@@ -312,14 +313,17 @@ class FedTrainer:
             ValueError: The module, the data, the strategies or the executor do not fit together.
             CheckpointError: The checkpoint is damaged, or one of another federation.
             ClientError: A client's local run failed.
+            RuntimeError: It is called from within a fit of the same trainer.
         """
-        with self._lent(check_module(module)), graceful_interrupts() as self._interrupt:
+        check_module(module)
+        with self._alone(), self._lent(module), graceful_interrupts() as self._interrupt:
             content = self._read(ckpt_path)
             self._begin(module, check_data(datamodule))
             status = "failed"
             try:
                 if content is not None:
                     restore_snapshot(self, content, str(ckpt_path))
+                    self._say_if_over()
                 self._start()
                 self._loop()
                 self._finish()
@@ -364,8 +368,9 @@ class FedTrainer:
                 return
 
     def _over(self) -> bool:
-        reached = self._limits.reached(self.version, self.num_updates)
-        return self.should_stop or reached or self._server.hopeless
+        server = self._server
+        reached = self._limits.reached(server.state.version, server.num_updates)
+        return self.should_stop or reached or server.hopeless
 
     def _dispatch(self, task: Task) -> None:
         self._server.dispatch(task)
@@ -378,9 +383,9 @@ class FedTrainer:
 
     def _receive(self, task: Task) -> tuple[bool, list[int]]:
         update = self._server.clients.arrive(task)
-        for callback in self.callbacks:
+        for on_update in self._hooks("on_update"):
             try:
-                callback.on_update(self, self.module, update)
+                on_update(self, self.module, update)
             except ClientError:  # it looked at the result; the server will, too
                 if self.on_client_failure == "raise":
                     raise
@@ -472,7 +477,7 @@ class FedTrainer:
         state = ModuleState(module)
         self._module_state = state
         federation = Federation(len(partition), partition.sizes, datamodule.batch_size, self.seed)
-        self.history, self.callback_metrics, self._batches = [], {}, {}
+        self.history, self.callback_metrics, self._batches, self._methods = [], {}, {}, {}
         self.should_stop = False
         self._schedule = Schedule(
             self.arrivals,
@@ -554,6 +559,16 @@ class FedTrainer:
         self.module.teardown("fit")
 
     @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self._fitting:
+            raise RuntimeError("this trainer is in a fit already; make another FedTrainer for it")
+        self._fitting = True
+        try:
+            yield
+        finally:
+            self._fitting = False
+
+    @contextmanager
     def _lent(self, module: LightningModule) -> Iterator[None]:
         """The module on the run's device and precision; its ``device``, ``loggers`` … are ours."""
         before = module._fabric
@@ -573,6 +588,13 @@ class FedTrainer:
         if not hasattr(self, "_server"):
             raise RuntimeError("this trainer has no model yet; call fit(module, datamodule)")
         return self._server
+
+    def _say_if_over(self) -> None:
+        if self._over():
+            rank_zero_info(
+                f"fedlight: the checkpoint is at its limit already ({self.version} rounds, "
+                f"{self.num_updates} updates); a larger max_rounds or max_updates lets it go on"
+            )
 
     def _say_what_is_left(self) -> None:
         if self._interrupt.signal is not None:
@@ -645,7 +667,7 @@ class FedTrainer:
         datamodule: FederatedDataModule | None,
     ) -> list[dict[str, float]]:
         module = self.module if module is None else as_module(module)
-        self._module = module
+        self._module, self._methods = module, {}
         if datamodule is not None:
             self._data = check_data(datamodule)
         self._batches = {}
@@ -721,10 +743,18 @@ class FedTrainer:
         return self.now, left
 
     def _call(self, hook: str, *args: Any) -> None:
-        for callback in self.callbacks:  # fabric.call would look up each signature, each time
-            method = getattr(callback, hook, None)
-            if method is not None:
-                method(self, self._module, *args)
+        for method in self._hooks(hook):  # fabric.call would look up each signature, each time
+            method(self, self._module, *args)
+
+    def _hooks(self, name: str) -> list[Callable[..., None]]:
+        """The callbacks' methods of a name, without those that do nothing."""
+        methods = self._methods.get(name)
+        if methods is None:
+            found = [getattr(callback, name, None) for callback in self.callbacks]
+            nothing = getattr(Callback, name, None)
+            methods = [m for m in found if m and getattr(m, "__func__", m) is not nothing]
+            self._methods[name] = methods
+        return methods
 
 
 @cache

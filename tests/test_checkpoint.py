@@ -212,16 +212,21 @@ def test_a_run_that_stopped_early_stays_stopped(tmp_path):
     assert three.version > one.version
 
 
-def test_resume_of_a_run_that_is_over_changes_nothing(tmp_path):
+def test_resume_of_a_run_that_is_over_changes_nothing(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr("fedlight.trainer.rank_zero_info", said.append)
     given = {"callbacks": FedCheckpoint(tmp_path), "arrivals": UniformArrivals(2)}
     one = fitted(Boring(), classes(), **given)
     two = trainer(**given)
     two.fit(Boring(), classes(), ckpt_path="last")
     assert two.fingerprint() == one.fingerprint()
     assert two.history == one.history
+    assert any("at its limit already (5 rounds, 10 updates)" in message for message in said)
+    said.clear()
     three = trainer(**given, max_rounds=6)
     three.fit(Boring(), classes(), ckpt_path="last")
     assert three.version == 6
+    assert not any("at its limit" in message for message in said)
 
 
 def test_a_save_within_an_event_waits_until_it_is_over(tmp_path):

@@ -1,3 +1,6 @@
+import os
+import signal
+
 import pytest
 import rich
 import torch
@@ -6,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import fedlight
 import fedlight.comparison
-from fedlight import FedTrainer, compare
+from fedlight import Callback, FedTrainer, compare
 from fedlight.aggregators import AFACD, AFACS, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import (
     ContinuousArrivals,
@@ -174,6 +177,32 @@ def test_data_can_depend_on_the_seed():
 
     compared({"a": AFACD(), "b": AFACS()}, datamodule=data, seeds=[5, 6])
     assert asked == [5, 6]
+
+
+def test_a_wrong_metric_is_told_after_the_first_run():
+    asked = []
+
+    def data(seed):
+        asked.append(seed)
+        return classes()
+
+    with pytest.raises(
+        ValueError, match=r"metric='accuracy' is in no round; there are .*'val_loss'"
+    ):
+        compared({"a": AFACD()}, datamodule=data, seeds=[5, 6], metric="accuracy")
+    assert asked == [5]
+
+
+def test_an_interrupt_ends_the_comparison():
+    class Impatient(Callback):
+        def on_round_end(self, trainer, module):
+            begun.append(trainer)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    begun = []
+    with pytest.raises(KeyboardInterrupt, match="run of 'a' with seed 5"):
+        compared({"a": AFACD(), "b": AFACS()}, seeds=[5, 6], callbacks=lambda: [Impatient()])
+    assert len(begun) == 1
 
 
 def record(version, **metrics):

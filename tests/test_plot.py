@@ -55,7 +55,12 @@ def history(values, every=1, gradients=10):
     ],
 )
 def test_a_curve_lies_on_its_axis(x, where, label):
-    ax = plot.curves(history([0.1, 0.2, 0.3, 0.4], every=2), x=x)
+    run = trainer()
+    run.history = history([0.1, 0.2, 0.3, 0.4], every=2)
+    ax = plot.curves(run, x=x)
+    assert np.array_equal(
+        plot.curves(run.history, x=x).lines[0].get_xydata(), ax.lines[0].get_xydata()
+    )
     (line,) = ax.lines
     assert line.get_xdata().tolist() == where
     assert line.get_ydata().tolist() == [0.2, 0.4]

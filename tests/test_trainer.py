@@ -909,3 +909,15 @@ def test_what_one_sees_before_fit():
         _ = run.module
     assert isinstance(run, FedTrainer)
     logging.getLogger(__name__).debug("seen")
+
+
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_round_end", "on_event_end"])
+def test_a_fit_within_a_fit_of_the_same_trainer_is_refused(hook):
+    again = Callback()
+    setattr(again, hook, lambda trainer, module: trainer.fit(module, classes()))
+    run = trainer(callbacks=again)
+    with pytest.raises(RuntimeError, match="in a fit already; make another FedTrainer"):
+        run.fit(Boring(), classes())
+    again.__dict__.clear()
+    run.fit(Boring(), classes())
+    assert run.version == 5

@@ -205,8 +205,10 @@ def check_interval(value: object) -> float:
 
 
 def _merged_buffers(state: ServerState, used: Sequence[UsedUpdate], keep: float) -> Tensor:
+    if not state.buffers.numel():
+        return state.buffers
     counted = [(update.local.buffers, weight) for update, weight in used if weight > 0]
-    if not state.buffers.numel() or not counted:
+    if not counted:
         return state.buffers
     block = torch.stack([buffers for buffers, _ in counted])
     total = sum(weight for _, weight in counted)

@@ -6,18 +6,36 @@ Source: Asynchronous Federated Optimization (FedAsync), Section 4; the constant 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from fedlight.checks import non_negative, positive
 
-Staleness: TypeAlias = Callable[[int], float]
+
+class Discount(ABC):
+    """A function of the staleness with its numbers; equal to another one with the same."""
+
+    @abstractmethod
+    def __call__(self, staleness: int) -> float:
+        """The factor for a staleness."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).items()))
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({numbers})"
+
+
+Staleness: TypeAlias = Discount | Callable[[int], float]
 """s: a function of the staleness tau (versions, 0 for a fresh update) giving a factor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Discount):
     """s(tau) = 1: stale updates count like fresh ones.
 
     Example:
@@ -30,11 +48,10 @@ class Constant:
         return 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Discount):
     """s(tau) = 1 / (a * tau + 1).
 
-    Attributes:
+    Args:
         a: Slope, above 0.
 
     Raises:
@@ -45,22 +62,18 @@ class Linear:
         0.5
     """
 
-    a: float
-
-    def __post_init__(self) -> None:
-        """Refuse an `a` that could not be meant."""
-        positive("a", self.a)
+    def __init__(self, a: float) -> None:
+        self.a = positive("a", a)
 
     def __call__(self, staleness: int) -> float:
         """The factor for a staleness."""
         return 1.0 / (self.a * staleness + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Polynomial:
+class Polynomial(Discount):
     """s(tau) = (tau + 1) ** -a; the paper takes a = 0.5, which is FedBuff's 1 / sqrt(1 + tau).
 
-    Attributes:
+    Args:
         a: Exponent, above 0.
 
     Raises:
@@ -71,22 +84,18 @@ class Polynomial:
         0.5
     """
 
-    a: float
-
-    def __post_init__(self) -> None:
-        """Refuse an `a` that could not be meant."""
-        positive("a", self.a)
+    def __init__(self, a: float) -> None:
+        self.a = positive("a", a)
 
     def __call__(self, staleness: int) -> float:
         """The factor for a staleness."""
         return float((staleness + 1) ** -self.a)
 
 
-@dataclass(frozen=True, slots=True)
-class Exponential:
+class Exponential(Discount):
     """s(tau) = exp(-a * tau).
 
-    Attributes:
+    Args:
         a: Rate, above 0.
 
     Raises:
@@ -97,22 +106,18 @@ class Exponential:
         1.0
     """
 
-    a: float
-
-    def __post_init__(self) -> None:
-        """Refuse an `a` that could not be meant."""
-        positive("a", self.a)
+    def __init__(self, a: float) -> None:
+        self.a = positive("a", a)
 
     def __call__(self, staleness: int) -> float:
         """The factor for a staleness."""
         return math.exp(-self.a * staleness)
 
 
-@dataclass(frozen=True, slots=True)
-class Hinge:
+class Hinge(Discount):
     """s(tau) = 1 up to tau = b, then 1 / (a * (tau - b) + 1); the paper takes a = 10, b = 4.
 
-    Attributes:
+    Args:
         a: Slope behind the hinge, above 0.
         b: Largest staleness that still counts in full, 0 or larger.
 
@@ -124,13 +129,9 @@ class Hinge:
         (1.0, 0.667)
     """
 
-    a: float
-    b: float
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that could not be meant."""
-        positive("a", self.a)
-        non_negative("b", self.b)
+    def __init__(self, a: float, b: float) -> None:
+        self.a = positive("a", a)
+        self.b = non_negative("b", b)
 
     def __call__(self, staleness: int) -> float:
         """The factor for a staleness."""
@@ -161,4 +162,7 @@ def discount(function: Staleness, staleness: int) -> float:
     Raises:
         ValueError: The function gave a value that is negative or not finite.
     """
-    return non_negative(f"staleness({staleness})", function(staleness))
+    value: object = function(staleness)
+    if isinstance(value, float) and 0 <= value < math.inf:
+        return value
+    return non_negative(f"staleness({staleness})", value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
@@ -134,15 +134,17 @@ class ContinuousArrivals(ArrivalProcess):
         else:
             pool.add(client)
 
-    def _fill(self, pool: IdleClients, now: float) -> Iterator[Action]:
+    def _fill(self, pool: IdleClients, now: float) -> list[Action]:
         pool.wake(now)
+        actions: list[Action] = []
         while self._places and len(pool):
             self._places -= 1
-            yield self._dispatch(pool.draw())
+            actions.append(self._dispatch(pool.draw()))
         due = pool.next_wake if self._places else None
         if due is not None and due != self._wake_at:
             self._wake_at = due
-            yield Wake(to_time(due - to_ticks(now)))
+            actions.append(Wake(to_time(due - to_ticks(now))))
+        return actions
 
     def _dispatch(self, client: int, delay: float = 0.0) -> Dispatch:
         duration, num_steps = self._work.draw(client)

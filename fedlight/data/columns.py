@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import datasets
 import numpy as np
@@ -74,13 +75,22 @@ class Column:
 
     def take(self, rows: Tensor) -> Tensor:
         """The batch of some rows: `[b, ...]` for `rows` of `[b]`."""
-        batch = self.values.index_select(0, rows).to(self.dtype)
+        batch = self.values.index_select(0, rows)
+        if batch.dtype != self.dtype:
+            batch = batch.to(self.dtype)
         if self.scale is None or self.shift is None:
             return batch
-        if self.scale.dim() == 0 and batch.device.type == "cpu":
+        if self._factor is not None:
             # one pass in place, over what is ours; torch.addcmul takes three times as long
-            return torch.add(self.shift, batch, alpha=self.scale.item(), out=batch)
+            return torch.add(self.shift, batch, alpha=self._factor, out=batch)
         return batch.mul_(self.scale).add_(self.shift)
+
+    @cached_property
+    def _factor(self) -> float | None:
+        """The scale where it is one number on the CPU."""
+        scale = self.scale
+        one = scale is not None and scale.dim() == 0 and scale.device.type == "cpu"
+        return scale.item() if scale is not None and one else None
 
 
 def read_images(dataset: datasets.Dataset, name: str) -> Tensor:

@@ -77,12 +77,12 @@ class ExampleTable(Dataset[Batch]):
             rows: int64 `[..., b]`, for example `[clients, b]`.
         """
         flat = rows.reshape(-1).to(self.columns[0].values.device)
-        batch = tuple(column.take(flat) for column in self.columns)
+        batch = tuple([column.take(flat) for column in self.columns])
         if self.transform is not None:
             batch = self._transformed(batch, len(flat))
         if rows.dim() == 1:
             return batch
-        return tuple(part.reshape(*rows.shape, *part.shape[1:]) for part in batch)
+        return tuple([part.view(rows.shape + part.shape[1:]) for part in batch])
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """All examples in the order of the rows; the last batch may be smaller."""

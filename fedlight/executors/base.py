@@ -80,9 +80,10 @@ class Workplace:
 
     def lr(self, task: Task) -> float:
         """The local rate for a task; 0.0 where the optimizer has rates of its own."""
-        if self.optimizer.lr is None:
-            return 0.0
-        return float(rate_at("lr", self.optimizer.lr, task.pulled_version))
+        rate = self.optimizer.lr
+        if isinstance(rate, float | int):
+            return float(rate)
+        return 0.0 if rate is None else float(rate_at("lr", rate, task.pulled_version))
 
 
 class Executor(ABC):
@@ -155,7 +156,9 @@ def not_finite(
         states: The clients' new states, shape ``[n, P]``, or None.
     """
     # A sum is finite only where all its terms are, so nearly always one look is enough.
-    sums = losses.float() + deltas.sum(dim=1) + buffers.sum(dim=1)
+    sums = losses + deltas.sum(dim=1)
+    if buffers.shape[1]:
+        sums = sums + buffers.sum(dim=1)
     if states is not None:
         sums = sums + states.sum(dim=1)
     if bool(torch.isfinite(sums).all()):

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Number
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,8 +40,8 @@ class LogRecorder:
         for metric in self._metric_objects:
             if metric.update_called:
                 metric.reset()
-        self._sums: dict[str, Tensor] = {}
-        self._weights: dict[str, float] = {}
+        self._values: dict[str, list[Tensor]] = {}
+        self._weights: dict[str, list[float]] = {}
         self._metrics: dict[str, Metric | MetricCollection] = {}
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
@@ -53,20 +54,14 @@ class LogRecorder:
             self._metrics[name] = value
             return
         if isinstance(value, Number):
-            value = torch.tensor(float(value))  # type: ignore[arg-type]  # complex fails here
+            value = torch.tensor(float(value), device=self._module.device)  # type: ignore[arg-type]  # complex fails here
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise TypeError(
                 f"self.log({name!r}, …) takes a number, a tensor of one number or a metric, "
                 f"got {value!r}"
             )
-        size = kwargs.get("batch_size") or self.batch_size
-        term = value.detach().reshape(()).float() * size
-        if name in self._sums:
-            self._sums[name] += term
-            self._weights[name] += size
-        else:
-            self._sums[name] = term
-            self._weights[name] = size
+        self._values.setdefault(name, []).append(value.detach().clone())
+        self._weights.setdefault(name, []).append(kwargs.get("batch_size") or self.batch_size)
 
     def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         """Stand in for ``LightningModule.log_dict``."""
@@ -87,10 +82,11 @@ class LogRecorder:
         Args:
             examples: The weight of the values that metric objects give.
         """
-        values = {
-            name: LoggedValue(float(total), self._weights[name])
-            for name, total in self._sums.items()
-        }
+        values = {}
+        for name, logged in self._values.items():
+            numbers = torch.stack([value.reshape(()) for value in logged]).tolist()
+            weights = self._weights[name]
+            values[name] = LoggedValue(float(sum(map(mul, numbers, weights))), sum(weights))
         for name, metric in self._metrics.items():
             computed = metric.compute()
             named = computed if isinstance(computed, dict) else {name: computed}

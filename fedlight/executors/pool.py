@@ -70,15 +70,16 @@ class PendingResult:
         Raises:
             ClientError: The run failed.
         """
-        failure = self.failure()
-        if failure is not None:
-            raise failure
-        assert self._result is not None, "the result was released"
+        if self._result is None:
+            failure = self.failure()
+            if failure is not None:
+                raise failure
+            assert self._result is not None, "the result was released"
         return self._result
 
     def failure(self) -> ClientError | None:
         """Why the run failed, or None where it did not; computes it where that is still due."""
-        if not self.done:
+        if self.pulled is not None:
             self._pool.compute(self)
         return self.error
 

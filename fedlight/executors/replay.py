@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, fx
+
+Replay: TypeAlias = Callable[..., Sequence[Tensor]]
+
+# TorchScript never lets go of what it has traced (half a megabyte), so it is kept and used again:
+# runs that differ in seeds or strategies have the same graphs.
+_INTERPRETED: dict[str, Replay] = {}
+_MOST = 256
 
 _VIEWS = {
     torch.ops.aten.view.default,
@@ -21,12 +29,16 @@ _VIEWS = {
 }
 
 
-def compiled(module: fx.GraphModule) -> Callable[..., list[Tensor]]:
+def compiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Replay:
     """A function that runs a graph; what changes no bit of its outputs is left out.
 
     A view that shows what an earlier view of the same tensor shows is dropped. Where the graph
     writes nothing in place and draws nothing, equal operators run once, and those without a
     tensor among their inputs (constants) run now.
+
+    Args:
+        module: The graph.
+        inputs: Tensors like those that it will be called with; not kept.
     """
     graph = module.graph
     _drop_views(graph)
@@ -36,11 +48,29 @@ def compiled(module: fx.GraphModule) -> Callable[..., list[Tensor]]:
     graph.eliminate_dead_code(
         lambda node: node.op in ("placeholder", "output") or _has_effect(node)
     )
-    known: dict[str, Any] = {}
+    known: dict[str, Any] = {"__name__": __name__}
     lines = list(_lines(module, known, pure))
-    exec("\n".join(lines), known)  # as torch.fx does, whose calls cost twice as much
-    function: Callable[..., list[Tensor]] = known["replay"]
-    return function
+    source = "\n".join(lines)
+    exec(source, known)  # as torch.fx does, whose calls cost twice as much
+    function: Replay = known["replay"]
+    on_cpu = all(tensor.device.type == "cpu" for tensor in inputs)  # elsewhere it changes bits
+    if not on_cpu or any(node.op == "get_attr" for node in graph.nodes):
+        return function
+    key = f"{graph} {[(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]}"
+    if key not in _INTERPRETED and len(_INTERPRETED) < _MOST:
+        _INTERPRETED[key] = _interpreted(function, inputs)
+    return _INTERPRETED.get(key, function)
+
+
+def _interpreted(function: Replay, inputs: Sequence[Tensor]) -> Replay:
+    """The same under TorchScript's interpreter, which spends half as much as Python on a call."""
+    with warnings.catch_warnings():  # torch advises to compile; that takes a C++ compiler
+        warnings.simplefilter("ignore")
+        try:
+            traced = torch.jit.trace(function, tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
+        except RuntimeError:  # a few operators have arguments of kinds that it does not know
+            return function
+    return cast(Replay, traced)
 
 
 def _lines(module: fx.GraphModule, known: dict[str, Any], pure: bool) -> Iterator[str]:
@@ -54,7 +84,7 @@ def _lines(module: fx.GraphModule, known: dict[str, Any], pure: bool) -> Iterato
         if node.op == "get_attr":
             known[node.name] = getattr(module, str(node.target))
         elif node.op == "output":
-            yield f"    return {_written(list(node.args[0]), known, number)}"
+            yield f"    return {_written(tuple(node.args[0]), known, number)}"
         elif node.op == "call_function":
             target: Any = node.target
             call = getattr(target, "_op", target)

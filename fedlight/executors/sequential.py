@@ -116,7 +116,7 @@ class SequentialExecutor(Executor):
         delta = after.params - job.pulled.params
         client = layout.flatten([state[0] for state in states]) if states else None
         (reason,) = not_finite(
-            torch.stack(self._losses).float().sum(dim=0, keepdim=True),
+            torch.stack([loss.reshape(1) for loss in self._losses]).sum(dim=0),
             delta[None],
             after.buffers[None],
             job.pulled.buffers[None],
@@ -143,10 +143,12 @@ class SequentialExecutor(Executor):
         batch = work.examples.gather(rows)
         with work.autocast():
             loss = loss_of(work.module, self._step(batch, step))
-        self._losses.append(loss.detach().reshape(()))
-        return torch.autograd.grad(
-            loss, work.state.params, allow_unused=True, materialize_grads=True
-        )
+        self._losses.append(loss.detach())
+        grads = torch.autograd.grad(loss, work.state.params, allow_unused=True)
+        if any(grad is None for grad in grads):
+            pairs = zip(work.state.params, grads, strict=True)
+            return [torch.zeros_like(p) if grad is None else grad for p, grad in pairs]
+        return grads
 
     def __repr__(self) -> str:
         return "SequentialExecutor()"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -20,6 +21,7 @@ from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
     from lightning import LightningModule
+    from numpy.typing import NDArray
 
 Outputs: TypeAlias = tuple[
     list[Tensor],  # gradients
@@ -146,8 +148,7 @@ class StackedStep:
                 for old, new in zip(buffers + counters, new_buffers + new_counters, strict=True):
                     if old.data_ptr() != new.data_ptr():
                         old.copy_(new)
-        names = [name for name, _, _ in log.inputs]
-        fed = [(name, *arguments) for name, arguments in zip(names, inputs, strict=True)]
+        fed = [(log.inputs[i][0], *arguments) for i, arguments in enumerate(inputs)]
         return grads, StackedLog(values, log.metrics, fed, log.weights)
 
     def _loss(
@@ -241,44 +242,49 @@ class StackedRecorder:
         self._batch_size = batch_size
         self._steps = steps
         self._logs: list[StackedLog] = []
+        self._active: list[int] = []
 
-    def add(self, log: StackedLog) -> None:
-        """Take what was logged in the next step."""
+    def add(self, log: StackedLog, active: int) -> None:
+        """Take what the first `active` clients logged in the next step."""
         self._logs.append(log)
+        self._active.append(active)
 
-    def collect(self) -> list[dict[str, LoggedValue]]:
-        """The logged values of each client, summed over its examples."""
+    def collect(self) -> tuple[NDArray[np.float64], list[dict[str, LoggedValue]]]:
+        """Each client's losses summed over its steps, and its logged values over its examples."""
+        totals, weights = self._sums()
+        losses = totals.pop(LOSS)
         collected: list[dict[str, LoggedValue]] = [{} for _ in self._steps]
-        for name in dict.fromkeys(name for log in self._logs for name in log.values):
-            totals, weights = self._sums(name)
-            for values, total, weight in zip(collected, totals, weights, strict=True):
+        for name, sums in totals.items():
+            sizes = weights[name].tolist()
+            for values, total, weight in zip(collected, sums.tolist(), sizes, strict=True):
                 if weight:
                     values[name] = LoggedValue(total, weight)
         if any(log.metrics for log in self._logs):
             for client, values in enumerate(collected):
                 self._feed(client, values)
-        return collected
+        return losses, collected
 
     def _weight(self, name: str, log: StackedLog) -> float:
+        if name == LOSS:
+            return 1
         return log.weights.get(name, self._batch_size)
 
-    def _sums(self, name: str) -> tuple[list[float], list[float]]:
-        """The sums over its steps of what each client logged under a name, and of the weights."""
-        logged = [(k, log) for k, log in enumerate(self._logs) if name in log.values]
-        sizes = [self._weight(name, log) for _, log in logged]
-        n = len(self._steps)
-        if self._steps[0] == self._steps[-1]:
-            values = torch.stack([log.values[name][:n] for _, log in logged])
-            if len(set(sizes)) == 1:
-                return (values.sum(dim=0) * sizes[0]).tolist(), [sum(sizes)] * n
-            return (values.new_tensor(sizes) @ values).tolist(), [sum(sizes)] * n
-        totals = logged[0][1].values[name].new_zeros(n)
-        weights = [0.0] * n
-        for (k, log), size in zip(logged, sizes, strict=True):
-            active = sum(k < own for own in self._steps)
-            totals[:active] += log.values[name][:active] * size
-            weights[:active] = [weight + size for weight in weights[:active]]
-        return totals.tolist(), weights
+    def _sums(self) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
+        """By name, shape ``[n]``: the sums of what each client logged, and of the weights."""
+        steps = list(zip(self._logs, self._active, strict=True))
+        rows = [value[:active] for log, active in steps for value in log.values.values()]
+        flat = torch.cat(rows).cpu().numpy().astype(np.float64)  # in one go from the device
+        names = dict.fromkeys(name for log in self._logs for name in log.values)
+        totals = {name: np.zeros(len(self._steps)) for name in names}
+        weights = {name: np.zeros(len(self._steps)) for name in names}
+        at = 0
+        for log, active in steps:
+            for name in log.values:
+                size = self._weight(name, log)
+                totals[name][:active] += size * flat[at : at + active]
+                weights[name][:active] += size
+                at += active
+        return totals, weights
 
     def _feed(self, client: int, values: dict[str, LoggedValue]) -> None:
         """Feed the metric objects with one client's inputs and take their values."""

@@ -6,10 +6,10 @@ import dis
 import inspect
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,14 +17,12 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from fedlight.executors.replay import compiled
+from fedlight.executors.replay import Replay, compiled
 from fedlight.executors.rng import isolated_rng
 from fedlight.executors.stacked_step import Outputs, StackedLog, StackedStep
 
 if TYPE_CHECKING:
     from lightning import LightningModule
-
-Replay: TypeAlias = Callable[..., list[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +31,24 @@ class Trace:
 
     Attributes:
         replay: All outputs, flat, from all inputs.
-        sizes: How many of them are gradients, floating buffers and integer buffers.
+        ends: Where among them the gradients, the floating buffers, the integer buffers and the
+            logged numbers end.
         tree: How what metric objects are given lies in the last of them.
         log: The names of what is logged.
     """
 
     replay: Replay
-    sizes: tuple[int, int, int]
+    ends: tuple[int, int, int, int]
     tree: Any
     log: StackedLog
 
     def outputs(self, inputs: Sequence[Tensor]) -> Outputs:
         """The outputs as `StackedStep.raw` gives them."""
         flat = self.replay(*inputs)
-        one, two, three = accumulate(self.sizes)
-        four = three + len(self.log.values)
+        one, two, three, four = self.ends
         values = dict(zip(self.log.values, flat[three:four], strict=True))
         given = pytree.tree_unflatten(flat[four:], self.tree) if self.log.inputs else []
-        return flat[:one], flat[one:two], flat[two:three], values, given
+        return list(flat[:one]), list(flat[one:two]), list(flat[two:three]), values, given
 
 
 class TracedStep:
@@ -58,7 +56,7 @@ class TracedStep:
 
     ``vmap`` and ``grad`` cost something for each operator in each step, and what they end in is
     the same each time. A shape is traced once it has come up `after` times, since a trace costs as
-    much as some dozens of steps, and `most` traces are kept. A replay gives the bits of the
+    much as some hundred steps save, and `most` traces are kept. A replay gives the bits of the
     untraced step, also where it draws random numbers, so neither number changes a result.
 
     These run untraced: a step with effects beside its outputs (it changes an attribute of the
@@ -71,7 +69,7 @@ class TracedStep:
         most: How many traces are made.
     """
 
-    def __init__(self, step: StackedStep, after: int = 16, most: int = 64) -> None:
+    def __init__(self, step: StackedStep, after: int = 40, most: int = 96) -> None:
         self.step = step
         self.after, self.most = after, most
         self.traces: dict[Any, Trace | None] = {}
@@ -94,8 +92,7 @@ class TracedStep:
             trace = self.traces[key]
             if trace is None:
                 return self.step(params, buffers, counters, batch, step)
-            with torch.no_grad():
-                return self.step.unpacked(trace.outputs(inputs), trace.log, buffers, counters)
+            return self.step.unpacked(trace.outputs(inputs), trace.log, buffers, counters)
         self._seen[key] += 1
         if self._seen[key] < self.after or len(self.traces) >= self.most:
             return self.step(params, buffers, counters, batch, step)
@@ -131,13 +128,19 @@ class TracedStep:
                 return [*function(*tensors), *tensors, torch.default_generator.get_state()]
 
         try:
-            with isolated_rng():
+            with isolated_rng(), torch.no_grad():
                 graph = make_fx(flat)(*map(_copied, inputs))
-            replay = compiled(graph)
-            same = all(map(_same, outcome(replay), outcome(flat)))
+                replay = compiled(graph, list(map(_copied, inputs)))
+            expected = outcome(flat)
+            # three times, since the interpreter rewrites what it runs after the first two calls
+            same = all(all(map(_same, outcome(replay), expected)) for _ in range(3))
         except Exception:  # whatever it is that cannot be traced, it runs untraced
             return None
-        return Trace(replay, sizes, *made[0]) if same else None
+        tree, log = made[0]
+        one, two, three = accumulate(sizes)
+        return (
+            Trace(replay, (one, two, three, three + len(log.values)), tree, log) if same else None
+        )
 
 
 def _copied(tensor: Tensor) -> Tensor:

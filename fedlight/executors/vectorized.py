@@ -15,7 +15,7 @@ from fedlight.checks import positive_int
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace, not_finite
 from fedlight.executors.batches import batch_rows
 from fedlight.executors.rng import isolated_rng, seed_all
-from fedlight.executors.stacked_step import LOSS, StackedRecorder, StackedStep
+from fedlight.executors.stacked_step import StackedRecorder, StackedStep
 from fedlight.executors.traced_step import TracedStep
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
@@ -106,6 +106,7 @@ class VectorizedExecutor(Executor):
         half = len(jobs) // 2
         return [*self._outcomes(jobs[:half]), *self._outcomes(jobs[half:])]
 
+    @torch.no_grad()
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
         work, state, n = self._work, self._work.state, len(jobs)
         layout, first = state.param_layout, jobs[0].task
@@ -154,21 +155,19 @@ class VectorizedExecutor(Executor):
                     grads = [grad[:active] for grad in grads]
                     for old, new in zip(moving + counting, moved + counted, strict=True):
                         old[:active] = new[:active]
-                recorder.add(logged)
-                with torch.no_grad():
-                    work.optimizer.step(part, grads)
+                recorder.add(logged, active)
+                work.optimizer.step(part, grads)
                 del batch, grads  # so that the next ones lie where these are in the cache
-            metrics = recorder.collect()
+            losses, metrics = recorder.collect()
         except Exception as error:
             raise ClientError.of(first, error) from error
-        with torch.no_grad():
-            states = work.optimizer.finish(run)
-            clients = layout.flatten(states, leading=1) if states else None
-            deltas = params.sub_(pulled)[:n]
-            floating = _joined(state.buffer_layout, buffers, n, state.device)
-        losses = torch.tensor([logged.pop(LOSS).total for logged in metrics], device=state.device)
-        before = torch.stack([job.pulled.buffers for job in jobs[:n]])
-        reasons = not_finite(losses, deltas, floating, before, clients)
+        states = work.optimizer.finish(run)
+        clients = layout.flatten(states, leading=1) if states else None
+        deltas = params.sub_(pulled)[:n]
+        floating = _joined(state.buffer_layout, buffers, n, state.device)
+        before = _stacked([job.pulled.buffers for job in jobs[:n]])
+        sums = torch.from_numpy(losses).to(state.device, deltas.dtype)
+        reasons = not_finite(sums, deltas, floating, before, clients)
         results = _results(
             deltas,
             floating,
@@ -256,16 +255,16 @@ class VectorizedExecutor(Executor):
 
 
 def stack_size(n: int) -> int:
-    """The number of clients that a stack of `n` is filled up to: four significant binary digits.
+    """The number of clients that a stack of `n` is filled up to: five significant binary digits.
 
-    So there are few sizes that can come up (all to 16, 8 more for each doubling), each of which is
-    traced once, and at most an eighth of the work is wasted.
+    So there are few sizes that can come up (all to 32, 16 more for each doubling), each of which is
+    traced once, and at most a sixteenth of the work is wasted.
 
     Example:
-        >>> [stack_size(n) for n in (1, 15, 17, 100, 255)]
-        [1, 15, 18, 104, 256]
+        >>> [stack_size(n) for n in (1, 15, 33, 100, 255)]
+        [1, 15, 34, 100, 256]
     """
-    unit: int = 1 << max(0, (n - 1).bit_length() - 4)
+    unit: int = 1 << max(0, (n - 1).bit_length() - 5)
     return -(-n // unit) * unit
 
 
@@ -293,6 +292,8 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
 
 def _pieces(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:
     """A block ``[n, *shape]`` for each tensor in a layout, from vectors of all of them."""
+    if not layout.names:
+        return []
     return [view.contiguous() for view in layout.views(torch.stack(list(flat)))]
 
 

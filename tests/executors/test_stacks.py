@@ -73,11 +73,11 @@ def test_filling_up_changes_nothing(n, monkeypatch):
             assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-4)
 
 
-def test_a_stack_is_filled_up_by_an_eighth_at_most():
+def test_a_stack_is_filled_up_by_a_sixteenth_at_most():
     sizes = [stack_size(n) for n in range(1, 1025)]
-    assert all(n <= size <= n * 9 / 8 for n, size in enumerate(sizes, start=1))
+    assert all(n <= size <= n * 17 / 16 for n, size in enumerate(sizes, start=1))
     assert sizes == sorted(sizes)
-    assert len(set(sizes)) == 16 + 6 * 8
+    assert len(set(sizes)) == 32 + 5 * 16
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
