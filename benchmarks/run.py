@@ -18,6 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -30,7 +31,7 @@ from benchmarks.floors import Floor
 from benchmarks.scale import growth_tables, memory_table
 from benchmarks.workloads import LSTM, SMALL_CNN, A, B, Workload
 from fedlight.arrivals import UniformArrivals, UniformSteps
-from fedlight.executors import VectorizedExecutor
+from fedlight.executors import RayExecutor, VectorizedExecutor
 
 PARTS = ("A", "B", "CNN", "LSTM", "unequal", "growth", "memory")
 
@@ -115,6 +116,11 @@ def compare(workload: Workload, device: str, turns: int, size: float) -> None:
         )
     else:
         contenders["FedAvg, auto"] = lambda: run(one, executor="auto")
+        if find_spec("ray"):
+            actors = 2
+            contenders[f"FedAvg, Ray, {actors} actors"] = lambda: run(
+                one, executor=RayExecutor(num_actors=actors, executor="sequential")
+            )
         for name, given in asynchronous(workload).items():
             for executor in ("sequential", "auto"):
                 contenders[f"{name}, {executor}"] = partial(run, one, executor=executor, **given)

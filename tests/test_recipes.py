@@ -4,8 +4,6 @@ import importlib.util
 import re
 from pathlib import Path
 
-import pytest
-
 from fedlight.arrivals import ArrivalProcess
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -33,14 +31,3 @@ def test_quickstart(monkeypatch, tmp_path, capsys):
         (events,) = (tmp_path / "logs" / "quickstart" / name).glob("events.*")
         assert events.stat().st_size > 1000
     assert "tensorboard --logdir logs" in shown
-
-
-def test_the_table_of_anarchic_federated_learning(capsys):
-    pytest.importorskip("jsonargparse")
-    recipe("afl_mnist").main(
-        dataset="mnist-mini", p=[2], settings=["async-dynamic"], max_rounds=3, seeds=1
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert any(
-        re.match(r"\| 2 \| async-dynamic \| 0\.\d{4} ± 0\.0000 \| 0\.8931 \|", x) for x in lines
-    )

@@ -1,0 +1,148 @@
+"""The Shakespeare rows of Tables 2 and 3 of Anarchic Federated Learning: a two-layer LSTM.
+
+The next character of Shakespeare's plays, each speaking role a client; 72 of 143 roles arrive in
+each of 300 rounds, after 50 local steps (dynamic: 1 to 100) from one of the last five models. That
+size is for a GPU; the second command is for a CPU core and minutes.
+
+    python recipes/afl_shakespeare.py --dataset flwrlabs/shakespeare
+    python recipes/afl_shakespeare.py --dataset flwrlabs/shakespeare \
+        --settings [async-dynamic] --seeds 1 --hidden_size 64 --per_round 5 --local_steps 10 \
+        --batch_size 32 --max_rounds 200 --val_every 25 --aggregator.server_lr 5 \
+        --local_optimizer LocalAdam --local_optimizer.lr 0.005
+
+The data set has the columns character_id, x and y (`flwrlabs/shakespeare`). Where it has no split
+"test", the last fifth of each role's rows is held out, and the 80 rows before it, which overlap
+with those, are left out.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+import datasets
+import numpy as np
+from jsonargparse import auto_cli, lazy_instance
+from rich.console import Console
+from rich.progress import track
+
+from data_partitioners import NaturalIdPartitioner
+from fedlight import FederatedDataModule, compare
+from fedlight.aggregators import AFACD, Aggregator
+from fedlight.arrivals import ConstantSteps, UniformArrivals, UniformSteps
+from fedlight.local_optimizers import LocalOptimizer, LocalSGD
+from fedlight.models import CharLSTM
+from fedlight.plot import curves
+
+Setting = Literal["sync-constant", "sync-dynamic", "async-constant", "async-dynamic"]
+
+SGD = lazy_instance(LocalSGD, lr=0.8)
+AFA_CD = lazy_instance(AFACD, server_lr=50.0)
+
+TABLE_2 = ("sync-constant", "sync-dynamic", "async-constant", "async-dynamic")
+TABLE_3 = ("sync-constant", "async-dynamic")
+PAPER = {
+    "LocalSGD(lr=0.8)": dict(zip(TABLE_2, (0.4683, 0.4831, 0.4606, 0.4687), strict=True)),
+    "FedProx(mu=0.1, LocalSGD(lr=0.8))": dict(zip(TABLE_3, (0.4690, 0.4550), strict=True)),
+    "Scaffold(lr=0.8, option=2)": dict(zip(TABLE_3, (0.4794, 0.4515), strict=True)),
+}
+PAPER_SIZE = (143, 72, 50, 10, 100, 300)
+
+
+def by_role(dataset: str, batch_size: int) -> FederatedDataModule:
+    """Each role a client."""
+    roles = NaturalIdPartitioner("character_id")
+    data = FederatedDataModule(dataset, roles, batch_size)
+    data.setup()
+    if data.val_dataset is not None:
+        return data
+    rows = [np.sort(data.partition[client]) for client in range(data.num_clients)]
+    train = np.concatenate([each[: max(1, len(each) * 4 // 5 - 80)] for each in rows])
+    test = np.concatenate([each[len(each) * 4 // 5 :] for each in rows if len(each) > 1])
+    whole = data.train_dataset
+    splits = datasets.DatasetDict(train=whole.select(train), test=whole.select(test))
+    data = FederatedDataModule(splits, roles, batch_size)
+    data.setup()
+    return data
+
+
+def main(
+    dataset: str = "flwrlabs/shakespeare",
+    settings: list[Setting] = ["sync-constant", "async-dynamic"],  # noqa: B006  # only read
+    per_round: int = 72,
+    local_steps: int = 50,
+    batch_size: int = 10,
+    hidden_size: int = 100,
+    local_optimizer: LocalOptimizer = SGD,
+    aggregator: Aggregator = AFA_CD,
+    max_rounds: int = 300,
+    val_every: int = 10,
+    seeds: int = 3,
+    logger_dir: Path | None = None,
+    figure: Path | None = None,
+) -> None:
+    """Reproduce the Shakespeare row of Table 2 or 3.
+
+    Args:
+        dataset: A hub id, or a folder with the same files.
+        settings: Columns of the table.
+        per_round: m, clients per round.
+        local_steps: c.
+        batch_size: Examples per local step.
+        hidden_size: Units of each of the two LSTM layers.
+        local_optimizer: LocalSGD is Table 2, FedProx and Scaffold are Table 3.
+        aggregator: The server's rule. With a server rate of c, AFA-CD is FedAvg.
+        max_rounds: Rounds.
+        val_every: The test accuracy is taken after every so many rounds.
+        seeds: Runs per setting.
+        logger_dir: A folder for TensorBoard; None writes nothing.
+        figure: A file for the curves; None draws none.
+    """
+    data = by_role(dataset, batch_size)
+    size = (data.num_clients, per_round, local_steps, batch_size, hidden_size, max_rounds)
+    table_2_or_3 = {}
+    if size == PAPER_SIZE and isinstance(aggregator, AFACD) and aggregator.server.server_lr == 50:
+        table_2_or_3 = PAPER.get(str(local_optimizer), {})
+    histories, rows = {}, []
+    for setting in track(settings, console=Console(stderr=True)):
+        steps = ConstantSteps(local_steps)
+        if setting.endswith("dynamic"):
+            steps = UniformSteps(1, 2 * local_steps)
+        result = compare(
+            {setting: aggregator},
+            arrivals=UniformArrivals(per_round, 4 if setting.startswith("async") else 0, steps),
+            module=lambda: CharLSTM(hidden_size=hidden_size),
+            datamodule=data,
+            local_optimizer=local_optimizer,
+            seeds=range(seeds),
+            max_rounds=max_rounds,
+            schedule="live",
+            logger_dir=logger_dir,
+            check_val_every_n_rounds=min(val_every, max_rounds),
+            enable_progress_bar=False,
+        )
+        histories |= result.histories
+        (found,) = result.summary()
+        reached = [f"{found.best_mean:.4f}", f"{found.last_mean:.4f}"]
+        if seeds > 1:
+            reached = [f"{found.best_mean:.4f} ± {found.best_std:.4f}"]
+            reached += [f"{found.last_mean:.4f} ± {found.last_std:.4f}"]
+        paper = table_2_or_3.get(setting)
+        beside = [f"{paper:.4f}", f"{found.best_mean - paper:+.4f}"] if paper else []
+        rows.append(" | ".join([f"| {setting}", reached[0], *beside, f"{reached[1]} |"]))
+
+    characters = Counter(data.val_dataset["y"])
+    share = max(characters.values()) / characters.total()
+    print(f"{aggregator}, {local_optimizer}, {per_round}/{data.num_clients} clients, ", end="")
+    print(f"{local_steps} local steps of {batch_size}, {max_rounds} rounds, ", end="")
+    print(f"{seeds} seed{'s' * (seeds != 1)}")
+    print(f"Always the most frequent character: {share:.4f}\n")
+    beside = ["paper", "difference"] if table_2_or_3 else []
+    print(" | ".join(["| setting", "best", *beside, "last |"]))
+    print("|---" * (3 + len(beside)) + "|")
+    print("\n".join(rows))
+    if figure is not None:
+        curves(histories).figure.savefig(figure)
+
+
+if __name__ == "__main__":
+    auto_cli(main)

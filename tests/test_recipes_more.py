@@ -1,0 +1,139 @@
+"""The recipes for patterns of communication and for a module of one's own run, shortened."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedlight import FedTrainer
+from fedlight.aggregators import AFACD, FedAsync
+from fedlight.local_optimizers import FedProx
+
+pytest.importorskip("jsonargparse")
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+PATTERNS = ["full", "synchronous", "periodic", "random", "imbalanced"]
+
+
+def recipe(name):
+    spec = importlib.util.spec_from_file_location(f"recipe_{name}", RECIPES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cells(shown):
+    """The rows of the table, without its head."""
+    lines = [line for line in shown.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines[1:]]
+
+
+@pytest.fixture
+def trainers(monkeypatch):
+    """What `FedTrainer.fit` was called on."""
+    seen, fit = [], FedTrainer.fit
+
+    def remember(self, *args, **kwargs):
+        seen.append(self)
+        return fit(self, *args, **kwargs)
+
+    monkeypatch.setattr(FedTrainer, "fit", remember)
+    return seen
+
+
+def test_patterns_of_communication(capsys, tmp_path):
+    recipe("arbitrary_communication").main(
+        dataset="mnist-mini",
+        mixing_ratios=[1, 0],
+        max_time=50,
+        seeds=2,
+        figure=tmp_path / "figure.png",
+    )
+    shown = capsys.readouterr().out
+    assert shown.startswith("AsyncCommSGD, 10 clients, 2 seeds\n")
+    table = cells(shown)
+    assert [row[:2] for row in table] == [[r, pattern] for r in ("1", "0") for pattern in PATTERNS]
+    assert all(80 <= int(models) <= 140 for _, _, models, _, _ in table)
+    last = {(row[0], row[1]): float(row[4].split(" ± ")[0]) for row in table}
+    for pattern in PATTERNS[1:]:
+        assert 0.1 < last["0", pattern] < last["1", pattern] < 0.95
+    assert last["0", "imbalanced"] < last["0", "synchronous"]
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_who_communicates_when():
+    def ticks(pattern):
+        arrivals = recipe("arbitrary_communication").communication(pattern, 6, 4, max_gap=9)
+        events = arrivals.simulate(num_clients=6, interval=1.0, max_time=400).events
+        assert max(event.num_steps for event in events) <= 9
+        return [[event.time for event in events if event.client == client] for client in range(6)]
+
+    assert ticks("full") == [[float(tick) for tick in range(1, 401)]] * 6
+    assert ticks("synchronous") == [[float(tick) for tick in range(4, 401, 4)]] * 6
+    periodic = ticks("periodic")
+    assert [times[0] for times in periodic] == [1, 1, 2, 3, 3, 4]
+    assert all(set(np.diff(times)) == {4} for times in periodic)
+    random = [len(times) for times in ticks("random")]
+    assert all(80 < number < 140 for number in random)
+    imbalanced = [len(times) for times in ticks("imbalanced")]
+    assert min(imbalanced[:3]) > 1.5 * max(imbalanced[3:])
+
+
+def test_strategies_of_the_communication_recipe(trainers, capsys, tmp_path):
+    recipe("arbitrary_communication").main(
+        dataset="mnist-mini",
+        mixing_ratios=[0.5],
+        patterns=["random"],
+        aggregator=FedAsync(alpha=0.1),
+        local_optimizer=FedProx(lr=0.05, mu=0.1),
+        max_time=12,
+        seeds=2,
+        logger_dir=tmp_path,
+    )
+    assert capsys.readouterr().out.startswith("FedAsync, 10 clients, 2 seeds\n")
+    assert [type(each.aggregator) for each in trainers] == [FedAsync] * 2
+    assert [type(each.local_optimizer) for each in trainers] == [FedProx] * 2
+    written = sorted(
+        path.parent.name for path in tmp_path.glob("mixing_ratio=0.5/random/**/events*")
+    )
+    assert written == ["seed=0", "seed=1"]
+
+
+def test_a_module_of_ones_own(trainers, capsys):
+    recipe("bring_your_own_module").main(max_rounds=25)
+    table = {row[0]: [float(value) for value in row[1:]] for row in cells(capsys.readouterr().out)}
+    assert list(table) == ["val_acc", "val_f1", "val_loss"]
+    assert min(table["val_acc"] + table["val_f1"]) > 0.75
+    assert not list(Path().iterdir())
+    (trainer,) = trainers
+    assert trainer.federation.num_clients == 12
+    assert 0 < trainer.callback_metrics["train_acc"] <= 1
+
+
+@pytest.mark.parametrize("client", ["shop", None])
+def test_rows_of_ones_own(client, trainers, capsys):
+    random = np.random.default_rng(0)
+    lines = [
+        f"{shop},{spend:.2f},{'yes' if spend > 50 else 'no'}"
+        for shop, spend in zip(
+            random.integers(3, size=200), random.normal(50, 20, 200), strict=True
+        )
+    ]
+    Path("visits.csv").write_text("\n".join(["shop,spend,returns", *lines]))
+    recipe("bring_your_own_module").main(
+        csv=Path("visits.csv"),
+        label="returns",
+        client=client,
+        aggregator=AFACD(buffer_size=2, server_lr=5.0),
+        max_rounds=60,
+        logger_dir=Path("logs"),
+    )
+    (trainer,) = trainers
+    assert type(trainer.aggregator) is AFACD
+    assert trainer.federation.num_clients == (3 if client else 10)
+    table = {row[0]: row[1:] for row in cells(capsys.readouterr().out)}
+    assert float(table["val_acc"][0]) > 0.7
+    for run in ("federated", "pooled"):
+        (events,) = Path("logs", run).glob("version_0/events*")
+        assert events.stat().st_size > 1000
