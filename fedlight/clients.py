@@ -71,7 +71,8 @@ class Clients:
     def release(self, updates: Iterable[ClientUpdate]) -> None:
         """The server has used updates; what is not needed any more goes."""
         for update in updates:
-            self._replaced.pop(update.task.serial, None)
+            if self._keep_states:
+                self._replaced.pop(update.task.serial, None)
             _pending(update).release()
 
     def state(self, client_id: int) -> Tensor | None:
@@ -155,14 +156,10 @@ class Clients:
 
     def _update(self, pending: PendingResult) -> ClientUpdate:
         task = pending.task
-        before = self._replaced.get(task.serial)
-        return ClientUpdate(
-            task,
-            int(self._num_examples[task.client_id]),
-            pending,
-            None if before is None else before.client_state,
-            pending.start,
-        )
+        before = self._replaced.get(task.serial) if self._keep_states else None
+        replaced = None if before is None else before.client_state
+        examples = int(self._num_examples[task.client_id])
+        return ClientUpdate(task, examples, pending, replaced, pending.start)
 
 
 def _pending(update: ClientUpdate) -> PendingResult:

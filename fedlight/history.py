@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-import torch
-
+from fedlight.parameters import norms_of
 from fedlight.types import FailureRecord, RoundRecord, UpdateRecord
 
 if TYPE_CHECKING:
@@ -25,17 +24,17 @@ def update_record(
     """The record of an update that a server at `version` used or dropped."""
     task = update.task
     return UpdateRecord(
-        client_id=task.client_id,
-        serial=task.serial,
-        pulled_version=task.pulled_version,
-        staleness=update.staleness(version),
-        num_steps=task.num_steps,
-        num_examples=update.num_examples,
-        weight=weight,
-        dispatched_at=task.dispatched_at,
-        arrived_at=task.arrives_at,
-        norm=norm,
-        clipped_from=clipped_from,
+        task.client_id,
+        task.serial,
+        task.pulled_version,
+        version - task.pulled_version,
+        task.num_steps,
+        update.num_examples,
+        weight,
+        task.dispatched_at,
+        task.arrives_at,
+        norm,
+        clipped_from,
     )
 
 
@@ -47,10 +46,7 @@ def round_record(
 ) -> RoundRecord:
     """The record of the step that made `state`, with its training metrics and figures."""
     results = [update.local for update, _ in state.used]
-    norms: list[float] = []
-    if results:
-        deltas = [result.delta for result in results]
-        norms = torch.stack(torch._foreach_norm(deltas)).tolist()
+    norms = norms_of([result.delta for result in results]) if results else []
     records = [
         update_record(update, state.version - 1, weight, norm, result.clipped_from)
         for (update, weight), result, norm in zip(state.used, results, norms, strict=True)

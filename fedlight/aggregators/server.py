@@ -34,7 +34,7 @@ class UpdateBuffer:
     def add(self, update: ClientUpdate) -> bool:
         """Store an update; True when the buffer is full."""
         self.updates.append(update)
-        return self.full
+        return self.size is not None and len(self.updates) >= self.size
 
     @property
     def full(self) -> bool:
