@@ -56,7 +56,8 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Replay:
     on_cpu = all(tensor.device.type == "cpu" for tensor in inputs)  # elsewhere it changes bits
     if not on_cpu or any(node.op == "get_attr" for node in graph.nodes):
         return function
-    key = f"{graph} {[(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]}"
+    shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
+    key = f"{graph} {shapes} {torch.get_default_dtype()}"
     if key not in _INTERPRETED and len(_INTERPRETED) < _MOST:
         _INTERPRETED[key] = _interpreted(function, inputs)
     return _INTERPRETED.get(key, function)

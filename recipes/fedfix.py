@@ -1,0 +1,197 @@
+"""FedFix's experiments (Section 5 of its paper): weights by time, and the methods by the clock.
+
+"weights" is its Figure 2: asynchronous FedAvg with identical and with time-based weights, both at
+each local rate. "methods" is its Figure 3: synchronous and asynchronous FedAvg, FedFix and FedBuff
+in the same virtual time, each at the local rate that is best for it. Both show the loss of the
+federated problem (the mean over the clients of the loss on their own data) and its standard
+deviation over the clients, in the table as means over the last quarter of the run. In F80 clients
+take 0.2 to 1 units of time for a task, in equal distances; in F0 all take 1.
+
+    python recipes/fedfix.py --figure weights.png
+    python recipes/fedfix.py --experiment methods --splits [non-iid] --num_clients 20 \
+        --local_steps 10 --lrs [0.001,0.01,0.1] --max_time 20 --figure methods.png
+    python recipes/fedfix.py --dataset mnist-mini --max_time 10 --seeds 2
+    python recipes/fedfix.py --experiment methods --aggregator FedFix --aggregator.interval 0.2
+"""
+
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+import numpy as np
+from jsonargparse import auto_cli
+from rich.console import Console
+from rich.progress import track
+
+from data_partitioners import DirichletPartitioner, IidPartitioner
+from fedlight import FederatedDataModule, compare
+from fedlight.aggregators import Aggregator, AsyncFedAvg, FedAvg, FedBuff, FedFix
+from fedlight.arrivals import ContinuousArrivals, SynchronousArrivals, UniformSpeeds
+from fedlight.callbacks import ClientEvaluation
+from fedlight.comparison import ComparedRun
+from fedlight.local_optimizers import LocalSGD
+from fedlight.models import LogisticRegression
+from fedlight.plot import curve, curves
+
+LABELS = {
+    "clients/val_loss_mean": "loss of the federated problem",
+    "clients/val_loss_std": "its std over the clients",
+}
+LOSS, SPREAD = LABELS
+
+
+def train(
+    name: str, aggregator: Aggregator, times: np.ndarray, local_steps: int, **options: Any
+) -> list[ComparedRun]:
+    """A run for each seed, evaluated some forty times; `times` are those of the clients' tasks."""
+    speeds = UniformSpeeds(1 - times[0])
+    if aggregator.needs_rounds:
+        arrivals, period = SynchronousArrivals(durations=speeds, local_steps=local_steps), 1.0
+    else:
+        arrivals = ContinuousArrivals(speeds, local_steps=local_steps)
+        period = aggregator.interval or aggregator.buffer.size / sum(1 / times)
+    every = max(1, round(options["max_time"] / period / 40))
+    return compare(
+        {name: aggregator},
+        arrivals=arrivals,
+        module=lambda: LogisticRegression(28 * 28, 10),
+        callbacks=lambda: [ClientEvaluation(every, max_clients=None)],
+        metric=LOSS,
+        check_val_every_n_rounds=None,
+        enable_progress_bar=False,
+        **options,
+    ).runs
+
+
+def end(run: ComparedRun, metric: str) -> float:
+    """Mean of a metric over the last quarter of the run."""
+    time, values = curve(run.history, metric, "virtual_time")
+    return float(values[time >= 0.75 * time[-1]].mean())
+
+
+def with_std(values: list[float], sign: str = "") -> str:
+    return f"{fmean(values):{sign}.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
+
+
+def draw(file: Path, panels: dict[str, dict[str, list[ComparedRun]]]) -> None:
+    """A row for each cell, a column for each metric, over virtual time."""
+    from matplotlib import pyplot
+
+    size = (9, 3.2 * len(panels))
+    made, axes = pyplot.subplots(len(panels), 2, figsize=size, squeeze=False, layout="constrained")
+    for row, (title, runs) in zip(axes, panels.items(), strict=True):
+        for ax, metric in zip(row, LABELS, strict=True):
+            histories = {name: [run.history for run in found] for name, found in runs.items()}
+            ends = [end(run, metric) for found in runs.values() for run in found]
+            curves(histories, metric, "virtual_time", ax=ax).set_title(title)
+            ax.set_ylim(0.9 * min(ends), 2.5 * max(ends))
+            ax.set_yscale("log")
+            ax.set_ylabel(LABELS[metric])
+        row[1].get_legend().remove()
+    made.savefig(file, dpi=80)
+
+
+def main(
+    experiment: Literal["weights", "methods"] = "weights",
+    dataset: str = "ylecun/mnist",
+    splits: list[Literal["iid", "non-iid"]] = ["iid", "non-iid"],  # noqa: B006  # only read
+    spreads: list[float] = [0.8],  # noqa: B006
+    num_clients: int = 10,
+    local_steps: int = 1,
+    lrs: list[float] = [0.003],  # noqa: B006
+    interval: float = 0.5,
+    buffer_size: int = 10,
+    aggregator: Aggregator | None = None,
+    max_time: float = 200,
+    seeds: int = 3,
+    logger_dir: Path | None = None,
+    figure: Path | None = None,
+) -> None:
+    """Reproduce Figure 2 or 3 with logistic regression.
+
+    Args:
+        experiment: "weights" is Figure 2, "methods" Figure 3.
+        dataset: A hub id, a folder with the same files, or "mnist-mini".
+        splits: Equal random shares, Dir(0.1), or both.
+        spreads: Hardware scenarios; 0.8 is F80, 0 is F0.
+        num_clients: M.
+        local_steps: K.
+        lrs: Local rates.
+        interval: Virtual time between two updates of FedFix.
+        buffer_size: Client updates in one server update of FedBuff.
+        aggregator: One more, beside those of the experiment.
+        max_time: Virtual time of a run.
+        seeds: Runs per cell.
+        logger_dir: Folder for TensorBoard; None writes nothing.
+        figure: File for the figure, which shows the best rates, in "weights" the first one; None
+            makes none.
+    """
+    aggregators: dict[str, Aggregator] = {
+        "identical": AsyncFedAvg("identical"),
+        "time-based": AsyncFedAvg("time_based"),
+    }
+    if experiment == "methods":
+        aggregators = {
+            "FedAvg": FedAvg(client_weights="uniform"),
+            "AsyncFedAvg": AsyncFedAvg("time_based"),
+            f"FedFix-{interval:g}": FedFix(interval),
+            f"FedBuff-{buffer_size}": FedBuff(buffer_size, staleness=None),
+        }
+    if aggregator is not None:
+        aggregators[repr(aggregator)] = aggregator
+    first = next(iter(aggregators))
+    parts = {
+        "iid": IidPartitioner(num_clients),
+        "non-iid": DirichletPartitioner(num_clients, alpha=0.1),
+    }
+    data = FederatedDataModule(dataset, parts["iid"], batch_size=64)
+
+    cells = {f"{split}, F{100 * s:g}": (split, s) for split, s in product(splits, spreads)}
+    runs: dict[tuple[str, float, str], list[ComparedRun]] = {}
+    for cell, lr, name in track([*product(cells, lrs, aggregators)], console=Console(stderr=True)):
+        split, spread = cells[cell]
+        runs[cell, lr, name] = train(
+            name,
+            aggregators[name],
+            np.linspace(1 - spread, 1, num_clients),
+            local_steps,
+            datamodule=lambda seed, split=split: data.repartition(parts[split], seed),
+            local_optimizer=LocalSGD(lr=lr),
+            seeds=range(seeds),
+            max_time=max_time,
+            logger_dir=logger_dir and logger_dir / f"{cell}, lr {lr:g}",
+        )
+
+    def losses(cell: str, lr: float, name: str) -> list[float]:
+        return [end(run, LOSS) for run in runs[cell, lr, name]]
+
+    print(f"{num_clients} clients, {local_steps} local steps, {seeds} seeds, time {max_time:g}\n")
+    print(f"| data | local rate | aggregator | loss | minus {first} | std over clients |")
+    print("|---|---|---|---|---|---|")
+    for cell, lr, name in runs:
+        loss, base = losses(cell, lr, name), losses(cell, lr, first)
+        less = with_std([a - b for a, b in zip(loss, base, strict=True)], "+")
+        spread = with_std([end(run, SPREAD) for run in runs[cell, lr, name]])
+        row = [cell, f"{lr:g}", name, with_std(loss), "" if name == first else less, spread]
+        print("|", " | ".join(row), "|")
+
+    def best(cell: str, name: str) -> float:
+        rates = lrs if experiment == "methods" else lrs[:1]
+        return min(rates, key=lambda lr: fmean(losses(cell, lr, name)))
+
+    panels = {
+        cell: {
+            f"{name}, {best(cell, name):g}": runs[cell, best(cell, name), name]
+            for name in aggregators
+        }
+        for cell in cells
+    }
+    if experiment == "methods":
+        print("\nBest rates:", "; ".join(f"{cell}: {', '.join(panels[cell])}" for cell in cells))
+    if figure is not None:
+        draw(figure, panels)
+
+
+if __name__ == "__main__":
+    auto_cli(main)

@@ -1,0 +1,208 @@
+"""The recipes of FedAsync and FedFix run, shortened."""
+
+import importlib.util
+import math
+import re
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedlight.aggregators import AsyncFedAvg, FedAvg, FedBuff
+from fedlight.local_optimizers import LocalSGD
+from fedlight.types import RoundRecord
+
+pytest.importorskip("jsonargparse")
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def recipe(name):
+    spec = importlib.util.spec_from_file_location(f"recipe_{name}", RECIPES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(text):
+    """The cells of the first Markdown table, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def number(cell):
+    return float(cell.split(" ")[0])
+
+
+@pytest.fixture
+def tiny_fedasync():
+    return {
+        "dataset": "mnist-mini",
+        "max_rounds": 12,
+        "fedavg_rounds": 2,
+        "decay_round": 6,
+        "local_steps": 4,
+        "evaluate_every": 6,
+        "width": 4,
+        "shrink": 3,
+        "seeds": 1,
+    }
+
+
+def test_fedasync_makes_the_table_the_curves_and_the_figures(tiny_fedasync, tmp_path, capsys):
+    figures = tmp_path / "axes.png", tmp_path / "alpha.png"
+    recipe("fedasync").main(
+        **tiny_fedasync,
+        max_staleness=[4, 5],
+        alphas=[0.6, 0.9],
+        logger_dir=tmp_path / "logs",
+        figure=figures[0],
+        alpha_figure=figures[1],
+    )
+    table = rows(capsys.readouterr().out)
+    asynchronous = ["FedAsync", "FedAsync+Poly", "FedAsync+Hinge"]
+    assert [row[2] for row in table] == ["FedAvg", "single-thread SGD", *(4 * asynchronous)]
+    assert all(0 < number(cell) < 1 for row in table for cell in row[3:])
+    assert table[2][3:] == table[4][3:]  # the hinge is the constant up to a staleness of 4
+    assert table[2][3:] != table[3][3:]
+    assert all(figure.stat().st_size > 10_000 for figure in figures)
+    folder = tmp_path / "logs" / "staleness 5, alpha 0.9" / "version_0" / "FedAsync+Hinge"
+    assert list(folder.glob("seed=0/events.*"))
+    assert not (tmp_path / "logs" / "staleness 4, alpha 0.9" / "version_0" / folder.name).exists()
+
+
+def test_fedasync_takes_another_aggregator_and_optimizer(tiny_fedasync, capsys):
+    main = recipe("fedasync").main
+    tables = []
+    for optimizer in (LocalSGD(lr=0.1), LocalSGD(lr=1e-6)):
+        main(
+            **tiny_fedasync,
+            max_staleness=[1],
+            aggregator=FedBuff(buffer_size=2),
+            local_optimizer=optimizer,
+        )
+        tables.append(rows(capsys.readouterr().out))
+    fast, slow = tables
+    assert fast[-1][2] == repr(FedBuff(buffer_size=2))
+    assert fast[:2] == slow[:2]  # the baselines have an optimizer of their own
+    assert all(a[3:] != b[3:] for a, b in zip(fast[2:], slow[2:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("crop", "message"), [(32, "crop must be at most 28, got 32"), (10, "at least 4 pixels")]
+)
+def test_fedasync_refuses_images_of_a_wrong_size(tiny_fedasync, crop, message):
+    with pytest.raises(ValueError, match=message):
+        recipe("fedasync").main(**tiny_fedasync, crop=crop)
+
+
+def test_the_cnn_is_the_one_of_the_paper():
+    module = recipe("fedasync").PaperCNN(channels=3, side=24, width=64)
+    shapes = [tuple(p.shape) for n, p in module.named_parameters() if p.ndim > 1]
+    assert shapes == [
+        *((64, 3, 3, 3), (64, 64, 3, 3), (128, 64, 3, 3), (128, 128, 3, 3)),
+        *((512, 128 * 6 * 6), (10, 512)),
+    ]
+    names = [type(layer).__name__ for layer in module.layers]
+    assert names[:3] == ["Conv2d", "ReLU", "BatchNorm2d"]
+    assert (names.count("BatchNorm2d"), names.count("Dropout")) == (4, 3)
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
+def test_fedfix_weighs_by_time(tmp_path, capsys):
+    recipe("fedfix").main(
+        dataset="mnist-mini",
+        splits=["non-iid"],
+        max_time=4,
+        seeds=2,
+        logger_dir=tmp_path / "logs",
+        figure=tmp_path / "weights.png",
+    )
+    table = rows(capsys.readouterr().out)
+    assert [row[:3] for row in table] == [
+        ["non-iid, F80", "0.003", weights] for weights in ("identical", "time-based")
+    ]
+    assert table[0][4] == ""
+    assert number(table[1][4]) < 0  # better than identical weights
+    assert all(re.fullmatch(r"\d\.\d{4} ± \d\.\d{4}", row[3]) for row in table)
+    assert (tmp_path / "weights.png").stat().st_size > 10_000
+    assert (tmp_path / "logs" / "non-iid, F80, lr 0.003").is_dir()
+
+
+def test_fedfix_weighs_equal_times_equally(capsys):
+    recipe("fedfix").main(dataset="mnist-mini", splits=["iid"], spreads=[0], max_time=2, seeds=1)
+    identical, time_based = rows(capsys.readouterr().out)
+    assert identical[0] == "iid, F0"
+    assert identical[3] == time_based[3]
+    assert number(time_based[4]) == 0
+
+
+def test_fedfix_compares_methods_at_their_best_rates(capsys):
+    recipe("fedfix").main(
+        experiment="methods",
+        dataset="mnist-mini",
+        splits=["iid"],
+        num_clients=4,
+        buffer_size=2,
+        lrs=[0.001, 0.1],
+        aggregator=FedBuff(buffer_size=3),
+        max_time=3,
+        seeds=1,
+    )
+    shown = capsys.readouterr().out
+    table = rows(shown)
+    names = ["FedAvg", "AsyncFedAvg", "FedFix-0.5", "FedBuff-2", repr(FedBuff(buffer_size=3))]
+    assert [row[2] for row in table] == 2 * names
+    losses = {(row[2], row[1]): number(row[3]) for row in table}
+    assert losses["FedAvg", "0.1"] < losses["FedAvg", "0.001"]
+    assert all(map(math.isfinite, losses.values()))
+    assert "FedAvg, 0.1" in shown.splitlines()[-1]
+
+
+def shell(monkeypatch, name, *arguments):
+    """Run a recipe as the shell does."""
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    runpy.run_path(str(RECIPES / f"{name}.py"), run_name="__main__")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("fedasync", ["--aggregator", "FedBuf"], "FedBuf"),
+        ("fedasync", ["--local_optimizer", "LocalSGD", "--local_optimizer.lr", "x"], "lr"),
+        ("fedfix", ["--splits", "[noniid]"], "'iid', 'non-iid'"),
+        ("fedfix", ["--aggregator", "FedFix"], "required: interval"),
+    ],
+)
+def test_a_wrong_argument_is_named(name, arguments, message, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        shell(monkeypatch, name, *arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_a_value_out_of_range_is_named(monkeypatch):
+    with pytest.raises(ValueError, match="buffer_size must be at least 1, got 0"):
+        shell(monkeypatch, "fedfix", "--aggregator", "FedBuff", "--aggregator.buffer_size", "0")
+
+
+def test_strategies_are_swapped_from_the_shell(monkeypatch):
+    seen = {}
+
+    def compare(aggregators, *, local_optimizer, **rest):
+        seen.update(dict.fromkeys(map(repr, aggregators.values()), repr(local_optimizer)))
+        history = [RoundRecord(1, 1.0, {"val_acc": 0.5, "fed/gradients": 10.0}, updates=[])]
+        return SimpleNamespace(histories={name: [history] for name in aggregators})
+
+    monkeypatch.setattr("fedlight.comparison.compare", compare)
+    arguments = {
+        "dataset": "mnist-mini",
+        "aggregator": "AsyncFedAvg",
+        "aggregator.weights": "identical",
+        "local_optimizer": "LocalSGD",
+        "local_optimizer.lr": "0.2",
+        "baseline_optimizer.lr": "0.3",
+    }
+    shell(monkeypatch, "fedasync", *(f"--{key}={value}" for key, value in arguments.items()))
+    assert seen[repr(AsyncFedAvg("identical"))] == repr(LocalSGD(lr=0.2))
+    assert seen[repr(FedAvg())] == repr(LocalSGD(lr=0.3))
