@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import fmean
+from math import fsum
 from typing import TYPE_CHECKING
 
 from fedlight.parameters import norms_of
@@ -72,8 +72,8 @@ def _figures(records: Sequence[UpdateRecord], now: float) -> dict[str, float]:
     figures = {"fed/time": now, "fed/participants": float(len(records))}
     if records:
         staleness = [record.staleness for record in records]
-        figures["fed/staleness"] = fmean(staleness)
+        figures["fed/staleness"] = fsum(staleness) / len(records)
         figures["fed/staleness_max"] = float(max(staleness))
-        figures["fed/local_steps"] = fmean([record.num_steps for record in records])
-        figures["fed/update_norm"] = fmean([record.norm for record in records])
+        figures["fed/local_steps"] = fsum([record.num_steps for record in records]) / len(records)
+        figures["fed/update_norm"] = fsum([record.norm for record in records]) / len(records)
     return figures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlight.executors.base import ClientError
@@ -144,7 +144,8 @@ class Server:
         if state.used:
             self.failed_in_a_row = 0
         self.clients.release(used.update for used in state.used)
-        self.state = replace(state, used=())
+        parts = (state.params, state.buffers, state.counters, state.shared)
+        self.state = ServerState(state.version, *parts)
         self.versions[state.version] = self.state
         for version in list(self.versions):
             if version != state.version and not self._needs_version(version):

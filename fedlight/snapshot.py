@@ -47,7 +47,7 @@ def take_snapshot(trainer: FedTrainer) -> dict[str, Any]:
             "server": trainer._server.state_dict(),
             "schedule": trainer._schedule.state_dict(),
             "history": [_record_to_list(record) for record in trainer.history],
-            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+            "metrics": dict(trainer._latest),
             "callbacks": [[key, c.state_dict()] for key, c in _keyed(trainer.callbacks)],
             "loggers": [[key, _position(each)] for key, each in _keyed(trainer.loggers)],
         },
@@ -67,7 +67,7 @@ def restore_snapshot(trainer: FedTrainer, content: dict[str, Any], path: str) ->
     trainer._server.load_state_dict(saved["server"])
     trainer._schedule.load_state_dict(saved["schedule"])
     trainer.history[:] = [_record_from_list(fields) for fields in saved["history"]]
-    trainer.callback_metrics.update({k: torch.tensor(v) for k, v in saved["metrics"].items()})
+    trainer._latest.update(saved["metrics"])
     states = dict(map(tuple, saved["callbacks"]))
     for key, callback in _keyed(trainer.callbacks):
         if key in states:

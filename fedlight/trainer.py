@@ -180,7 +180,7 @@ class FedTrainer:
             callbacks=as_callbacks(callbacks, enable_progress_bar),
         )
         self.history: list[RoundRecord] = []
-        self.callback_metrics: dict[str, Tensor] = {}
+        self._latest: dict[str, float] = {}
         self.should_stop = False
         self._batches: dict[str, EvaluationBatches] = {}
         self._methods: dict[str, list[Callable[..., None]]] = {}
@@ -266,6 +266,11 @@ class FedTrainer:
     def callbacks(self) -> Sequence[Any]:
         """The callbacks, in the order in which they are called."""
         return self.fabric._callbacks
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """The newest value of each metric."""
+        return {name: torch.tensor(value) for name, value in self._latest.items()}
 
     @property
     def max_rounds(self) -> int | None:
@@ -454,7 +459,7 @@ class FedTrainer:
         validated = self._validation_due()
         if validated:
             record.metrics.update(self._evaluate("validation"))
-        self._publish(record.metrics)
+        self._latest.update(record.metrics)
         if validated:
             self._call("on_validation_end")
         self._call("on_round_end")
@@ -477,7 +482,7 @@ class FedTrainer:
         state = ModuleState(module)
         self._module_state = state
         federation = Federation(len(partition), partition.sizes, datamodule.batch_size, self.seed)
-        self.history, self.callback_metrics, self._batches, self._methods = [], {}, {}, {}
+        self.history, self._latest, self._batches, self._methods = [], {}, {}, {}
         self.should_stop = False
         self._schedule = Schedule(
             self.arrivals,
@@ -687,7 +692,7 @@ class FedTrainer:
             try:
                 self._call("setup", verb)
                 metrics = self._evaluate(stage)
-                self._publish(metrics)
+                self._latest.update(metrics)
             finally:
                 self._call("teardown", verb)
                 module.teardown(verb)
@@ -725,11 +730,7 @@ class FedTrainer:
         """
         values = {name: float(value) for name, value in metrics.items()}
         self.history[-1].metrics.update(values)
-        self._publish(values)
-
-    def _publish(self, metrics: dict[str, float]) -> None:
-        values = torch.tensor(list(metrics.values())).unbind()  # one tensor: a tenth of the time
-        self.callback_metrics.update(zip(metrics, values, strict=True))
+        self._latest.update(values)
 
     def _still_to_come(self) -> tuple[float, float]:
         """Now, and how many later arrivals the run may use, where its limits tell already."""

@@ -84,9 +84,12 @@ class FedAsync(Aggregator):
         return next_version(state, params, [UsedUpdate(update, a)], keep=1 - a)
 
     def _mixing(self, update: ClientUpdate, version: int) -> float:
-        alpha = fraction(f"alpha(version={version})", rate_at("alpha", self.alpha, version))
+        alpha = self.alpha
+        if callable(alpha):
+            alpha = fraction(f"alpha(version={version})", rate_at("alpha", alpha, version))
         tau = update.staleness(version)
-        return fraction(f"alpha * staleness({tau})", alpha * discount(self.staleness, tau))
+        a = alpha * discount(self.staleness, tau)
+        return a if 0 <= a <= 1 else fraction(f"alpha * staleness({tau})", a)
 
     def __repr__(self) -> str:
         return (

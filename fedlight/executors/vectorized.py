@@ -118,8 +118,9 @@ class VectorizedExecutor(Executor):
         # each buffer in a block of its own: BatchNorm writes to nothing else under vmap
         buffers = _pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
         counters = _pieces(state.counter_layout, [job.pulled.counters for job in jobs])
+        filled = layout.views(params)
         run = LocalRun(
-            params=layout.views(params[:n]),
+            params=filled if n == len(jobs) else layout.views(params[:n]),
             pulled=layout.views(pulled[:n]),
             lr=self._rates(jobs[:n]),
             num_steps=torch.tensor(steps, device=state.device),
@@ -142,7 +143,7 @@ class VectorizedExecutor(Executor):
                 if working != active:
                     active, width = working, stack_size(working)
                     part = run.first(active)
-                    inputs = layout.views(params[:width])
+                    inputs = filled if width == len(jobs) else layout.views(params[:width])
                     moving = [block[:width] for block in buffers]
                     counting = [block[:width] for block in counters]
                 batch = work.examples.gather(rows[k, :width])
