@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import TypeAlias
 
@@ -127,6 +127,17 @@ def rate_at(name: str, schedule: Schedule, version: int) -> float:
     if not callable(schedule):
         return schedule
     return non_negative(f"{name}(version={version})", schedule(version))
+
+
+def names(name: str, value: Iterable[str]) -> list[str]:
+    """`value` as a list of names.
+
+    Raises:
+        TypeError: It is one string, whose letters would be taken for names, or holds none.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a list of names, such as [{value!r}], got {value!r}")
+    return list(value)
 
 
 def one_of(name: str, value: object, choices: tuple[str, ...]) -> str:

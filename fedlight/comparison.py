@@ -299,6 +299,8 @@ def compare(
         raise ValueError(
             f'aggregators must name one or more, such as {{"AFA-CD": AFACD()}}, got {aggregators!r}'
         )
+    if not isinstance(seeds, Iterable):
+        raise TypeError(f"seeds must be several, such as range({seeds}), got {seeds!r}")
     seeds = [integer("seeds", seed) for seed in seeds]
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be one or more, each of them once, got {seeds}")

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning
+import numpy as np
 import torch
 from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from torch import Tensor
 
+from fedlight.aggregators import Aggregator
+from fedlight.arrivals import ArrivalProcess
 from fedlight.checkpoint import FORMAT, CheckpointError, differences
 from fedlight.types import FailureRecord, RoundRecord, UpdateRecord
 
@@ -29,12 +33,34 @@ if TYPE_CHECKING:
     from fedlight.types import Federation
 
 
+def own_state(strategy: object) -> dict[str, str] | None:
+    """The plain attributes of a strategy, or None where it says itself what is to be kept."""
+    kinds = (ArrivalProcess, Aggregator)
+    if type(strategy).state_dict not in [kind.state_dict for kind in kinds]:  # type: ignore[attr-defined]
+        return None
+    plain = (bool, int, float, str, list, tuple, dict, set, np.ndarray, Tensor)
+    return {name: repr(v) for name, v in vars(strategy).items() if isinstance(v, plain)}
+
+
+def _warn_of_lost_state(trainer: FedTrainer) -> None:
+    for strategy, before in trainer._own_states:
+        now = own_state(strategy)
+        if now != before and now is not None and before is not None:
+            changed = sorted(name for name in now if now[name] != before.get(name))
+            rank_zero_warn(
+                f"{type(strategy).__name__} changes {', '.join(changed)} as it goes and has no "
+                "state_dict and load_state_dict: a resumed run starts with what setup gives"
+            )
+    trainer._own_states.clear()  # once a run
+
+
 def take_snapshot(trainer: FedTrainer) -> dict[str, Any]:
     """The run of a trainer between two events, as tensors and plain data.
 
     The random streams need no state: each is named by the seed and by what it is for.
     """
     module = trainer.module
+    _warn_of_lost_state(trainer)
     return {
         "state_dict": {name: value.cpu() for name, value in module.state_dict().items()},
         "hyper_parameters": _plain_hparams(module),
@@ -64,6 +90,7 @@ def restore_snapshot(trainer: FedTrainer, content: dict[str, Any], path: str) ->
     different = differences(saved["federation"], describe(trainer))
     if different:
         raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
+    _restore_frozen(trainer.module, content["state_dict"], path)
     trainer._server.load_state_dict(saved["server"])
     trainer._schedule.load_state_dict(saved["schedule"])
     trainer.history[:] = [_record_from_list(fields) for fields in saved["history"]]
@@ -76,6 +103,18 @@ def restore_snapshot(trainer: FedTrainer, content: dict[str, Any], path: str) ->
     for key, logger in _keyed(trainer.loggers):
         if key in positions:
             _continue(logger, positions[key], trainer.history)
+
+
+def _restore_frozen(module: LightningModule, tensors: dict[str, Tensor], path: str) -> None:
+    """What does not take part in the federation belongs to the model all the same."""
+    for name, param in module.named_parameters():
+        if not param.requires_grad:
+            kept = tensors.get(name)
+            if kept is None or kept.shape != param.shape:
+                raise CheckpointError(
+                    f"{path!r} has no parameter {name!r} of shape {tuple(param.shape)}"
+                )
+            param.data.copy_(kept)
 
 
 def describe(trainer: FedTrainer) -> dict[str, Any]:

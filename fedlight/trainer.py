@@ -49,7 +49,7 @@ from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.participation import warn_if_unfair
 from fedlight.server import Server
-from fedlight.snapshot import describe_strategies, restore_snapshot, take_snapshot
+from fedlight.snapshot import describe_strategies, own_state, restore_snapshot, take_snapshot
 from fedlight.types import Federation, RoundRecord, ServerState, Task
 
 if TYPE_CHECKING:
@@ -530,6 +530,7 @@ class FedTrainer:
 
     def _start(self) -> None:
         module = self.module
+        self._own_states = [(each, own_state(each)) for each in (self.arrivals, self.aggregator)]
         warn_of_hooks(module)
         hparams = dict(module.hparams) if module._log_hyperparams else {}
         hparams |= {f"fed/{name}": value for name, value in describe_strategies(self).items()}
@@ -608,7 +609,7 @@ class FedTrainer:
                 f"virtual time {self.now:g}; to go on, fit again with ckpt_path="
                 f"{self._last_checkpoint()}"
             )
-        held = len(self.aggregator.held)
+        held = 0 if self.interrupted else len(self.aggregator.held)
         where = f"the run ends after round {self.version} at virtual time {self.now:g}"
         if self._server.hopeless:
             rank_zero_warn(

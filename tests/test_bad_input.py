@@ -23,7 +23,10 @@ import fedlight.callbacks
 import fedlight.executors
 import fedlight.local_optimizers
 import fedlight.models
-from fedlight import FederatedDataModule
+from fedlight import Callback, FederatedDataModule, compare
+from fedlight.aggregators import FedAvg
+from fedlight.arrivals import ArrivalProcess, UniformArrivals
+from fedlight.callbacks import ClientEvaluation, EventLog, TensorBoardMetrics
 from fedlight.executors import ClientError
 from tests.boring import Boring, Point, classes, points, trainer
 
@@ -498,3 +501,46 @@ def test_a_partitioner_of_ones_own_that_leaves_a_client_empty():
     data = FederatedDataModule(TABLE, Lopsided(), columns=("x", "y"))
     with pytest.raises(ValueError, match="1 of 2 clients have no rows, the first is client 1"):
         trainer().fit(Boring(), data)
+
+
+def test_one_string_is_no_list_of_names():
+    with pytest.raises(TypeError, match=r"metrics must be a list of names, such as \['val_acc'\]"):
+        TensorBoardMetrics(metrics="val_acc")
+    with pytest.raises(TypeError, match=r"axes must be a list of names, such as \['models'\]"):
+        TensorBoardMetrics(axes="models")
+    with pytest.raises(TypeError, match=r"lower_is_better must be a list of names"):
+        ClientEvaluation(lower_is_better="loss")
+
+
+def test_a_folder_is_no_event_log(tmp_path):
+    begun = []
+    first = Callback()
+    first.on_dispatch = lambda *args: begun.append(args)
+    with pytest.raises(ValueError, match="path must name a file, but '.*' is a folder"):
+        trainer(callbacks=[EventLog(tmp_path), first]).fit(Boring(), classes())
+    assert not begun
+
+
+def test_a_tuple_of_tensors_is_no_data_set():
+    with pytest.raises(TypeError, match=r"datasets\[0\] .*is a tuple of tensors; write Tensor"):
+        FederatedDataModule.from_client_datasets([(torch.ones(3, 2), torch.ones(3))])
+
+
+def test_a_process_that_answers_nothing_is_named():
+    class Silent(ArrivalProcess):
+        def setup(self, federation):
+            pass
+
+        def on_wake(self, now):
+            pass
+
+    with pytest.raises(TypeError, match=r"Silent object .* answered with None; .*\(\) for none"):
+        trainer(arrivals=Silent(), max_rounds=1, aggregator=FedAvg(1)).fit(Boring(), classes())
+
+
+def test_seeds_are_several():
+    with pytest.raises(TypeError, match=r"seeds must be several, such as range\(3\), got 3"):
+        compare(
+            {"a": FedAvg()}, arrivals=UniformArrivals(2), module=Boring(), datamodule=classes(),
+            seeds=3, max_rounds=1,
+        )  # fmt: skip

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from fedlight import Callback, FedTrainer
-from fedlight.aggregators import AFACS, FedAsync, FedBuff, FedFix
+from fedlight.aggregators import AFACS, Aggregator, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import (
     ContinuousArrivals,
     DropOut,
@@ -365,6 +365,7 @@ def test_other_files_are_refused(tmp_path, saved):
         ({"module": Point}, "parameters was"),
         ({"seed": 1}, "seed was 0, is 1"),
         ({"aggregator": AFACS()}, r"aggregator was .FedAvg\(.*, is .AFACS\("),
+        ({"aggregator": FedAvg(server_lr=0.5)}, r"aggregator was .*, is .*, server_lr=0.5\)"),
         ({"arrivals": UniformArrivals(3)}, r"arrivals was 'UniformArrivals\(per_round=2"),
         ({"local_optimizer": LocalSGD(0.1)}, r"local_optimizer was 'Scaffold\(lr=0.1"),
     ],
@@ -453,3 +454,41 @@ def test_the_best_checkpoint_is_that_of_the_monitor_or_the_newest(monitor, mode)
     assert again.best_model_path == ""
     again.load_state_dict(keeper.state_dict())
     assert again.best_model_path == keeper.best_model_path
+
+
+def test_a_strategy_that_would_lose_its_state_warns(tmp_path):
+    class Slower(FedAvg):
+        def step(self, state):
+            self.steps = [*getattr(self, "steps", []), state.version]
+            return super().step(state)
+
+    class Kept(Slower):
+        def state_dict(self):
+            return {**super().state_dict(), "steps": self.steps}
+
+    class Forgetful(Slower):
+        state_dict = Aggregator.state_dict
+
+    given = {"callbacks": FedCheckpoint(tmp_path / "kept")}
+    fitted(Boring(), classes(), aggregator=Kept(), **given)
+    given = {"callbacks": FedCheckpoint(tmp_path / "lost")}
+    with pytest.warns(UserWarning, match="Forgetful changes steps as it goes and has no") as seen:
+        fitted(Boring(), classes(), aggregator=Forgetful(), **given)
+    assert len(seen) == 1
+
+
+def test_frozen_parameters_come_back(tmp_path):
+    def module():
+        made = Boring(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)))
+        made.net[0].requires_grad_(False)
+        return made
+
+    one = fitted(module(), classes(), callbacks=FedCheckpoint(tmp_path))
+    two, other = trainer(callbacks=FedCheckpoint(tmp_path), max_rounds=6), module()
+    other.net[0].weight.data.fill_(7)
+    two.fit(other, classes(), ckpt_path="last")
+    assert torch.equal(other.net[0].weight, one.module.net[0].weight)
+    bare = Boring(torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)))
+    bare.net[0].requires_grad_(False)
+    with pytest.raises(CheckpointError):
+        trainer().fit(bare, classes(), ckpt_path=max(tmp_path.glob("*.ckpt")))

@@ -84,7 +84,7 @@ class AFACD(Aggregator):
         self.server.load_state_dict(state["server"])
 
     def __repr__(self) -> str:
-        return f"AFACD(buffer_size={self.buffer.size})"
+        return f"AFACD(buffer_size={self.buffer.size}{self.server})"
 
 
 class AFACS(Aggregator):
@@ -164,4 +164,5 @@ class AFACS(Aggregator):
         self.memory.load_state_dict(state["memory"])
 
     def __repr__(self) -> str:
-        return f"AFACS(buffer_size={self.buffer.size}, memory_device={self.memory.device!r})"
+        device = self.memory.device
+        return f"AFACS(buffer_size={self.buffer.size}, memory_device={device!r}{self.server})"

@@ -90,4 +90,7 @@ class AsyncFedAvg(Aggregator):
         self.times.load_state_dict(state["times"])
 
     def __repr__(self) -> str:
-        return f"AsyncFedAvg(weights={self.weights!r}, client_weights={self.client_weights!r})"
+        return (
+            f"AsyncFedAvg(weights={self.weights!r}, client_weights={self.client_weights!r}"
+            f"{self.server})"
+        )

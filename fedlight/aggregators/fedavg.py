@@ -87,4 +87,5 @@ class FedAvg(Aggregator):
         self.server.load_state_dict(state["server"])
 
     def __repr__(self) -> str:
-        return f"FedAvg(buffer_size={self.buffer.size}, client_weights={self.client_weights!r})"
+        weights = self.client_weights
+        return f"FedAvg(buffer_size={self.buffer.size}, client_weights={weights!r}{self.server})"

@@ -83,5 +83,5 @@ class FedBuff(Aggregator):
     def __repr__(self) -> str:
         return (
             f"FedBuff(buffer_size={self.buffer.size}, staleness={self.staleness}, "
-            f"normalize={self.normalize!r})"
+            f"normalize={self.normalize!r}{self.server})"
         )

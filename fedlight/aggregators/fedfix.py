@@ -94,4 +94,5 @@ class FedFix(Aggregator):
         self.times.load_state_dict(state["times"])
 
     def __repr__(self) -> str:
-        return f"FedFix(interval={self.interval:g}, client_weights={self.client_weights!r})"
+        weights = self.client_weights
+        return f"FedFix(interval={self.interval:g}, client_weights={weights!r}{self.server})"

@@ -143,6 +143,12 @@ class ServerStep:
         self._optimizer.step()
         return self._param.detach().clone()
 
+    def __str__(self) -> str:
+        """As the last arguments of an aggregator; nothing where they are the defaults."""
+        if self._factory is not None:
+            return f", server_optimizer={self._factory}"
+        return "" if self.server_lr == 1 else f", server_lr={self.server_lr}"
+
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state."""
         return {} if self._optimizer is None else self._optimizer.state_dict()

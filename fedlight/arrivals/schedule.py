@@ -200,10 +200,10 @@ class Schedule:
         self.arrivals.load_state_dict(state["arrivals"])
 
     def _act(self, actions: Iterable[Action]) -> None:
-        if isinstance(actions, Dispatch | EndRound | Wake):
+        if actions is None or isinstance(actions, Dispatch | EndRound | Wake):
             raise TypeError(
-                f"the arrival process answered with {actions!r}; yield it, or return a list of "
-                "actions"
+                f"{self.arrivals!r} answered with {actions!r}; yield each action, or return a list "
+                "of actions, () for none"
             )
         for action in actions:
             if isinstance(action, Dispatch):

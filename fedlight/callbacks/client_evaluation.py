@@ -11,7 +11,7 @@ from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight.callbacks.base import Callback
-from fedlight.checks import one_of, positive_int
+from fedlight.checks import names, one_of, positive_int
 from fedlight.evaluation import evaluate
 from fedlight.parameters import input_dtype
 
@@ -81,7 +81,7 @@ class ClientEvaluation(Callback):
             None if max_examples is None else positive_int("max_examples", max_examples)
         )
         self.client_weights = one_of("client_weights", client_weights, ("uniform", "examples"))
-        self.lower_is_better = tuple(lower_is_better)
+        self.lower_is_better = tuple(names("lower_is_better", lower_is_better))
         self.clients: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self.last: dict[str, NDArray[np.float64]] = {}
 

@@ -65,6 +65,9 @@ class EventLog(Callback):
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Begin anew, unless the run goes on from a checkpoint."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.is_dir():
+            raise ValueError(f"path must name a file, but {str(self.path)!r} is a folder")
         if not self._restored:
             self._columns = _empty()
         self._restored = False
@@ -108,7 +111,6 @@ class EventLog(Callback):
 
         if stage != "fit":
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
             pq.write_table(self.table(), beside)

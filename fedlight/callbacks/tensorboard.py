@@ -15,7 +15,7 @@ from tensorboard.compat.proto.event_pb2 import (
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from fedlight.callbacks.base import Callback
-from fedlight.checks import one_of, positive, positive_int
+from fedlight.checks import names, one_of, positive, positive_int
 from fedlight.pictures import (
     draw_participation,
     draw_partition,
@@ -72,6 +72,7 @@ class TensorBoardMetrics(Callback):
         picture_every_n_rounds: Rounds per picture; None for no pictures.
 
     Raises:
+        TypeError: `axes` or `metrics` is one string.
         ValueError: An argument is outside its range.
 
     Example:
@@ -86,8 +87,8 @@ class TensorBoardMetrics(Callback):
         histogram_every_n_rounds: int | None = 10,
         picture_every_n_rounds: int | None = 50,
     ) -> None:
-        self.axes = tuple(one_of("axes", axis, tuple(AXES)) for axis in axes)
-        self.metrics = None if metrics is None else frozenset(metrics)
+        self.axes = tuple(one_of("axes", axis, tuple(AXES)) for axis in names("axes", axes))
+        self.metrics = None if metrics is None else frozenset(names("metrics", metrics))
         self.time_resolution = positive("time_resolution", time_resolution)
         self.histogram_every_n_rounds = _rounds(
             "histogram_every_n_rounds", histogram_every_n_rounds

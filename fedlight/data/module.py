@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 import numpy as np
 from lightning import LightningDataModule
+from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from data_partitioners import Partition, Partitioner
@@ -342,6 +343,8 @@ def _check_partition(partition: Partition, num_rows: int, partitioner: Partition
 
 
 def _size(name: str, data: Any) -> int:
+    if isinstance(data, tuple) and any(isinstance(part, Tensor) for part in data):
+        raise TypeError(f"{name} is a tuple of tensors; write TensorDataset(x, y)")
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise TypeError(
             f"{name} must be a map-style data set, with a length and items by number, got "

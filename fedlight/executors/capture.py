@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Number
@@ -10,6 +9,7 @@ from operator import mul
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
@@ -116,8 +116,6 @@ def replaced_log(
 def step_function(module: LightningModule, name: str) -> Callable[[Any, int], Any]:
     """``module.<name>(batch, batch_idx)``, also where the step takes no ``batch_idx``."""
     step = getattr(module, name)
-    parameters = inspect.signature(step).parameters
-    takes_index = "batch_idx" in parameters or len(parameters) > 1
-    if takes_index:
+    if is_param_in_hook_signature(step, "batch_idx", min_args=2):
         return step  # type: ignore[no-any-return]  # an attribute by name
     return lambda batch, batch_idx: step(batch)

@@ -145,9 +145,16 @@ class StackedStep:
         grads, new_buffers, new_counters, values, inputs = outputs
         if buffers or counters:
             with torch.no_grad():
-                for old, new in zip(buffers + counters, new_buffers + new_counters, strict=True):
-                    if old.data_ptr() != new.data_ptr():
-                        old.copy_(new)
+                pairs = list(zip(buffers + counters, new_buffers + new_counters, strict=True))
+                blocks = {old.untyped_storage().data_ptr() for old, _ in pairs}
+                moved = [(old, new) for old, new in pairs if old.data_ptr() != new.data_ptr()]
+                # a buffer that the step put in the place of another one is about to be written to
+                moved = [
+                    (old, new.clone() if new.untyped_storage().data_ptr() in blocks else new)
+                    for old, new in moved
+                ]
+                for old, new in moved:
+                    old.copy_(new)
         fed = [(log.inputs[i][0], *arguments) for i, arguments in enumerate(inputs)]
         return grads, StackedLog(values, log.metrics, fed, log.weights)
 
@@ -173,7 +180,7 @@ class StackedStep:
         ):
             output, buffers, counters = functional_call(self._call, tensors, (batch, step))
         loss = loss_of(module, output).reshape(())
-        log.values[LOSS] = loss.detach().float()
+        log.values[LOSS] = _kept(loss).float()
         inputs = [(args, kwargs) for _, args, kwargs in log.inputs]
         return loss, (buffers, counters, log.values, inputs)
 
@@ -188,7 +195,7 @@ class StackedStep:
         elif isinstance(value, Number):
             self._average(name, torch.tensor(float(value)))  # type: ignore[arg-type]
         elif isinstance(value, Tensor) and value.numel() == 1:
-            self._average(name, value.detach().reshape(()).float())
+            self._average(name, _kept(value).reshape(()).float())
         else:
             raise TypeError(
                 f"self.log({name!r}, …) takes a number, a tensor of one number or a metric, "
@@ -213,7 +220,8 @@ class StackedStep:
         for name, metric in self._metrics.items():
 
             def defer(*args: Any, _name: str = name, **kwargs: Any) -> Deferred:
-                self._log.inputs.append((_name, args, kwargs))
+                named = {key: _kept(arg) for key, arg in kwargs.items()}
+                self._log.inputs.append((_name, tuple(map(_kept, args)), named))
                 return Deferred(_name, batch=len(self._log.inputs) - 1)
 
             def so_far(_name: str = name) -> Deferred:
@@ -221,11 +229,33 @@ class StackedStep:
 
             vars(metric).update(forward=defer, update=defer, compute=so_far)
         try:
-            yield
+            with ungrouped(self._work.module):
+                yield
         finally:
             for name, metric in self._metrics.items():
                 vars(metric).clear()
                 vars(metric).update(before[name])
+
+
+@contextmanager
+def ungrouped(module: LightningModule) -> Iterator[None]:
+    """Within it each metric of a collection is updated by itself, none through another one.
+
+    A collection groups metrics whose states are equal after its first update, as those of metrics
+    that are fed only later always are.
+    """
+    collections = [child for child in module.modules() if isinstance(child, MetricCollection)]
+    before = [(each._enable_compute_groups, each._groups_checked) for each in collections]
+    for collection in collections:
+        if collection._groups_checked:  # their states are shared
+            for metric in collection.values(copy_state=False):
+                metric.reset()
+        collection._enable_compute_groups = collection._groups_checked = False
+    try:
+        yield
+    finally:
+        for collection, flags in zip(collections, before, strict=True):
+            collection._enable_compute_groups, collection._groups_checked = flags
 
 
 class StackedRecorder:
@@ -260,8 +290,9 @@ class StackedRecorder:
                 if weight:
                     values[name] = LoggedValue(total, weight)
         if any(log.metrics for log in self._logs):
-            for client, values in enumerate(collected):
-                self._feed(client, values)
+            with ungrouped(self._module):
+                for client, values in enumerate(collected):
+                    self._feed(client, values)
         return losses, collected
 
     def _weight(self, name: str, log: StackedLog) -> float:
@@ -345,6 +376,11 @@ class _TrainingStep(nn.Module):
             [self.module.get_buffer(name) for name in self._floating],
             [self.module.get_buffer(name) for name in self._counting],
         )
+
+
+def _kept(value: Any) -> Any:
+    """A tensor as it is now: the step may change it, and the optimizer will, before it is read."""
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _of(client: int, value: Any) -> Any:

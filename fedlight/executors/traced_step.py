@@ -9,20 +9,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from lightning import LightningModule
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
+from torchmetrics import Metric, MetricCollection
 
 from fedlight.executors.replay import Replay, compiled
 from fedlight.executors.rng import isolated_rng
 from fedlight.executors.stacked_step import Outputs, StackedLog, StackedStep
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,9 @@ class TracedStep:
     much as some hundred steps save, and `most` traces are kept. A replay gives the bits of the
     untraced step, also where it draws random numbers, so neither number changes a result.
 
+    What a step reads beside its tensors (attributes of the module, modes) is fixed in a trace;
+    `begin` throws the traces away where some of that has changed.
+
     These run untraced: a step with effects beside its outputs (it changes an attribute of the
     module, or draws from Python's or NumPy's generators), and one whose first replay did not give
     the very bits of the untraced step. A step that reads ``batch_idx`` is traced for each value.
@@ -75,6 +77,16 @@ class TracedStep:
         self.traces: dict[Any, Trace | None] = {}
         self._seen: Counter[Any] = Counter()
         self._reads_index = reads_index(step.module)
+        self._surroundings = Surroundings(step.module)
+        self._fixed = self._surroundings.state()
+
+    def begin(self) -> None:
+        """Called before the first step of a stack."""
+        state = self._surroundings.state()
+        if state != self._fixed:
+            self._fixed = state
+            self.traces.clear()
+            self._seen.clear()
 
     def __call__(
         self,
@@ -96,9 +108,9 @@ class TracedStep:
         self._seen[key] += 1
         if self._seen[key] < self.after or len(self.traces) >= self.most:
             return self.step(params, buffers, counters, batch, step)
-        before = _state_beside_tensors(self.step.module)
+        before = self._surroundings.state(), _drawn()
         result = self.step(params, buffers, counters, batch, step)
-        pure = before == _state_beside_tensors(self.step.module)
+        pure = before == (self._surroundings.state(), _drawn())
         sizes = (len(params), len(buffers), len(counters))
         self.traces[key] = self._trace(inputs, sizes, step) if pure else None
         return result
@@ -154,9 +166,11 @@ def _copied(tensor: Tensor) -> Tensor:
 def reads_index(module: LightningModule) -> bool:
     """Whether ``training_step`` may look at ``batch_idx``."""
     step = module.training_step
-    names = list(inspect.signature(step).parameters)[1:]
+    parameters = inspect.signature(step).parameters
+    names = list(parameters)[1:]
     code = getattr(step, "__code__", None)
-    if code is None or hasattr(step, "__wrapped__"):
+    any_number = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
+    if code is None or hasattr(step, "__wrapped__") or any_number:
         return True
     for instruction in dis.get_instructions(code):
         read = instruction.argval
@@ -165,16 +179,51 @@ def reads_index(module: LightningModule) -> bool:
     return False
 
 
-def _state_beside_tensors(module: LightningModule) -> Any:
-    """What a step could change that a trace would not: plain attributes, random generators."""
+class Surroundings:
+    """What a step may read beside its inputs: attributes of the module and its parts, and modes.
+
+    Args:
+        module: The module; metric objects in it do not count.
+    """
+
+    _MOST = 32  # longer containers count as changed only where they are replaced
+
+    def __init__(self, module: LightningModule) -> None:
+        self._module = module
+        self._everywhere = set(vars(LightningModule())) - {"training"}
+
+    def state(self) -> list[Any]:
+        """All of it as plain data, to be compared."""
+        return [
+            (name, self._plain(value))
+            for child in self._module.modules()
+            if not isinstance(child, Metric | MetricCollection)
+            for name, value in vars(child).items()
+            if name not in self._everywhere
+        ]
+
+    def _plain(self, value: Any, depth: int = 3) -> Any:
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float | complex):
+            return repr(value)  # nan is not equal to itself
+        if isinstance(value, np.ndarray) and value.nbytes <= 32 * self._MOST:
+            return value.dtype.str, value.shape, value.tobytes()
+        if depth and isinstance(value, dict) and len(value) <= self._MOST:
+            return [(repr(key), self._plain(each, depth - 1)) for key, each in value.items()]
+        if depth and isinstance(value, list | tuple) and len(value) <= self._MOST:
+            return [self._plain(each, depth - 1) for each in value]
+        if isinstance(value, set | frozenset) and len(value) <= self._MOST:
+            return sorted(map(repr, value))
+        if depth and hasattr(value, "__dict__") and not isinstance(value, Tensor | type):
+            return id(value), self._plain(vars(value), depth - 1)
+        return id(value)  # a tensor: a replay sees what is written to it
+
+
+def _drawn() -> tuple[Any, ...]:
+    """Where the generators of Python and NumPy are."""
     numpy: Any = np.random.get_state()  # noqa: NPY002
-    attributes = [
-        (name, key, value if isinstance(value, int | float | str | None) else len(value))
-        for name, child in module.named_modules()
-        for key, value in vars(child).items()
-        if isinstance(value, int | float | str | list | dict | set | tuple | None)
-    ]
-    return attributes, random.getstate(), numpy[1].tobytes(), numpy[2:]
+    return random.getstate(), numpy[1].tobytes(), numpy[2:]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

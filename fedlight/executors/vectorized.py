@@ -110,6 +110,7 @@ class VectorizedExecutor(Executor):
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
         work, state, n = self._work, self._work.state, len(jobs)
         layout, first = state.param_layout, jobs[0].task
+        self._step.begin()
         seed_all(derived_seed(work.seed, Concern.TRAINING, first.client_id, first.visit))
         steps = [job.task.num_steps for job in jobs]
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # what fills the stack up is not used
