@@ -59,6 +59,8 @@ class EventLog(Callback):
         if not isinstance(path, str | Path):
             raise TypeError(f'path must name a file, such as "events.parquet", got {path!r}')
         self.path = Path(path)
+        if self.path.is_dir():
+            raise ValueError(f"path must name a file, but {str(path)!r} is a folder")
         self._columns = _empty()
         self._restored = False
         self._num_clients = 0
@@ -66,8 +68,6 @@ class EventLog(Callback):
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Begin anew, unless the run goes on from a checkpoint."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.is_dir():
-            raise ValueError(f"path must name a file, but {str(self.path)!r} is a folder")
         if not self._restored:
             self._columns = _empty()
         self._restored = False
