@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -161,7 +162,7 @@ def not_finite(
         sums = sums + buffers.sum(dim=1)
     if states is not None:
         sums = sums + states.sum(dim=1)
-    if bool(torch.isfinite(sums).all()):
+    if math.isfinite(sums.sum().item()):
         return [""] * len(losses)
     reasons = [""] * len(losses)
     for index in range(len(losses)):

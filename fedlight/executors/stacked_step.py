@@ -303,11 +303,23 @@ class StackedRecorder:
     def _sums(self) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
         """By name, shape ``[n]``: the sums of what each client logged, and of the weights."""
         steps = list(zip(self._logs, self._active, strict=True))
-        rows = [value[:active] for log, active in steps for value in log.values.values()]
+        rows = [
+            value if value.shape[0] == active else value[:active]
+            for log, active in steps
+            for value in log.values.values()
+        ]
         flat = torch.cat(rows).cpu().numpy().astype(np.float64)  # in one go from the device
+        n, first = len(self._steps), self._logs[0]
+        if self._active[-1] == n and all(
+            log.values.keys() == first.values.keys() and not log.weights for log in self._logs
+        ):
+            sums = flat.reshape(len(steps), -1, n).sum(axis=0)
+            sizes = {name: self._weight(name, first) for name in first.values}
+            totals = {name: sizes[name] * row for name, row in zip(sizes, sums, strict=True)}
+            return totals, {name: np.full(n, len(steps) * size) for name, size in sizes.items()}
         names = dict.fromkeys(name for log in self._logs for name in log.values)
-        totals = {name: np.zeros(len(self._steps)) for name in names}
-        weights = {name: np.zeros(len(self._steps)) for name in names}
+        totals = {name: np.zeros(n) for name in names}
+        weights = {name: np.zeros(n) for name in names}
         at = 0
         for log, active in steps:
             for name in log.values:

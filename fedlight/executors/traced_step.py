@@ -179,6 +179,9 @@ def reads_index(module: LightningModule) -> bool:
     return False
 
 
+_ATOMS = {bool, int, str, type(None)}
+
+
 class Surroundings:
     """What a step may read beside its inputs: attributes of the module and its parts, and modes.
 
@@ -189,16 +192,19 @@ class Surroundings:
     _MOST = 32  # longer containers count as changed only where they are replaced
 
     def __init__(self, module: LightningModule) -> None:
-        self._module = module
         self._everywhere = set(vars(LightningModule())) - {"training"}
+        self._places = [
+            vars(child)
+            for child in module.modules()
+            if not isinstance(child, Metric | MetricCollection)
+        ]
 
     def state(self) -> list[Any]:
         """All of it as plain data, to be compared."""
         return [
-            (name, self._plain(value))
-            for child in self._module.modules()
-            if not isinstance(child, Metric | MetricCollection)
-            for name, value in vars(child).items()
+            (name, value if type(value) in _ATOMS else self._plain(value))
+            for place in self._places
+            for name, value in place.items()
             if name not in self._everywhere
         ]
 
