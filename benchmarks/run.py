@@ -136,12 +136,13 @@ def compare(workload: Workload, device: str, turns: int, size: float) -> None:
 def unequal(device: str, turns: int, size: float) -> None:
     """Unequal numbers of local steps against equal ones, by local steps a second."""
     data = A.data()
-    updates = int(size * 60) * A.per_round
+    # so many that nearly all widths of a stack have been traced within the warm-up
+    updates = int(size * 150) * A.per_round
     uneven = UniformArrivals(A.per_round, local_steps=UniformSteps(1, 10))
     found = taking_turns(
         {
             "5 steps each": lambda: timed(A, data, device, updates),
-            "1 to 10 steps": lambda: timed(A, data, device, 2 * updates, arrivals=uneven),
+            "1 to 10 steps": lambda: timed(A, data, device, 3 * updates, arrivals=uneven),
         },
         turns,
     )

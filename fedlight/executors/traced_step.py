@@ -71,7 +71,7 @@ class TracedStep:
         most: How many traces are made.
     """
 
-    def __init__(self, step: StackedStep, after: int = 40, most: int = 96) -> None:
+    def __init__(self, step: StackedStep, after: int = 24, most: int = 96) -> None:
         self.step = step
         self.after, self.most = after, most
         self.traces: dict[Any, Trace | None] = {}
