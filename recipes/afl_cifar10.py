@@ -7,7 +7,7 @@ The network is that of the paper's Table 1. The full size is for a GPU; the last
     python recipes/afl_cifar10.py --dataset uoft-cs/cifar10
     python recipes/afl_cifar10.py --dataset uoft-cs/cifar10 --local_optimizer FedProx
     python recipes/afl_cifar10.py --dataset uoft-cs/cifar10 --experiment figure6 --figure 6.png
-    python recipes/afl_cifar10.py --dataset uoft-cs/cifar10 --p [2] --seeds 1 --max_rounds 50
+    python recipes/afl_cifar10.py --dataset uoft-cs/cifar10 --p '[2]' --seeds 1 --max_rounds 50
 
 Prints the mean over the seeds of the best test accuracy, the paper's number where the run is one of
 its own, and the mean of the last ten accuracies. Figure 6 is AFA-CD with arrivals drawn evenly and
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from jsonargparse import auto_cli, lazy_instance
+from jsonargparse.typing import Path_fc, PositiveInt, path_type
 from rich.console import Console
 from rich.progress import track
 
@@ -31,6 +32,7 @@ from fedlight.models import CNN
 from fedlight.plot import curves
 
 Setting = Literal["sync-constant", "sync-dynamic", "async-constant", "async-dynamic"]
+Folder = path_type("dcc")  # may be made
 
 SGD = lazy_instance(LocalSGD, lr=0.1)
 AFA_CD = lazy_instance(AFACD, server_lr=1.0)
@@ -72,20 +74,20 @@ def is_cifar10(data: FederatedDataModule) -> bool:
 def main(
     dataset: str = "uoft-cs/cifar10",
     experiment: Literal["tables", "figure6"] = "tables",
-    p: list[int] = [1, 2, 5, 10],  # noqa: B006  # only read
+    p: list[PositiveInt] = [1, 2, 5, 10],  # noqa: B006  # only read
     settings: list[Setting] = ["sync-constant", "async-dynamic"],  # noqa: B006
-    per_round: int = 5,
-    num_clients: int = 10,
-    local_steps: int = 5,
-    batch_size: int = 500,
+    per_round: PositiveInt = 5,
+    num_clients: PositiveInt = 10,
+    local_steps: PositiveInt = 5,
+    batch_size: PositiveInt = 500,
     local_optimizer: LocalOptimizer = SGD,
     aggregator: Aggregator = AFA_CD,
     probabilities: list[float] = BIASED,
-    max_rounds: int = 10_000,
-    val_every: int = 10,
-    seeds: int = 3,
-    logger_dir: Path | None = None,
-    figure: Path | None = None,
+    max_rounds: PositiveInt = 10_000,
+    val_every: PositiveInt = 10,
+    seeds: PositiveInt = 3,
+    logger_dir: Folder | None = None,
+    figure: Path_fc | None = None,
 ) -> None:
     """Reproduce cells of Tables 2 and 3, or the lines of Figure 6.
 
@@ -107,8 +109,13 @@ def main(
         logger_dir: A folder for TensorBoard; None writes nothing.
         figure: A file for the curves, an axis for each p; None draws none.
     """
+    for name, values in {"p": p, "settings": settings}.items():
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
     data = FederatedDataModule(dataset, PathologicalPartitioner(num_clients, p[0]), batch_size)
     data.setup()
+    for classes in p:  # what cannot be shared out so fails now
+        data.repartition(PathologicalPartitioner(num_clients, classes))
 
     def arrivals(setting: str, biased: bool = False) -> UniformArrivals | BiasedArrivals:
         steps = ConstantSteps(local_steps)
@@ -119,7 +126,8 @@ def main(
             return BiasedArrivals(per_round, probabilities, staleness, steps)
         return UniformArrivals(per_round, staleness, steps)
 
-    name = type(aggregator).__name__
+    # "AFACS" is the line with its defaults
+    name = repr(aggregator) if isinstance(aggregator, AFACS) else type(aggregator).__name__
     if experiment == "tables":
         lines = {setting: (aggregator, arrivals(setting)) for setting in settings}
     else:
@@ -140,7 +148,7 @@ def main(
             seeds=range(seeds),
             max_rounds=max_rounds,
             schedule="live",
-            logger_dir=logger_dir and logger_dir / f"p={classes}",
+            logger_dir=logger_dir and Path(logger_dir) / f"p={classes}",
             check_val_every_n_rounds=min(val_every, max_rounds),
             enable_progress_bar=False,
         )
@@ -157,8 +165,8 @@ def main(
             columns = TABLE_2 if len(numbers) == 4 else TABLE_3
             paper |= {(classes, column): n for column, n in zip(columns, numbers, strict=True)}
     beside = " paper | difference |" if paper.keys() & found.keys() else ""
-    who = f"{name}, {local_optimizer}" if experiment == "tables" else str(local_optimizer)
-    print(f"{who}, {per_round}/{num_clients} clients, {local_steps} local steps, ", end="")
+    print(f"{aggregator}, {local_optimizer}, {per_round}/{num_clients} clients, ", end="")
+    print(f"{local_steps} local steps, ", end="")
     print(f"{max_rounds} rounds, {seeds} seed{'s' * (seeds != 1)}\n")
     print(f"| p | setting | best |{beside} mean of the last ten |")
     print("|---" * (6 if beside else 4) + "|")

@@ -9,7 +9,7 @@ reports), the paper's number where the run is one of its own, and the mean of th
     python recipes/afl_mnist.py --dataset ylecun/mnist --local_optimizer Scaffold
     python recipes/afl_mnist.py --dataset ylecun/mnist --experiment figure1 --figure figure1.png
     python recipes/afl_mnist.py --dataset ylecun/mnist --experiment figure5 --figure figure5.png
-    python recipes/afl_mnist.py --dataset mnist-mini --p [2] --aggregator FedAvg \
+    python recipes/afl_mnist.py --dataset mnist-mini --p '[2]' --aggregator FedAvg \
         --aggregator.server_lr 0.5
 
 Figure 1 is FedAvg (newest model, constant steps; at server rate 1/c, which makes it the first
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from jsonargparse import auto_cli, lazy_instance
+from jsonargparse.typing import Path_fc, PositiveInt, path_type
 from rich.console import Console
 from rich.progress import track
 
@@ -35,6 +36,7 @@ from fedlight.models import LogisticRegression
 from fedlight.plot import curves
 
 Setting = Literal["sync-constant", "sync-dynamic", "async-constant", "async-dynamic"]
+Folder = path_type("dcc")  # may be made
 
 SGD = lazy_instance(LocalSGD, lr=0.1)
 AFA_CD = lazy_instance(AFACD, server_lr=1.0)
@@ -86,18 +88,18 @@ def is_mnist(data: FederatedDataModule) -> bool:
 def main(
     dataset: str = "ylecun/mnist",
     experiment: Literal["tables", "figure1", "figure5"] = "tables",
-    p: list[int] = [1, 2, 5, 10],  # noqa: B006  # only read
+    p: list[PositiveInt] = [1, 2, 5, 10],  # noqa: B006  # only read
     settings: list[Setting] = ["sync-constant", "async-dynamic"],  # noqa: B006
-    per_round: int = 5,
-    num_clients: int = 10,
-    local_steps: int = 5,
+    per_round: PositiveInt = 5,
+    num_clients: PositiveInt = 10,
+    local_steps: PositiveInt = 5,
     local_optimizer: LocalOptimizer = SGD,
     aggregator: Aggregator = AFA_CD,
     probabilities: list[float] = BIASED,
-    max_rounds: int = 150,
-    seeds: int = 3,
-    logger_dir: Path | None = None,
-    figure: Path | None = None,
+    max_rounds: PositiveInt = 150,
+    seeds: PositiveInt = 3,
+    logger_dir: Folder | None = None,
+    figure: Path_fc | None = None,
 ) -> None:
     """Reproduce cells of Tables 2 and 3, or the lines of Figure 1 or 5.
 
@@ -117,8 +119,13 @@ def main(
         logger_dir: A folder for TensorBoard; None writes nothing.
         figure: A file for the curves, an axis for each p; None draws none.
     """
+    for name, values in {"p": p, "settings": settings}.items():
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
     data = FederatedDataModule(dataset, PathologicalPartitioner(num_clients, p[0]))
     data.setup()
+    for classes in p:  # what cannot be shared out so fails now
+        data.repartition(PathologicalPartitioner(num_clients, classes))
 
     def arrivals(setting: str, biased: bool = False) -> UniformArrivals | BiasedArrivals:
         steps = ConstantSteps(local_steps)
@@ -129,7 +136,9 @@ def main(
             return BiasedArrivals(per_round, probabilities, staleness, steps)
         return UniformArrivals(per_round, staleness, steps)
 
-    name, even = type(aggregator).__name__, arrivals("async-dynamic")
+    # "AFACS" is the line with its defaults
+    name = repr(aggregator) if isinstance(aggregator, AFACS) else type(aggregator).__name__
+    even = arrivals("async-dynamic")
     if experiment == "tables":
         lines = {setting: (aggregator, arrivals(setting)) for setting in settings}
     elif experiment == "figure1":
@@ -154,7 +163,7 @@ def main(
             seeds=range(seeds),
             max_rounds=max_rounds,
             schedule="live",
-            logger_dir=logger_dir and logger_dir / f"p={classes}",
+            logger_dir=logger_dir and Path(logger_dir) / f"p={classes}",
             enable_progress_bar=False,
         )
 
@@ -169,8 +178,8 @@ def main(
             columns = TABLE_2 if len(numbers) == 4 else TABLE_3
             paper |= {(classes, column): n for column, n in zip(columns, numbers, strict=True)}
     beside = " paper | difference |" if paper.keys() & found.keys() else ""
-    who = f"{name}, {local_optimizer}" if experiment == "tables" else str(local_optimizer)
-    print(f"{who}, {per_round}/{num_clients} clients, {local_steps} local steps, ", end="")
+    print(f"{aggregator}, {local_optimizer}, {per_round}/{num_clients} clients, ", end="")
+    print(f"{local_steps} local steps, ", end="")
     print(f"{max_rounds} rounds, {seeds} seed{'s' * (seeds != 1)}\n")
     print(f"| p | setting | best |{beside} mean of the last ten |")
     print("|---" * (6 if beside else 4) + "|")

@@ -6,7 +6,7 @@ size is for a GPU; the second command is for a CPU core and minutes.
 
     python recipes/afl_shakespeare.py --dataset flwrlabs/shakespeare
     python recipes/afl_shakespeare.py --dataset flwrlabs/shakespeare \
-        --settings [async-dynamic] --seeds 1 --hidden_size 64 --per_round 5 --local_steps 10 \
+        --settings '[async-dynamic]' --seeds 1 --hidden_size 64 --per_round 5 --local_steps 10 \
         --batch_size 32 --max_rounds 200 --val_every 25 --aggregator.server_lr 5 \
         --local_optimizer LocalAdam --local_optimizer.lr 0.005
 
@@ -16,12 +16,12 @@ with those, are left out.
 """
 
 from collections import Counter
-from pathlib import Path
 from typing import Literal
 
 import datasets
 import numpy as np
 from jsonargparse import auto_cli, lazy_instance
+from jsonargparse.typing import Path_fc, PositiveInt, path_type
 from rich.console import Console
 from rich.progress import track
 
@@ -34,6 +34,7 @@ from fedlight.models import CharLSTM
 from fedlight.plot import curves
 
 Setting = Literal["sync-constant", "sync-dynamic", "async-constant", "async-dynamic"]
+Folder = path_type("dcc")  # may be made
 
 SGD = lazy_instance(LocalSGD, lr=0.8)
 AFA_CD = lazy_instance(AFACD, server_lr=50.0)
@@ -68,17 +69,17 @@ def by_role(dataset: str, batch_size: int) -> FederatedDataModule:
 def main(
     dataset: str = "flwrlabs/shakespeare",
     settings: list[Setting] = ["sync-constant", "async-dynamic"],  # noqa: B006  # only read
-    per_round: int = 72,
-    local_steps: int = 50,
-    batch_size: int = 10,
-    hidden_size: int = 100,
+    per_round: PositiveInt = 72,
+    local_steps: PositiveInt = 50,
+    batch_size: PositiveInt = 10,
+    hidden_size: PositiveInt = 100,
     local_optimizer: LocalOptimizer = SGD,
     aggregator: Aggregator = AFA_CD,
-    max_rounds: int = 300,
-    val_every: int = 10,
-    seeds: int = 3,
-    logger_dir: Path | None = None,
-    figure: Path | None = None,
+    max_rounds: PositiveInt = 300,
+    val_every: PositiveInt = 10,
+    seeds: PositiveInt = 3,
+    logger_dir: Folder | None = None,
+    figure: Path_fc | None = None,
 ) -> None:
     """Reproduce the Shakespeare row of Table 2 or 3.
 
@@ -97,6 +98,8 @@ def main(
         logger_dir: A folder for TensorBoard; None writes nothing.
         figure: A file for the curves; None draws none.
     """
+    if not settings or len(set(settings)) < len(settings):
+        raise ValueError(f"settings must hold one or more, each of them once, got {settings}")
     data = by_role(dataset, batch_size)
     size = (data.num_clients, per_round, local_steps, batch_size, hidden_size, max_rounds)
     table_2_or_3 = {}

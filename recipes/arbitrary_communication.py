@@ -14,7 +14,7 @@ Prints a table, and draws the accuracy against the number of communicated models
 
     python recipes/arbitrary_communication.py --figure arbitrary_communication.png
     python recipes/arbitrary_communication.py --aggregator FedAsync --aggregator.alpha 0.1
-    python recipes/arbitrary_communication.py --dataset mnist-mini --mixing_ratios [0] --seeds 1
+    python recipes/arbitrary_communication.py --dataset mnist-mini --mixing_ratios '[0]' --seeds 1
 """
 
 import warnings
@@ -23,6 +23,7 @@ from statistics import fmean
 from typing import Literal
 
 from jsonargparse import auto_cli
+from jsonargparse.typing import Path_fc, PositiveInt, path_type
 from rich.console import Console
 from rich.progress import track
 
@@ -35,6 +36,7 @@ from fedlight.local_optimizers import LocalOptimizer, LocalSGD
 from fedlight.models import LogisticRegression
 
 Pattern = Literal["full", "synchronous", "periodic", "random", "imbalanced"]
+Folder = path_type("dcc")  # may be made
 
 
 def communication(
@@ -82,15 +84,15 @@ def main(
     dataset: str = "ylecun/mnist",
     mixing_ratios: list[float] = [1, 0.5, 0.1, 0],  # noqa: B006  # only read
     patterns: list[Pattern] = ["full", "synchronous", "periodic", "random", "imbalanced"],  # noqa: B006
-    num_clients: int = 10,
-    period: int = 10,
-    max_gap: int = 100,
+    num_clients: PositiveInt = 10,
+    period: PositiveInt = 10,
+    max_gap: PositiveInt = 100,
     aggregator: Aggregator | None = None,
     local_optimizer: LocalOptimizer | None = None,
-    max_time: int = 1000,
-    seeds: int = 3,
-    logger_dir: Path | None = None,
-    figure: Path | None = None,
+    max_time: PositiveInt = 1000,
+    seeds: PositiveInt = 3,
+    logger_dir: Folder | None = None,
+    figure: Path_fc | None = None,
 ) -> None:
     """Compare patterns of communication at several mixing ratios.
 
@@ -108,38 +110,44 @@ def main(
         logger_dir: Folder for TensorBoard.
         figure: File for the figure.
     """
+    for name, values in {"mixing_ratios": mixing_ratios, "patterns": patterns}.items():
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
+    if max_time < period:
+        raise ValueError(f"max_time must be at least period={period}, got {max_time}")
     # It counts updates. Here those of clients that speak up rarely hold the more steps.
     warnings.filterwarnings("ignore", "fedlight: some clients count for more")
     data = FederatedDataModule(dataset, IidPartitioner(num_clients))
     aggregator = aggregator or AsyncCommSGD()
+    by_clock = aggregator.interval is not None
     local_optimizer = local_optimizer or LocalSGD(lr=0.1)
-    name = type(aggregator).__name__
     found = {ratio: {} for ratio in mixing_ratios}
     cells = [(ratio, pattern) for ratio in mixing_ratios for pattern in patterns]
     for ratio, pattern in track(cells, console=Console(stderr=True)):
         partitioner = MixingPartitioner(num_clients, ratio)
         folder = f"mixing_ratio={ratio:g}/{pattern}"
         found[ratio][pattern] = compare(
-            {name: aggregator},
+            {type(aggregator).__name__: aggregator},
             arrivals=communication(pattern, num_clients, period, max_gap),
             module=lambda: LogisticRegression(28 * 28, 10),
             datamodule=lambda seed, by=partitioner: data.repartition(by, partition_seed=seed),
             local_optimizer=local_optimizer,
             seeds=range(seeds),
             max_time=max_time / period if pattern == "full" else max_time,
-            check_val_every_n_rounds=1 if pattern == "full" else period,
-            logger_dir=None if logger_dir is None else logger_dir / folder,
+            check_val_every_n_rounds=1 if pattern == "full" and by_clock else period,
+            logger_dir=logger_dir and Path(logger_dir) / folder,
             enable_progress_bar=False,
         )
-    print(f"{name}, {num_clients} clients, {seeds} seeds\n")
+    print(f"{aggregator}, {num_clients} clients, {seeds} seed{'s' * (seeds != 1)}\n")
     print("| mixing ratio | pattern | models | best | mean of the last ten |")
     print("|---|---|---|---|---|")
     for ratio, pattern in cells:
         result = found[ratio][pattern]
         (row,) = result.summary(last=10)
         models = fmean(run.history[-1].metrics["fed/models"] for run in result.runs)
-        best = f"{row.best_mean:.4f} ± {row.best_std:.4f}"
-        last = f"{row.last_mean:.4f} ± {row.last_std:.4f}"
+        best, last = f"{row.best_mean:.4f}", f"{row.last_mean:.4f}"
+        if seeds > 1:
+            best, last = f"{best} ± {row.best_std:.4f}", f"{last} ± {row.last_std:.4f}"
         print(f"| {ratio:g} | {pattern} | {models:.0f} | {best} | {last} |")
     if figure is not None:
         draw(found, figure)

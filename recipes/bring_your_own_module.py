@@ -10,12 +10,12 @@ file: a column of labels, perhaps one that says whose row it is, and numbers in 
 """
 
 from copy import deepcopy
-from pathlib import Path
 
 import numpy as np
 import torch
 from datasets import Dataset
 from jsonargparse import auto_cli
+from jsonargparse.typing import Path_fr, PositiveInt, path_type
 from lightning import LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
 from pyarrow.csv import read_csv
@@ -29,6 +29,8 @@ from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import Aggregator, FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.callbacks import TensorBoardMetrics
+
+Folder = path_type("dcc")  # may be made
 
 
 class RainOrShine(LightningModule):
@@ -68,13 +70,13 @@ def weather() -> Dataset:
 
 
 def main(
-    csv: Path | None = None,
+    csv: Path_fr | None = None,
     label: str = "sky",
     client: str | None = "station",
     aggregator: Aggregator | None = None,
-    max_rounds: int = 100,
+    max_rounds: PositiveInt = 100,
     seed: int = 0,
-    logger_dir: Path | None = None,
+    logger_dir: Folder | None = None,
 ) -> None:
     """Train a module in a federation, and on the pooled rows for as many steps.
 
@@ -87,8 +89,15 @@ def main(
         seed: All randomness follows from it.
         logger_dir: Folder for TensorBoard; None writes nothing.
     """
-    rows = (Dataset(read_csv(csv)) if csv else weather()).class_encode_column(label)
+    rows = Dataset(read_csv(csv)) if csv else weather()
+    for argument, name in {"label": label, "client": client}.items():
+        if name not in (None, *rows.column_names):
+            raise ValueError(f"{argument} must be one of {rows.column_names}, got {name!r}")
     inputs = [name for name in rows.column_names if name not in (label, client)]
+    for name in inputs:
+        if not all(isinstance(value, int | float) for value in rows[name]):
+            raise ValueError(f"column {name!r} must hold a number in each row; leave it out")
+    rows = rows.class_encode_column(label)
     x = np.stack([rows[name] for name in inputs], axis=1).astype(np.float32)
     rows = rows.add_column("inputs", list((x - x.mean(0)) / x.std(0).clip(1e-6)))
     splits = rows.train_test_split(test_size=0.2, seed=seed)

@@ -8,7 +8,7 @@ one client with all the images. The network is that of the paper's Table 2, with
 dropout. The table has the accuracy on the test data where each method has computed a quarter, half
 and all of the gradients of FedAsync.
 
-    python recipes/fedasync.py --alphas [0.6,0.3,0.9] --figure axes.png --alpha_figure alpha.png
+    python recipes/fedasync.py --alphas '[0.6,0.3,0.9]' --figure axes.png --alpha_figure alpha.png
     python recipes/fedasync.py --dataset mnist-mini --max_rounds 40 --width 4 --shrink 2 --seeds 1
     python recipes/fedasync.py --aggregator FedBuff --aggregator.buffer_size 5
     python recipes/fedasync.py --partitioner PathologicalPartitioner \
@@ -22,6 +22,7 @@ from statistics import fmean, stdev
 import numpy as np
 import torch
 from jsonargparse import auto_cli, lazy_instance
+from jsonargparse.typing import Path_fc, PositiveInt, path_type
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -36,6 +37,7 @@ from fedlight.plot import curve, curves
 from fedlight.types import RoundRecord
 
 Runs = dict[str, list[list[RoundRecord]]]  # by method, a history for each seed
+Folder = path_type("dcc")  # may be made
 SGD = "single-thread SGD"
 
 
@@ -129,19 +131,19 @@ def main(
     aggregator: Aggregator | None = None,
     local_optimizer: LocalOptimizer = lazy_instance(FedProx, lr=0.1, mu=0.005),  # noqa: B008
     baseline_optimizer: LocalOptimizer = lazy_instance(LocalSGD, lr=0.1),  # noqa: B008
-    local_steps: int = 10,
-    per_round: int = 10,
-    max_rounds: int = 2000,
-    fedavg_rounds: int | None = None,
-    decay_round: int = 800,
-    evaluate_every: int = 10,
-    width: int = 64,
-    crop: int = 24,
-    shrink: int = 1,
-    seeds: int = 3,
-    logger_dir: Path | None = None,
-    figure: Path | None = None,
-    alpha_figure: Path | None = None,
+    local_steps: PositiveInt = 10,
+    per_round: PositiveInt = 10,
+    max_rounds: PositiveInt = 2000,
+    fedavg_rounds: PositiveInt | None = None,
+    decay_round: PositiveInt = 800,
+    evaluate_every: PositiveInt = 10,
+    width: PositiveInt = 64,
+    crop: PositiveInt = 24,
+    shrink: PositiveInt = 1,
+    seeds: PositiveInt = 3,
+    logger_dir: Folder | None = None,
+    figure: Path_fc | None = None,
+    alpha_figure: Path_fc | None = None,
 ) -> None:
     """Train them all; print the table, draw the figures.
 
@@ -167,6 +169,12 @@ def main(
         figure: File for the curves on the three axes; None makes none.
         alpha_figure: File for the accuracy at the end by alpha; None makes none.
     """
+    for name, values in {"max_staleness": max_staleness, "alphas": alphas}.items():
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
+    for staleness, alpha in product(max_staleness, alphas):  # what is out of range fails now
+        UniformArrivals(1, staleness, local_steps)
+        FedAsync(alpha)
     side = crop // shrink
     if side < 4:
         raise ValueError(f"crop / shrink must be at least 4 pixels, got {crop} / {shrink}")
@@ -189,7 +197,7 @@ def main(
         optimizer: LocalOptimizer,
         parts: Partitioner = partitioner,
         rounds: int = max_rounds,
-        per_round: int = 1,
+        per_round: PositiveInt = 1,
         staleness: int = 0,
     ) -> Runs:
         return compare(
@@ -201,11 +209,11 @@ def main(
             seeds=range(seeds),
             max_rounds=rounds,
             schedule="live",  # the same arrivals for all, as these come by rounds
-            check_val_every_n_rounds=max(1, evaluate_every // per_round),
-            logger_dir=logger_dir and logger_dir / folder,
+            check_val_every_n_rounds=min(rounds, max(1, evaluate_every // per_round)),
+            logger_dir=logger_dir and Path(logger_dir) / folder,
         ).histories
 
-    rounds = fedavg_rounds or max_rounds
+    rounds = max_rounds if fedavg_rounds is None else fedavg_rounds
     fedavg = train(
         "FedAvg", {"FedAvg": FedAvg()}, baseline_optimizer, partitioner, rounds, per_round
     )
@@ -231,7 +239,8 @@ def main(
         runs[staleness, alpha] = {name: found.get(name, found["FedAsync"]) for name in methods}
 
     gradients = max_rounds * local_steps
-    print(f"{local_steps} local steps, {max_rounds} updates of FedAsync, {seeds} seeds\n")
+    print(f"{local_steps} local steps, {max_rounds} updates of FedAsync, ", end="")
+    print(f"{seeds} seed{'s' * (seeds != 1)}\n")
     print("| staleness | alpha | method | a quarter | half | all of the gradients |")
     print("|---|---|---|---|---|---|")
     cells = [(("", ""), fedavg | sgd), *runs.items()]

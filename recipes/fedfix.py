@@ -8,8 +8,8 @@ deviation over the clients, in the table as means over the last quarter of the r
 take 0.2 to 1 units of time for a task, in equal distances; in F0 all take 1.
 
     python recipes/fedfix.py --figure weights.png
-    python recipes/fedfix.py --experiment methods --splits [non-iid] --num_clients 20 \
-        --local_steps 10 --lrs [0.001,0.01,0.1] --max_time 20 --figure methods.png
+    python recipes/fedfix.py --experiment methods --splits '[non-iid]' --num_clients 20 \
+        --local_steps 10 --lrs '[0.001,0.01,0.1]' --max_time 20 --figure methods.png
     python recipes/fedfix.py --dataset mnist-mini --max_time 10 --seeds 2
     python recipes/fedfix.py --experiment methods --aggregator FedFix --aggregator.interval 0.2
 """
@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 from jsonargparse import auto_cli
+from jsonargparse.typing import Path_fc, PositiveInt, path_type
 from rich.console import Console
 from rich.progress import track
 
@@ -34,11 +35,19 @@ from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from fedlight.plot import curve, curves
 
+Folder = path_type("dcc")  # may be made
 LABELS = {
     "clients/val_loss_mean": "loss of the federated problem",
     "clients/val_loss_std": "its std over the clients",
 }
 LOSS, SPREAD = LABELS
+
+
+def period(aggregator: Aggregator, times: np.ndarray) -> float:
+    """Mean virtual time between two updates of the server."""
+    if aggregator.needs_rounds:
+        return 1.0
+    return aggregator.interval or aggregator.buffer.size / sum(1 / times)
 
 
 def train(
@@ -47,11 +56,10 @@ def train(
     """A run for each seed, evaluated some forty times; `times` are those of the clients' tasks."""
     speeds = UniformSpeeds(1 - times[0])
     if aggregator.needs_rounds:
-        arrivals, period = SynchronousArrivals(durations=speeds, local_steps=local_steps), 1.0
+        arrivals = SynchronousArrivals(durations=speeds, local_steps=local_steps)
     else:
         arrivals = ContinuousArrivals(speeds, local_steps=local_steps)
-        period = aggregator.interval or aggregator.buffer.size / sum(1 / times)
-    every = max(1, round(options["max_time"] / period / 40))
+    every = max(1, round(options["max_time"] / period(aggregator, times) / 40))
     return compare(
         {name: aggregator},
         arrivals=arrivals,
@@ -97,16 +105,16 @@ def main(
     dataset: str = "ylecun/mnist",
     splits: list[Literal["iid", "non-iid"]] = ["iid", "non-iid"],  # noqa: B006  # only read
     spreads: list[float] = [0.8],  # noqa: B006
-    num_clients: int = 10,
-    local_steps: int = 1,
+    num_clients: PositiveInt = 10,
+    local_steps: PositiveInt = 1,
     lrs: list[float] = [0.003],  # noqa: B006
     interval: float = 0.5,
-    buffer_size: int = 10,
+    buffer_size: PositiveInt = 10,
     aggregator: Aggregator | None = None,
     max_time: float = 200,
-    seeds: int = 3,
-    logger_dir: Path | None = None,
-    figure: Path | None = None,
+    seeds: PositiveInt = 3,
+    logger_dir: Folder | None = None,
+    figure: Path_fc | None = None,
 ) -> None:
     """Reproduce Figure 2 or 3 with logistic regression.
 
@@ -127,6 +135,9 @@ def main(
         figure: File for the figure, which shows the best rates, in "weights" the first one; None
             makes none.
     """
+    for name, values in {"splits": splits, "spreads": spreads, "lrs": lrs}.items():
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
     aggregators: dict[str, Aggregator] = {
         "identical": AsyncFedAvg("identical"),
         "time-based": AsyncFedAvg("time_based"),
@@ -141,6 +152,11 @@ def main(
     if aggregator is not None:
         aggregators[repr(aggregator)] = aggregator
     first = next(iter(aggregators))
+    for spread, name in product(spreads, aggregators):
+        UniformSpeeds(spread)  # raises where it is out of range
+        least = 2 * max(1, period(aggregators[name], np.linspace(1 - spread, 1, num_clients)))
+        if max_time < least:
+            raise ValueError(f"max_time must be at least {least:g} for {name}, got {max_time:g}")
     parts = {
         "iid": IidPartitioner(num_clients),
         "non-iid": DirichletPartitioner(num_clients, alpha=0.1),
@@ -160,13 +176,14 @@ def main(
             local_optimizer=LocalSGD(lr=lr),
             seeds=range(seeds),
             max_time=max_time,
-            logger_dir=logger_dir and logger_dir / f"{cell}, lr {lr:g}",
+            logger_dir=logger_dir and Path(logger_dir) / f"{cell}, lr {lr:g}",
         )
 
     def losses(cell: str, lr: float, name: str) -> list[float]:
         return [end(run, LOSS) for run in runs[cell, lr, name]]
 
-    print(f"{num_clients} clients, {local_steps} local steps, {seeds} seeds, time {max_time:g}\n")
+    print(f"{num_clients} clients, {local_steps} local steps, ", end="")
+    print(f"{seeds} seed{'s' * (seeds != 1)}, time {max_time:g}\n")
     print(f"| data | local rate | aggregator | loss | minus {first} | std over clients |")
     print("|---|---|---|---|---|---|")
     for cell, lr, name in runs:

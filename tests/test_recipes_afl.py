@@ -106,7 +106,9 @@ def test_strategies_are_swapped_by_their_class(run):
         **{"local_optimizer": "FedProx", "local_optimizer.mu": 0.5},
         **{"aggregator": "FedAvg", "aggregator.client_weights": "uniform"},
     )
-    assert printed.startswith("FedAvg, FedProx(mu=0.5, LocalSGD(lr=0.1)), 5/10 clients")
+    assert printed.startswith(
+        "FedAvg(buffer_size=None, client_weights='uniform'), FedProx(mu=0.5, "
+    )
     assert rows(printed).keys() == rows(plain).keys()
     assert rows(printed) != rows(plain)
 
@@ -234,7 +236,10 @@ def test_shakespeare(run, tmp_path):
         figure=tmp_path / "curves.png",
     )
     share = test["y"][:].count(" ") / len(test)
-    assert "AFACD(buffer_size=None), LocalAdam(lr=0.01, betas=(0.9, 0.999)), 2/2" in printed
+    assert (
+        "AFACD(buffer_size=None, server_lr=2.0), LocalAdam(lr=0.01, betas=(0.9, 0.999)), 2/2"
+        in printed
+    )
     assert f"Always the most frequent character: {share:.4f}" in printed
     assert 0 <= rows(printed)["async-dynamic"] <= 1
     assert "paper" not in printed
@@ -252,3 +257,44 @@ def test_shakespeare_holds_out_where_there_is_no_test_split(run, tmp_path):
     assert {text[0:81] for text in test} == {TEXT[i : i + 81] for i in range(200, 250)}
     assert {text[0:81] for text in train} == {TEXT[i : i + 81] for i in range(120)}
     assert list(rows(run("afl_shakespeare", dataset=tmp_path, **SHAKESPEARE))) == ["async-dynamic"]
+
+
+ALL = [
+    "afl_mnist",
+    "afl_cifar10",
+    "afl_shakespeare",
+    "arbitrary_communication",
+    "fedasync",
+    "fedfix",
+]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("figure", "nowhere/at/all.png"), ("seeds", 0), ("logger_dir", __file__)],
+)
+def test_what_would_fail_at_the_end_fails_at_once(name, argument, value, run, capsys, monkeypatch):
+    monkeypatch.setattr("fedlight.FedTrainer.fit", Mock(side_effect=AssertionError("it trains")))
+    with pytest.raises(SystemExit):
+        run(name, dataset="mnist-mini", **{argument: value})
+    assert argument in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("afl_mnist", {"p": "[2,11]"}, "num_classes_per_partition"),
+        ("afl_mnist", {"p": "[]"}, r"p must hold one or more, each of them once, got \[\]"),
+        ("afl_mnist", {"settings": "[]"}, "settings must hold one or more"),
+        ("arbitrary_communication", {"max_time": 5}, "max_time must be at least period=10, got 5"),
+        ("fedasync", {"alphas": "[1.5]"}, "alpha must lie between 0 and 1, got 1.5"),
+        ("fedasync", {"max_staleness": "[-1]"}, "max_staleness must be"),
+        ("fedfix", {"max_time": 0.1}, "max_time must be at least .* for identical, got 0.1"),
+        ("fedfix", {"lrs": "[]"}, "lrs must hold one or more"),
+    ],
+)
+def test_values_out_of_range_fail_before_any_training(name, arguments, words, run, monkeypatch):
+    monkeypatch.setattr("fedlight.FedTrainer.fit", Mock(side_effect=AssertionError("it trains")))
+    with pytest.raises(ValueError, match=words):
+        run(name, dataset="mnist-mini", **arguments)

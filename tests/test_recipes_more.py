@@ -51,7 +51,7 @@ def test_patterns_of_communication(capsys, tmp_path):
         figure=tmp_path / "figure.png",
     )
     shown = capsys.readouterr().out
-    assert shown.startswith("AsyncCommSGD, 10 clients, 2 seeds\n")
+    assert shown.startswith("AsyncCommSGD(interval=1), 10 clients, 2 seeds\n")
     table = cells(shown)
     assert [row[:2] for row in table] == [[r, pattern] for r in ("1", "0") for pattern in PATTERNS]
     assert all(80 <= int(models) <= 140 for _, _, models, _, _ in table)
@@ -91,7 +91,9 @@ def test_strategies_of_the_communication_recipe(trainers, capsys, tmp_path):
         seeds=2,
         logger_dir=tmp_path,
     )
-    assert capsys.readouterr().out.startswith("FedAsync, 10 clients, 2 seeds\n")
+    assert capsys.readouterr().out.startswith(
+        "FedAsync(alpha=0.1, staleness=Constant(), max_staleness=None), 10 clients, 2 seeds\n"
+    )
     assert [type(each.aggregator) for each in trainers] == [FedAsync] * 2
     assert [type(each.local_optimizer) for each in trainers] == [FedProx] * 2
     written = sorted(
