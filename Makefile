@@ -29,7 +29,7 @@ PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
 QUIET ?= -qq
-EXTRAS := $(if $(filter-out quickstart,$(MAKECMDGOALS)),recipes docs test)
+EXTRAS := recipes$(if $(filter-out quickstart,$(MAKECMDGOALS)), docs test)
 
 # Succeeds where every requirement of pyproject.toml, with these extras, is installed.
 is_ready = $(1) -c 'import sys, tomllib; \
@@ -53,7 +53,7 @@ ifneq ($(ACTIVE),)
 RUN := $(ACTIVE)
 else
 RUN := $(VENV)/bin/python
-ENVIRONMENT := $(VENV)/.fedlight-$(if $(EXTRAS),test,run)
+ENVIRONMENT := $(VENV)/.fedlight-$(if $(filter test,$(EXTRAS)),test,run)
 endif
 
 # This folder's sources, even where another copy of fedlight is installed.
@@ -103,7 +103,7 @@ $(VENV)/.fedlight-%: pyproject.toml constraints.txt
 	$(PIP_INSTALL) hatchling; \
 	$(PIP_INSTALL) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch; \
 	$(PIP_INSTALL) --no-build-isolation \
-	  --editable .$(if $(EXTRAS),[$(subst $(space),$(comma),$(EXTRAS))]); \
+	  --editable .[$(subst $(space),$(comma),$(EXTRAS))]; \
 	touch $@
 
 # The CUDA libraries are left out: torch itself names the releases that it needs.
