@@ -349,3 +349,14 @@ def test_what_a_local_step_returns_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"Functional.step must change run.params in place"):
         fitted(Point(), points([1.0], [2.0]), local_optimizer=Functional(), max_rounds=1)
+
+
+def test_a_local_optimizer_that_fails_for_several_clients_is_named():
+    class Normalized(LocalOptimizer):
+        lr = 0.1
+
+        def step(self, run, grads):
+            run.descend([grad / grad.flatten(1).norm(dim=1) for grad in grads])
+
+    with pytest.raises(ValueError, match=r"Normalized.step fails for two clients .*leading client"):
+        trainer(local_optimizer=Normalized()).fit(Boring(), classes())

@@ -42,7 +42,8 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
 
     Raises:
         TypeError: The local optimizer's step gives something back.
-        ValueError: An executor was asked for that cannot run this module.
+        ValueError: An executor was asked for that cannot run this module, or the local optimizer's
+            step fails.
     """
     _check_step(workplace)
     if isinstance(executor, str):
@@ -168,11 +169,11 @@ def _plain_attributes(module: LightningModule) -> dict[tuple[nn.Module, str], ob
 
 
 def _check_step(workplace: Workplace) -> None:
-    """Try one step on copies: what a step returns would be lost, and the model never move."""
+    """Try one step of two clients: what a step returns would be lost, and the model never move."""
     optimizer = workplace.optimizer
     if not optimizer.stackable:
         return
-    copies = [param.detach().unsqueeze(0) for param in workplace.state.params]
+    copies = [param.detach().expand(2, *param.shape) for param in workplace.state.params]
 
     def zeros() -> list[Tensor]:
         return [torch.zeros_like(param) for param in copies]
@@ -181,14 +182,21 @@ def _check_step(workplace: Workplace) -> None:
         params=[param.clone() for param in copies],
         pulled=copies,
         lr=0.1,
-        num_steps=torch.ones(1, dtype=torch.int64, device=workplace.state.device),
+        num_steps=torch.ones(2, dtype=torch.int64, device=workplace.state.device),
         client=zeros() if optimizer.client_state else [],
         shared=zeros() if optimizer.client_state else [],
         full_gradient=zeros() if optimizer.needs_full_gradient else [],
     )
     optimizer.begin(run, workplace.module)
-    with torch.no_grad():
-        returned: object = optimizer.step(run, zeros())
+    try:
+        with torch.no_grad():
+            returned: object = optimizer.step(run, zeros())
+    except Exception as error:
+        raise ValueError(
+            f"{type(optimizer).__name__}.step fails for two clients at once ({error}); all its "
+            "tensors have a leading client dimension, [n, *shape]. One that works for one client "
+            "at a time says so with stackable = False"
+        ) from error
     if returned is not None:
         raise TypeError(
             f"{type(optimizer).__name__}.step must change run.params in place and return nothing, "
