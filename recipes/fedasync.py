@@ -197,7 +197,7 @@ def main(
         optimizer: LocalOptimizer,
         parts: Partitioner = partitioner,
         rounds: int = max_rounds,
-        per_round: PositiveInt = 1,
+        per_round: int = 1,
         staleness: int = 0,
     ) -> Runs:
         return compare(

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedlight.aggregators import AFACS
+
 jsonargparse = pytest.importorskip("jsonargparse")
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -131,6 +133,16 @@ def test_wrong_names_are_refused(run, capsys, arguments, message):
 def test_wrong_values_are_refused(run):
     with pytest.raises(ValueError, match="server_lr must be larger than 0, got -1"):
         run("afl_mnist", **MNIST, **{"aggregator.server_lr": -1})
+
+
+@pytest.mark.parametrize(("experiment", "own"), [("figure1", 1), ("figure5", 2)])
+def test_no_line_is_lost_where_the_aggregator_is_afacs(run, tmp_path, experiment, own):
+    logs = tmp_path / "new" / "logs"
+    mine = {"aggregator": "AFACS", "aggregator.server_lr": 0.5, "logger_dir": logs}
+    found = rows(run("afl_mnist", **MNIST, experiment=experiment, **mine))
+    assert len(found) == 3
+    assert sum(repr(AFACS(server_lr=0.5)) in name for name in found) == own
+    assert len(list(logs.rglob("events.*"))) == 3
 
 
 def test_figure_1_has_the_three_algorithms(run):
@@ -286,11 +298,18 @@ def test_what_would_fail_at_the_end_fails_at_once(name, argument, value, run, ca
     [
         ("afl_mnist", {"p": "[2,11]"}, "num_classes_per_partition"),
         ("afl_mnist", {"p": "[]"}, r"p must hold one or more, each of them once, got \[\]"),
+        ("afl_mnist", {"p": "[2,2]"}, "p must hold one or more, each of them once"),
         ("afl_mnist", {"settings": "[]"}, "settings must hold one or more"),
         ("arbitrary_communication", {"max_time": 5}, "max_time must be at least period=10, got 5"),
         ("fedasync", {"alphas": "[1.5]"}, "alpha must lie between 0 and 1, got 1.5"),
         ("fedasync", {"max_staleness": "[-1]"}, "max_staleness must be"),
         ("fedfix", {"max_time": 0.1}, "max_time must be at least .* for identical, got 0.1"),
+        (
+            "fedfix",
+            {"experiment": "methods", "interval": 10, "max_time": 3},
+            "max_time must be at least 20 for FedFix-10, got 3",
+        ),
+        ("fedfix", {"spreads": "[0.8,1]"}, "spread must be below 1, got 1"),
         ("fedfix", {"lrs": "[]"}, "lrs must hold one or more"),
     ],
 )

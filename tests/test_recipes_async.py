@@ -97,6 +97,14 @@ def test_fedasync_refuses_images_of_a_wrong_size(tiny_fedasync, crop, message):
         recipe("fedasync").main(**tiny_fedasync, crop=crop)
 
 
+def test_fedasync_evaluates_short_runs(tiny_fedasync, capsys):
+    short = {"max_rounds": 3, "evaluate_every": 100, "max_staleness": [1]}
+    recipe("fedasync").main(**tiny_fedasync | short)
+    shown = capsys.readouterr().out
+    assert "1 seed\n" in shown
+    assert all(0 < number(cell) < 1 for row in rows(shown) for cell in row[3:])
+
+
 def test_the_cnn_is_the_one_of_the_paper():
     module = recipe("fedasync").PaperCNN(channels=3, side=24, width=64)
     shapes = [tuple(p.shape) for n, p in module.named_parameters() if p.ndim > 1]
@@ -138,6 +146,22 @@ def test_fedfix_weighs_equal_times_equally(capsys):
     assert number(time_based[4]) == 0
 
 
+@pytest.mark.parametrize("spread", [0, 0.8])
+def test_fedfix_takes_the_shortest_time_it_allows(spread, capsys):
+    recipe("fedfix").main(
+        experiment="methods",
+        dataset="mnist-mini",
+        splits=["iid"],
+        spreads=[spread],
+        interval=1.5,
+        max_time=3,
+        seeds=1,
+    )
+    shown = capsys.readouterr().out
+    assert "1 seed, time 3\n" in shown
+    assert [math.isfinite(number(row[3])) for row in rows(shown)] == 4 * [True]
+
+
 def test_fedfix_compares_methods_at_their_best_rates(capsys):
     recipe("fedfix").main(
         experiment="methods",
@@ -173,6 +197,12 @@ def shell(monkeypatch, name, *arguments):
         ("fedasync", ["--local_optimizer", "LocalSGD", "--local_optimizer.lr", "x"], "lr"),
         ("fedfix", ["--splits", "[noniid]"], "'iid', 'non-iid'"),
         ("fedfix", ["--aggregator", "FedFix"], "required: interval"),
+        ("fedasync", ["--alpha_figure", "nodir/x.png"], '"alpha_figure"'),
+        ("fedasync", ["--evaluate_every", "0"], '"evaluate_every"'),
+        ("fedasync", ["--fedavg_rounds", "0"], '"fedavg_rounds"'),
+        ("fedasync", ["--shrink", "0"], '"shrink"'),
+        ("arbitrary_communication", ["--period", "0"], '"period"'),
+        ("bring_your_own_module", ["--csv", "none.csv"], '"csv"'),
     ],
 )
 def test_a_wrong_argument_is_named(name, arguments, message, monkeypatch, capsys):

@@ -102,6 +102,41 @@ def test_strategies_of_the_communication_recipe(trainers, capsys, tmp_path):
     assert written == ["seed=0", "seed=1"]
 
 
+def test_one_seed_has_no_deviation(trainers, capsys):
+    recipe("arbitrary_communication").main(
+        dataset="mnist-mini",
+        mixing_ratios=[1],
+        patterns=["full", "synchronous"],
+        aggregator=FedAsync(alpha=0.1),
+        max_time=20,
+        seeds=1,
+    )
+    shown = capsys.readouterr().out
+    assert "10 clients, 1 seed\n" in shown
+    assert "±" not in shown
+    assert len(cells(shown)) == 2
+    full, synchronous = (
+        [record.version for record in trainer.history if "val_acc" in record.metrics]
+        for trainer in trainers
+    )
+    assert full == synchronous  # evaluated after as many models
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"label": "returns"}, "column 'name' must hold a number"),
+        ({"label": "return"}, "label must be one of .*'returns'.*, got 'return'"),
+        ({"label": "returns", "client": "shop"}, "client must be one of .*, got 'shop'"),
+    ],
+)
+def test_columns_of_ones_own_are_checked(arguments, message):
+    Path("visits.csv").write_text("name,spend,returns\nAnn,1,no\nBob,2,yes\n")
+    options = {"csv": Path("visits.csv"), "client": None} | arguments
+    with pytest.raises(ValueError, match=message):
+        recipe("bring_your_own_module").main(**options)
+
+
 def test_a_module_of_ones_own(trainers, capsys):
     recipe("bring_your_own_module").main(max_rounds=25)
     table = {row[0]: [float(value) for value in row[1:]] for row in cells(capsys.readouterr().out)}
