@@ -42,7 +42,7 @@ class Nothing(Executor):
 
     def run(self, jobs: Sequence[Job]) -> list[LocalResult]:
         rows = self.deltas[: len(jobs)].unbind()  # of one block, as those of a stack are
-        return [LocalResult(row, self.none, self.none) for row in rows]
+        return [LocalResult(row, self.none, self.none, norm=1.0) for row in rows]
 
 
 def events_per_second(clients: int, in_flight: int, parameters: int, events: int) -> float:

@@ -71,17 +71,10 @@ class EventQueue(Generic[E]):
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, int, E]] = []
         self._pushed = 0
-        self._ticks = 0
-
-    @property
-    def now(self) -> float:
-        """Virtual time of the event popped last; 0.0 before the first."""
-        return to_time(self._ticks)
-
-    @property
-    def ticks(self) -> int:
+        self.ticks = 0
         """`now` in ticks."""
-        return self._ticks
+        self.now = 0.0
+        """Virtual time of the event popped last; 0.0 before the first."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -97,7 +90,7 @@ class EventQueue(Generic[E]):
                 f"virtual time would pass {MAX_TICKS // TICKS_PER_UNIT:,} units, beyond which it "
                 "cannot be kept exactly; take a larger unit (hours in place of milliseconds)"
             )
-        if ticks < self._ticks:
+        if ticks < self.ticks:
             raise ValueError(f"an event at {to_time(ticks)!r} is in the past: now is {self.now!r}")
         heapq.heappush(self._heap, (ticks, kind, client, self._pushed, event))
         self._pushed += 1
@@ -108,17 +101,19 @@ class EventQueue(Generic[E]):
         Raises:
             IndexError: The queue is empty.
         """
-        self._ticks, _, _, _, event = heapq.heappop(self._heap)
+        self.ticks, _, _, _, event = heapq.heappop(self._heap)
+        self.now = to_time(self.ticks)
         return event
 
     def state_dict(self, encode: Callable[[E], Any]) -> dict[str, Any]:
         """The clock and all events as plain data; `encode` makes plain data of an event."""
         heap = [[ticks, kind, client, pushed, encode(e)] for ticks, kind, client, pushed, e in self]
-        return {"ticks": self._ticks, "pushed": self._pushed, "heap": heap}
+        return {"ticks": self.ticks, "pushed": self._pushed, "heap": heap}
 
     def load_state_dict(self, state: dict[str, Any], decode: Callable[[Any], E]) -> None:
         """Take up what `state_dict` gave; `decode` undoes its `encode`."""
-        self._ticks, self._pushed = state["ticks"], state["pushed"]
+        self.ticks, self._pushed = state["ticks"], state["pushed"]
+        self.now = to_time(self.ticks)
         self._heap = [(*entry[:4], decode(entry[4])) for entry in state["heap"]]
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int, E]]:

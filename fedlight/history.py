@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from math import fsum
 from typing import TYPE_CHECKING
 
-from fedlight.parameters import norms_of
 from fedlight.types import FailureRecord, RoundRecord, UpdateRecord
 
 if TYPE_CHECKING:
@@ -46,10 +45,9 @@ def round_record(
 ) -> RoundRecord:
     """The record of the step that made `state`, with its training metrics and figures."""
     results = [update.local for update, _ in state.used]
-    norms = norms_of([result.delta for result in results]) if results else []
     records = [
-        update_record(update, state.version - 1, weight, norm, result.clipped_from)
-        for (update, weight), result, norm in zip(state.used, results, norms, strict=True)
+        update_record(update, state.version - 1, weight, result.update_norm, result.clipped_from)
+        for (update, weight), result in zip(state.used, results, strict=True)
     ]
     metrics = _training_metrics(results)
     metrics.update(_figures(records, now))

@@ -203,27 +203,13 @@ def block_of(rows: Sequence[Tensor]) -> Tensor:
     Nothing is copied where they are the first rows of a block already, in their order, as the
     deltas of a stack of clients are.
     """
-    block = _shared_block(rows)
-    return torch.stack(list(rows)) if block is None else block
-
-
-def norms_of(rows: Sequence[Tensor]) -> list[float]:
-    """The Euclidean norms of vectors of equal length, without a copy of them."""
-    block = _shared_block(rows)
-    if block is not None:
-        return torch.linalg.vector_norm(block, dim=1).tolist()  # type: ignore[no-any-return]
-    return torch.stack(torch._foreach_norm(list(rows))).tolist()
-
-
-def _shared_block(rows: Sequence[Tensor]) -> Tensor | None:
-    """The block whose first rows these are, in their order, or None where there is none."""
     first = rows[0]
     block, start, step = first._base, first.data_ptr(), first.nbytes
     if block is None or step == 0 or start != block.data_ptr() or not first.is_contiguous():
-        return None
+        return torch.stack(list(rows))
     for number, row in enumerate(rows):
         if row._base is not block or row.data_ptr() != start + number * step:
-            return None
+            return torch.stack(list(rows))
     return block.as_strided((len(rows), len(first)), (len(first), 1), first.storage_offset())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlight.executors.base import ClientError
@@ -176,8 +175,8 @@ class Server:
             "kept": list(self.versions),
             "clients": self.clients.state_dict(held),
             "aggregator": self.aggregator.state_dict(),
-            "dropped": [_record_to_list(record) for record in self._dropped],
-            "failures": [astuple(failure) for failure in self._failures],
+            "dropped": [list(record) for record in self._dropped],
+            "failures": [list(failure) for failure in self._failures],
             "num_failures": self.num_failures,
             "failed_in_a_row": self.failed_in_a_row,
             "num_updates": self.num_updates,
@@ -224,10 +223,6 @@ def _state_from_dict(version: int, saved: dict[str, Any], device: Any) -> Server
         counters=saved["counters"].to(device),
         shared=None if shared is None else shared.to(device),
     )
-
-
-def _record_to_list(record: UpdateRecord) -> list[Any]:
-    return [getattr(record, name) for name in UpdateRecord.__slots__]
 
 
 def _brief(value: object) -> str:

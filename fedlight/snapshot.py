@@ -8,7 +8,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,14 +224,10 @@ def _record_to_list(record: RoundRecord) -> list[Any]:
         record.version,
         record.now,
         record.metrics,
-        [_update_to_list(update) for update in record.updates],
-        [_update_to_list(update) for update in record.dropped],
-        [astuple(failure) for failure in record.failures],
+        list(map(list, record.updates)),
+        list(map(list, record.dropped)),
+        list(map(list, record.failures)),
     ]
-
-
-def _update_to_list(update: UpdateRecord) -> list[Any]:
-    return [getattr(update, name) for name in UpdateRecord.__slots__]
 
 
 def _record_from_list(fields: list[Any]) -> RoundRecord:

@@ -32,8 +32,7 @@ class Federation:
     expected_durations: NDArray[np.float64] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """One local run of one client.
 
     Attributes:
@@ -66,8 +65,7 @@ class LoggedValue(NamedTuple):
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class LocalResult:
+class LocalResult(NamedTuple):
     """What a local run leaves behind.
 
     Attributes:
@@ -78,18 +76,24 @@ class LocalResult:
         client_state: The client's new state (SCAFFOLD's control variate), shape ``[P]``, or None.
         clipped_from: The delta's Euclidean norm before it was scaled down to the run's
             ``max_update_norm``, or None where it was not.
+        norm: The delta's Euclidean norm, or None where it was not computed yet.
     """
 
     delta: Tensor
     buffers: Tensor
     counters: Tensor
-    metrics: Mapping[str, LoggedValue] = field(default_factory=dict)
+    metrics: Mapping[str, LoggedValue] = {}  # noqa: RUF012  # one for all: it is never changed
     client_state: Tensor | None = None
     clipped_from: float | None = None
+    norm: float | None = None
+
+    @property
+    def update_norm(self) -> float:
+        """`norm`, computed where it was not yet."""
+        return float(self.delta.norm()) if self.norm is None else self.norm
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClientUpdate:
+class ClientUpdate(NamedTuple):
     """The result of a task as the server holds it; computed when it is first looked at.
 
     Attributes:
@@ -165,8 +169,7 @@ class ServerState:
     used: tuple[UsedUpdate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateRecord:
+class UpdateRecord(NamedTuple):
     """One client update in the history of a run.
 
     Attributes:
@@ -196,8 +199,7 @@ class UpdateRecord:
     clipped_from: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FailureRecord:
+class FailureRecord(NamedTuple):
     """A task that came to nothing, in the history of a run.
 
     Attributes:

@@ -186,7 +186,7 @@ def next_version(
 def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Sum of w_i * t_i in the order given, as one matrix product: m * P work."""
     block = block_of(tensors)
-    return torch.tensor(weights, dtype=block.dtype, device=block.device) @ block
+    return block.new_tensor(weights) @ block
 
 
 def client_importance(name: str, federation: Federation) -> NDArray[np.float64]:

@@ -89,21 +89,26 @@ class Schedule:
             if self._max_ticks is not None and ticks > self._max_ticks:
                 return
             event = queue.pop()
-            self._coming -= isinstance(event, Dispatch) or event.task is not None
             if isinstance(event, Dispatch):
+                self._coming -= 1
                 self._dispatch(event, queue.now)
                 if event.pulled_version is not None:
                     self._named[event.pulled_version] -= 1
-            elif event.kind is Kind.WAKE:
+                continue
+            kind, task = event
+            if kind is Kind.WAKE:
                 self._act(self.arrivals.on_wake(queue.now))
-            elif event.task is not None and event.task.lost:
-                self.lost_in_a_row += 1
-                self._on_lost(event.task)
-                self._act(self.arrivals.on_arrival(event.task, queue.now))
-            else:
-                self.lost_in_a_row *= event.task is None
-                self.current = event
-                yield event
+                continue
+            if task is not None:
+                self._coming -= 1
+                if task.lost:
+                    self.lost_in_a_row += 1
+                    self._on_lost(task)
+                    self._act(self.arrivals.on_arrival(task, queue.now))
+                    continue
+                self.lost_in_a_row = 0
+            self.current = event
+            yield event
 
     def send_on(
         self,
@@ -269,7 +274,7 @@ def _encode(event: Event | Dispatch) -> list[Any]:
     task = event.task
     if task is None:
         return [int(event.kind)]
-    return [int(event.kind), *(getattr(task, name) for name in Task.__slots__)]
+    return [int(event.kind), *task]
 
 
 def _decode(data: list[Any]) -> Event | Dispatch:

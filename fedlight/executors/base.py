@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from fedlight.types import LocalResult, ServerState, Task
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class Job(NamedTuple):
     """All that a local run needs, known when its client is dispatched.
 
     Attributes:
@@ -145,36 +144,41 @@ Outcome: TypeAlias = "LocalResult | ClientError"
 
 
 def not_finite(
-    losses: Tensor, deltas: Tensor, buffers: Tensor, pulled: Tensor, states: Tensor | None = None
-) -> list[str]:
-    """For each of n local runs what in it is not finite, in words; "" where all is.
+    losses: Sequence[float],
+    deltas: Tensor,
+    buffers: Tensor,
+    pulled: Tensor,
+    states: Tensor | None = None,
+) -> tuple[list[str], list[float]]:
+    """For each of n local runs what in it is not finite, in words ("" where all is), and |delta|.
 
     Args:
-        losses: Their losses, each summed over the steps, shape ``[n]``.
+        losses: Their losses, each summed over the steps.
         deltas: After minus before, shape ``[n, P]``.
         buffers: Floating buffers after the runs, shape ``[n, Q]``.
         pulled: Those before, shape ``[n, Q]``: what was infinite then (a mask) may stay so.
         states: The clients' new states, shape ``[n, P]``, or None.
     """
-    # A sum is finite only where all its terms are, so nearly always one look is enough.
-    sums = losses + deltas.sum(dim=1)
+    # A norm or a sum is finite only where all its terms are, so nearly always one look is enough.
+    norms = torch.linalg.vector_norm(deltas, dim=1).tolist()
+    total = sum(losses) + sum(norms)
     if buffers.shape[1]:
-        sums = sums + buffers.sum(dim=1)
+        total += buffers.sum().item()
     if states is not None:
-        sums = sums + states.sum(dim=1)
-    if math.isfinite(sums.sum().item()):
-        return [""] * len(losses)
+        total += states.sum().item()
     reasons = [""] * len(losses)
-    for index in range(len(losses)):
-        if not torch.isfinite(losses[index]):
-            reasons[index] = f"the loss is not finite (its sum is {float(losses[index])})"
+    if math.isfinite(total):
+        return reasons, norms
+    for index, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            reasons[index] = f"the loss is not finite (its sum is {loss})"
         elif not torch.isfinite(deltas[index]).all():
             reasons[index] = "the update is not finite"
         elif not (torch.isfinite(buffers[index]) | ~torch.isfinite(pulled[index])).all():
             reasons[index] = "the buffers of the update are not finite"
         elif states is not None and not torch.isfinite(states[index]).all():
             reasons[index] = "the client's new state is not finite"
-    return reasons
+    return reasons, norms
 
 
 def loss_of(module: LightningModule, output: Any) -> Tensor:

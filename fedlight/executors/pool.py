@@ -6,7 +6,6 @@ import heapq
 import math
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -97,7 +96,7 @@ class PendingResult:
     def waits_for(self) -> PendingResult | None:
         """The run that has to be computed first, since its client's state is read."""
         earlier = self.after
-        while earlier is not None and earlier.done:
+        while earlier is not None and earlier.pulled is None:
             earlier = earlier.fallback
         return earlier
 
@@ -134,7 +133,7 @@ class PendingResult:
         """The run as plain data; tensors are copied out of the block of their stack."""
         result = self._result
         return {
-            "task": asdict(self.task),
+            "task": self.task._asdict(),
             "after": None if self.after is None else self.after.task.serial,
             "fallback": None if self.fallback is None else self.fallback.task.serial,
             "error": None if self.error is None else _error_to_list(self.error),
@@ -285,13 +284,14 @@ class NormLimit:
 
     def __call__(self, task: Task, result: LocalResult) -> Outcome:
         """The result as the server takes it."""
-        norm = float(torch.linalg.vector_norm(result.delta))
+        norm = result.update_norm
         if norm <= self.most:
             return result
         if not self.clip:
             reason = f"its update has norm {norm:.6g}, over max_update_norm={self.most:g}"
             return LargeUpdate(task, reason)
-        return replace(result, delta=result.delta * (self.most / norm), clipped_from=norm)
+        shorter = result.delta * (self.most / norm)
+        return result._replace(delta=shorter, clipped_from=norm, norm=None)
 
 
 def _error_to_list(error: ClientError) -> list[Any]:

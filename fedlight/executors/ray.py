@@ -258,12 +258,11 @@ def _on(job: Job, device: torch.device | str) -> Job:
 
 def _result_on(result: LocalResult, device: torch.device | str) -> LocalResult:
     state = result.client_state
-    return LocalResult(
-        result.delta.to(device),
-        result.buffers.to(device),
-        result.counters.to(device),
-        result.metrics,
-        None if state is None else state.to(device),
+    return result._replace(
+        delta=result.delta.to(device),
+        buffers=result.buffers.to(device),
+        counters=result.counters.to(device),
+        client_state=None if state is None else state.to(device),
     )
 
 
@@ -275,12 +274,12 @@ def _sent(outcome: Outcome) -> LocalResult | _Failure:
         return _Failure(outcome.reason, trace)
     result = _result_on(outcome, "cpu")
     state = result.client_state
-    return LocalResult(
-        result.delta.clone(),
-        result.buffers.clone(),
-        result.counters.clone(),
-        dict(result.metrics),
-        None if state is None else state.clone(),
+    return result._replace(
+        delta=result.delta.clone(),
+        buffers=result.buffers.clone(),
+        counters=result.counters.clone(),
+        metrics=dict(result.metrics),
+        client_state=None if state is None else state.clone(),
     )
 
 

@@ -115,8 +115,8 @@ class SequentialExecutor(Executor):
             states = work.optimizer.finish(run)
         delta = after.params - job.pulled.params
         client = layout.flatten([state[0] for state in states]) if states else None
-        (reason,) = not_finite(
-            torch.stack([loss.reshape(1) for loss in self._losses]).sum(dim=0),
+        (reason,), (norm,) = not_finite(
+            [float(torch.stack([loss.reshape(()) for loss in self._losses]).sum())],
             delta[None],
             after.buffers[None],
             job.pulled.buffers[None],
@@ -124,7 +124,7 @@ class SequentialExecutor(Executor):
         )
         if reason:
             return ClientError(task, reason)
-        return LocalResult(delta, after.buffers, after.counters, metrics, client)
+        return LocalResult(delta, after.buffers, after.counters, metrics, client, norm=norm)
 
     def _full_gradient(self, client_id: int) -> list[Tensor]:
         """The gradient of f_i at the module's parameters over all the client's examples."""

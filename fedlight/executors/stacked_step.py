@@ -279,10 +279,10 @@ class StackedRecorder:
         self._logs.append(log)
         self._active.append(active)
 
-    def collect(self) -> tuple[NDArray[np.float64], list[dict[str, LoggedValue]]]:
+    def collect(self) -> tuple[list[float], list[dict[str, LoggedValue]]]:
         """Each client's losses summed over its steps, and its logged values over its examples."""
         totals, weights = self._sums()
-        losses = totals.pop(LOSS)
+        losses = totals.pop(LOSS).tolist()
         collected: list[dict[str, LoggedValue]] = [{} for _ in self._steps]
         for name, sums in totals.items():
             sizes = weights[name].tolist()

@@ -168,10 +168,10 @@ class VectorizedExecutor(Executor):
         deltas = params.sub_(pulled)[:n]
         floating = _joined(state.buffer_layout, buffers, n, state.device)
         before = _stacked([job.pulled.buffers for job in jobs[:n]])
-        sums = torch.from_numpy(losses).to(state.device, deltas.dtype)
-        reasons = not_finite(sums, deltas, floating, before, clients)
+        reasons, norms = not_finite(losses, deltas, floating, before, clients)
         results = _results(
             deltas,
+            norms,
             floating,
             _joined(state.counter_layout, counters, n, state.device),
             clients,
@@ -308,6 +308,7 @@ def _joined(layout: FlatLayout, blocks: list[Tensor], n: int, device: torch.devi
 
 def _results(
     deltas: Tensor,
+    norms: Sequence[float],
     buffers: Tensor,
     counters: Tensor,
     clients: Tensor | None,
@@ -325,9 +326,11 @@ def _results(
             counters=counts,
             metrics=logged,
             client_state=client,
+            norm=norm,
         )
-        for delta, own, counts, logged, client in zip(
+        for delta, norm, own, counts, logged, client in zip(
             deltas.unbind(),
+            norms,
             buffers.unbind() if buffers.numel() else repeat(buffers[0]),
             counters.unbind() if counters.numel() else repeat(counters[0]),
             metrics,
