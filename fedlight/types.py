@@ -82,7 +82,7 @@ class LocalResult(NamedTuple):
     delta: Tensor
     buffers: Tensor
     counters: Tensor
-    metrics: Mapping[str, LoggedValue] = {}  # noqa: RUF012  # one for all: it is never changed
+    metrics: Mapping[str, LoggedValue] = {}  # one for all: it is never changed
     client_state: Tensor | None = None
     clipped_from: float | None = None
     norm: float | None = None

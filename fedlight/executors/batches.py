@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,11 +43,12 @@ def batch_rows(
     longest = max(task.num_steps for task in tasks)
     batch = min(batch_size, int(sizes.min()))
     chosen = np.empty((longest, len(tasks), batch), dtype=np.int64)
-    for size in set(sizes.tolist()):
-        which = np.flatnonzero(sizes == size)
+    different = set(sizes.tolist())
+    for size in different:
+        which: Any = slice(None) if len(different) == 1 else np.flatnonzero(sizes == size)
         orders = _orders(seed, clients[which], visits[which], -(-longest * batch // size), size)
-        drawn = orders.reshape(len(which), -1)[:, : longest * batch] + starts[which, None]
-        rows = partition.rows[drawn].reshape(len(which), longest, batch)
+        drawn = orders.reshape(len(orders), -1)[:, : longest * batch] + starts[which, None]
+        rows = partition.rows[drawn].reshape(len(orders), longest, batch)
         chosen[:, which] = rows.swapaxes(0, 1)
     return chosen
 

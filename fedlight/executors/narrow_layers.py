@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -33,7 +32,9 @@ class NarrowLayers(TorchFunctionMode):
             x, weight, bias = (*args, None)[:3]
             if len(weight) > _NARROW or len(weight) >= len(x):
                 return func(*args)
-            out = weight @ x.t() if bias is None else torch.addmm(bias.unsqueeze(1), weight, x.t())
+            out = weight @ x.t()
+            if bias is not None:  # addmm would scale the bias by one first
+                out = out + bias.unsqueeze(1)
             return out.t().contiguous()
         if func is functional.cross_entropy and len(args) == 2 and _plain(kwargs):
             scores, target = args

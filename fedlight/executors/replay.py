@@ -9,6 +9,8 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, fx
 
+from fedlight.executors.simplify import simplify
+
 Replay: TypeAlias = Callable[..., Sequence[Tensor]]
 
 # TorchScript never lets go of what it has traced (half a megabyte), so it is kept and used again:
@@ -16,38 +18,19 @@ Replay: TypeAlias = Callable[..., Sequence[Tensor]]
 _INTERPRETED: dict[str, Replay] = {}
 _MOST = 256
 
-_VIEWS = {
-    torch.ops.aten.view.default,
-    torch.ops.aten._unsafe_view.default,
-    torch.ops.aten.expand.default,
-    torch.ops.aten.t.default,
-    torch.ops.aten.transpose.int,
-    torch.ops.aten.squeeze.dims,
-    torch.ops.aten.unsqueeze.default,
-    torch.ops.aten.detach.default,
-    torch.ops.aten.alias.default,
-}
-
 
 def compiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Replay:
-    """A function that runs a graph; what changes no bit of its outputs is left out.
+    """A function that runs a graph, simplified as far as no bit of its outputs changes.
 
-    A view that shows what an earlier view of the same tensor shows is dropped. Where the graph
-    writes nothing in place and draws nothing, equal operators run once, and those without a
-    tensor among their inputs (constants) run now.
+    Where the graph writes nothing in place and draws nothing, operators without a tensor among
+    their inputs (constants) run now.
 
     Args:
         module: The graph.
         inputs: Tensors like those that it will be called with; not kept.
     """
     graph = module.graph
-    _drop_views(graph)
-    pure = not any(_has_effect(node) for node in graph.nodes if node.op == "call_function")
-    if pure:
-        _merge(graph)
-    graph.eliminate_dead_code(
-        lambda node: node.op in ("placeholder", "output") or _has_effect(node)
-    )
+    pure = simplify(graph)
     known: dict[str, Any] = {"__name__": __name__}
     lines = list(_lines(module, known, pure))
     source = "\n".join(lines)
@@ -115,35 +98,3 @@ def _written(arg: Any, known: dict[str, Any], number: int) -> str:
     name = f"const{number}_{len(known)}"
     known[name] = arg
     return name
-
-
-def _drop_views(graph: fx.Graph) -> None:
-    for node in graph.nodes:
-        shown = node.meta.get("val")
-        source = node
-        while source.target in _VIEWS and isinstance(shown, Tensor):
-            source = source.args[0]
-            seen = source.meta.get("val")
-            if isinstance(seen, Tensor) and (
-                (seen.shape, seen.stride(), seen.dtype)
-                == (shown.shape, shown.stride(), shown.dtype)
-            ):
-                node.replace_all_uses_with(source)
-                break
-
-
-def _merge(graph: fx.Graph) -> None:
-    known: dict[Any, fx.Node] = {}
-    for node in graph.nodes:
-        key = (node.target, repr(node.args), repr(node.kwargs))
-        if node.op == "call_function" and known.setdefault(key, node) is not node:
-            node.replace_all_uses_with(known[key])
-
-
-def _has_effect(node: fx.Node) -> bool:
-    target = node.target
-    if node.op != "call_function":
-        return node.op in ("placeholder", "output")
-    if not isinstance(target, torch._ops.OpOverload):
-        return True
-    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from numbers import Number
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
     from lightning import LightningModule
-    from numpy.typing import NDArray
 
 Outputs: TypeAlias = tuple[
     list[Tensor],  # gradients
@@ -52,8 +51,7 @@ class Deferred:
     after: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StackedLog:
+class StackedLog(NamedTuple):
     """What n clients logged in one step.
 
     Attributes:
@@ -281,12 +279,11 @@ class StackedRecorder:
 
     def collect(self) -> tuple[list[float], list[dict[str, LoggedValue]]]:
         """Each client's losses summed over its steps, and its logged values over its examples."""
-        totals, weights = self._sums()
-        losses = totals.pop(LOSS).tolist()
+        sums, weights = self._sums()
+        losses = sums.pop(LOSS)
         collected: list[dict[str, LoggedValue]] = [{} for _ in self._steps]
-        for name, sums in totals.items():
-            sizes = weights[name].tolist()
-            for values, total, weight in zip(collected, sums.tolist(), sizes, strict=True):
+        for name, totals in sums.items():
+            for values, total, weight in zip(collected, totals, weights[name], strict=True):
                 if weight:
                     values[name] = LoggedValue(total, weight)
         if any(log.metrics for log in self._logs):
@@ -300,8 +297,8 @@ class StackedRecorder:
             return 1
         return log.weights.get(name, self._batch_size)
 
-    def _sums(self) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
-        """By name, shape ``[n]``: the sums of what each client logged, and of the weights."""
+    def _sums(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+        """By name, one for each client: the sums of what it logged, and of the weights."""
         steps = list(zip(self._logs, self._active, strict=True))
         rows = [
             value if value.shape[0] == active else value[:active]
@@ -313,21 +310,26 @@ class StackedRecorder:
         if self._active[-1] == n and all(
             log.values.keys() == first.values.keys() and not log.weights for log in self._logs
         ):
-            sums = flat.reshape(len(steps), -1, n).sum(axis=0)
             sizes = {name: self._weight(name, first) for name in first.values}
-            totals = {name: sizes[name] * row for name, row in zip(sizes, sums, strict=True)}
-            return totals, {name: np.full(n, len(steps) * size) for name, size in sizes.items()}
-        names = dict.fromkeys(name for log in self._logs for name in log.values)
-        totals = {name: np.zeros(n) for name in names}
-        weights = {name: np.zeros(n) for name in names}
+            totals = flat.reshape(len(steps), -1, n).sum(axis=0)
+            totals *= np.array(list(sizes.values()))[:, None]
+            return (
+                dict(zip(sizes, totals.tolist(), strict=True)),
+                {name: [float(len(steps) * size)] * n for name, size in sizes.items()},
+            )
+        sums = {name: np.zeros(n) for log in self._logs for name in log.values}
+        weights = {name: np.zeros(n) for name in sums}
         at = 0
         for log, active in steps:
             for name in log.values:
                 size = self._weight(name, log)
-                totals[name][:active] += size * flat[at : at + active]
+                sums[name][:active] += size * flat[at : at + active]
                 weights[name][:active] += size
                 at += active
-        return totals, weights
+        return (
+            {name: total.tolist() for name, total in sums.items()},
+            {name: weight.tolist() for name, weight in weights.items()},
+        )
 
     def _feed(self, client: int, values: dict[str, LoggedValue]) -> None:
         """Feed the metric objects with one client's inputs and take their values."""

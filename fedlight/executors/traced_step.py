@@ -43,11 +43,11 @@ class Trace:
 
     def outputs(self, inputs: Sequence[Tensor]) -> Outputs:
         """The outputs as `StackedStep.raw` gives them."""
-        flat = self.replay(*inputs)
+        flat = list(self.replay(*inputs))
         one, two, three, four = self.ends
         values = dict(zip(self.log.values, flat[three:four], strict=True))
         given = pytree.tree_unflatten(flat[four:], self.tree) if self.log.inputs else []
-        return list(flat[:one]), list(flat[one:two]), list(flat[two:three]), values, given
+        return flat[:one], flat[one:two], flat[two:three], values, given
 
 
 class TracedStep:
@@ -71,7 +71,7 @@ class TracedStep:
         most: How many traces are made.
     """
 
-    def __init__(self, step: StackedStep, after: int = 24, most: int = 96) -> None:
+    def __init__(self, step: StackedStep, after: int = 48, most: int = 96) -> None:
         self.step = step
         self.after, self.most = after, most
         self.traces: dict[Any, Trace | None] = {}

@@ -1,0 +1,185 @@
+"""What a traced graph can do without: the same bits from fewer and cheaper operators."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+_aten: Any = torch.ops.aten
+
+_VIEWS = {
+    _aten.view.default,
+    _aten._unsafe_view.default,
+    _aten.expand.default,
+    _aten.t.default,
+    _aten.transpose.int,
+    _aten.permute.default,
+    _aten.squeeze.dims,
+    _aten.unsqueeze.default,
+    _aten.detach.default,
+    _aten.alias.default,
+}
+
+
+def simplify(graph: fx.Graph) -> bool:
+    """Simplify a graph; says whether it is pure: it writes nothing in place and draws nothing.
+
+    A view that shows what an earlier view of the same tensor shows is dropped. In a pure graph,
+    so is one that does after a copy; equal operators run once; and what ``vmap`` makes of
+    ``nll_loss`` is put together again.
+    """
+    pure = not any(has_effect(node) for node in graph.nodes if node.op == "call_function")
+    if pure:
+        for node in graph.nodes:
+            _restore_nll(graph, node)
+    for node in graph.nodes:
+        _drop_view(node, through_copies=pure)
+    if pure:
+        _merge(graph)
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or has_effect(node))
+    return pure
+
+
+def has_effect(node: fx.Node) -> bool:
+    """Whether a node does more than to give a value."""
+    target = node.target
+    if node.op != "call_function":
+        return node.op in ("placeholder", "output")
+    if target is operator.getitem:
+        return False
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _drop_view(node: fx.Node, through_copies: bool) -> None:
+    """Use in place of a view the tensor that it shows, in the same order."""
+    shown, source, path = node.meta.get("val"), node, list[fx.Node]()
+    copied = False
+    while _is_view(source) or (through_copies and source.target is _aten.clone.default):
+        copied |= not _is_view(source)
+        path.insert(0, source)
+        source = source.all_input_nodes[0]
+        seen = source.meta.get("val")
+        if not isinstance(seen, Tensor) or not isinstance(shown, Tensor):
+            return
+        if (seen.shape, seen.dtype) != (shown.shape, shown.dtype):
+            continue
+        if copied and _is_given_out(node):
+            continue
+        same = seen.stride() == shown.stride() and not copied
+        if same or (seen.is_contiguous() and _in_order(path)):
+            node.replace_all_uses_with(source)
+            return
+
+
+def _is_view(node: fx.Node) -> bool:
+    return node.target in _VIEWS
+
+
+def _is_given_out(node: fx.Node) -> bool:
+    """Whether the graph's outputs show a node's memory."""
+    users = node.users
+    return any(user.op == "output" or (_is_view(user) and _is_given_out(user)) for user in users)
+
+
+def _in_order(path: list[fx.Node]) -> bool:
+    """Whether views and copies, one after the other, leave each number at its place."""
+    first: Tensor = path[0].all_input_nodes[0].meta["val"]
+    places = moved = torch.arange(first.numel()).view(first.shape)
+    for node in path:
+        if _is_view(node):
+            call: Any = node.target
+            moved = call(moved, *node.args[1:], **node.kwargs)
+    return torch.equal(places, moved)
+
+
+def _merge(graph: fx.Graph) -> None:
+    known: dict[Any, fx.Node] = {}
+    for node in graph.nodes:
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        if node.op == "call_function" and known.setdefault(key, node) is not node:
+            node.replace_all_uses_with(known[key])
+
+
+_ZERO = (_aten.scalar_tensor.default, 0)
+_COUNTS = (_aten.ne.Scalar, "target", "ignored")
+_COLUMN = (_aten.unsqueeze.default, "target", 2)
+_COLUMN_COUNTS = (_aten.ne.Scalar, _COLUMN, "ignored")
+_CLASS = (_aten.unsqueeze.default, (_aten.where.self, _COUNTS, "target", _ZERO), 2)
+_SCORE = (_aten.squeeze.dims, (_aten.gather.default, "scores", 2, _CLASS), [2])
+_LOSSES = (_aten.where.self, _COUNTS, (_aten.neg.default, _SCORE), _ZERO)
+_HIT = (
+    _aten.scatter.value,
+    (_aten.zeros_like.default, "scores"),
+    2,
+    (_aten.where.self, _COLUMN_COUNTS, _COLUMN, _ZERO),
+    -1.0,
+)
+_SHARE = (_aten.where.self, _COLUMN_COUNTS, (_aten.view.default, "weights", "shape"), _ZERO)
+_GRADIENT = (_aten.mul.Tensor, _HIT, _SHARE)
+
+
+def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
+    """``nll_loss`` of scores ``[n, b, C]`` that lie as ``[n, C, b]``, forward or backward.
+
+    ``vmap`` takes it apart to a dozen operators; torch has it as one, for pictures ``[C, 1, b]``.
+    """
+    found: dict[str, Any] = {}
+    backward = _matches(node, _GRADIENT, found)
+    if not backward:
+        found = {}
+        if not _matches(node, _LOSSES, found):
+            return
+    scores, target = found["scores"].meta["val"], found["target"].meta["val"]
+    if scores.dim() != 3 or target.dim() != 2 or not scores.transpose(1, 2).is_contiguous():
+        return
+
+    def call(operation: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        new = graph.call_function(operation, args, kwargs)
+        new.meta["val"] = operation(*fx.map_arg(args, _without_data), **kwargs)
+        return new
+
+    with graph.inserting_before(node):
+        pictures = call(
+            _aten.unsqueeze.default, call(_aten.transpose.int, found["scores"], 1, 2), 2
+        )
+        labels = call(_aten.unsqueeze.default, found["target"], 1)
+        rest = (None, 0, found["ignored"])  # no weights for classes, no reduction
+        if backward:
+            n, b = target.shape
+            weights = call(_aten.view.default, found["weights"], [n, 1, 1])
+            weights = call(_aten.expand.default, weights, [n, 1, b])
+            kind = {"dtype": scores.dtype, "device": scores.device}
+            total = call(_aten.scalar_tensor.default, 0.0, **kind)  # of a reduction
+            out = call(_aten.nll_loss2d_backward.default, weights, pictures, labels, *rest, total)
+            out = call(_aten.transpose.int, call(_aten.squeeze.dims, out, [2]), 1, 2)
+        else:
+            both = call(_aten.nll_loss2d_forward.default, pictures, labels, *rest)
+            out = call(_aten.squeeze.dims, call(operator.getitem, both, 0), [1])
+    node.replace_all_uses_with(out)
+
+
+def _without_data(node: fx.Node) -> Any:
+    """What a node gives, as far as shape, strides and type go."""
+    value = node.meta["val"]
+    if not isinstance(value, Tensor):
+        return value
+    shape, strides = value.shape, value.stride()
+    return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
+
+
+def _matches(value: Any, pattern: Any, found: dict[str, Any]) -> bool:
+    """Whether a node is this operator of such arguments; names stand for any one value each."""
+    if isinstance(pattern, str):
+        return bool(found.setdefault(pattern, value) == value)
+    if not isinstance(pattern, tuple):
+        return bool(value == pattern)
+    if not isinstance(value, fx.Node) or value.target is not pattern[0]:
+        return False
+    return len(value.args) == len(pattern) - 1 and all(
+        _matches(arg, part, found) for arg, part in zip(value.args, pattern[1:], strict=True)
+    )
