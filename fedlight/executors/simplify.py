@@ -68,10 +68,9 @@ def _drop_view(node: fx.Node, through_copies: bool) -> None:
             return
         if (seen.shape, seen.dtype) != (shown.shape, shown.dtype):
             continue
-        if copied and _is_given_out(node):
+        if copied and (_is_given_out(node) or not seen.is_contiguous()):
             continue
-        same = seen.stride() == shown.stride() and not copied
-        if same or (seen.is_contiguous() and _in_order(path)):
+        if _in_order(path):
             node.replace_all_uses_with(source)
             return
 
@@ -83,18 +82,28 @@ def _is_view(node: fx.Node) -> bool:
 def _is_given_out(node: fx.Node) -> bool:
     """Whether the graph's outputs show a node's memory."""
     users = node.users
-    return any(user.op == "output" or (_is_view(user) and _is_given_out(user)) for user in users)
+    return any(user.op == "output" or (_shows(user) and _is_given_out(user)) for user in users)
+
+
+def _shows(node: fx.Node) -> bool:
+    """Whether what a node gives may be a part of what it was given."""
+    target: Any = node.target
+    if target is operator.getitem:
+        return True
+    return any(each.alias_info is not None for each in target._schema.returns)
 
 
 def _in_order(path: list[fx.Node]) -> bool:
     """Whether views and copies, one after the other, leave each number at its place."""
-    first: Tensor = path[0].all_input_nodes[0].meta["val"]
-    places = moved = torch.arange(first.numel()).view(first.shape)
-    for node in path:
-        if _is_view(node):
-            call: Any = node.target
+    moved = first = torch.empty(path[0].all_input_nodes[0].meta["val"].shape, device="meta")
+    for node in filter(_is_view, path):
+        call: Any = node.target
+        try:
             moved = call(moved, *node.args[1:], **node.kwargs)
-    return torch.equal(places, moved)
+        except RuntimeError:  # a view of the copy, that there is none of without it
+            return False
+    steps = zip(first.shape, first.stride(), moved.stride(), strict=True)
+    return all(size == 1 or one == other for size, one, other in steps)
 
 
 def _merge(graph: fx.Graph) -> None:

@@ -1,0 +1,195 @@
+"""A simplified graph gives the same bits with fewer operators, and none of its memory away."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.func import grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
+
+from fedlight.executors.simplify import simplify
+
+aten = torch.ops.aten
+
+
+def simplified(function, *inputs):
+    """The function as a simplified graph; says whether it is pure."""
+    module = make_fx(function)(*inputs)
+    pure = simplify(module.graph)
+    module.recompile()
+    return module, pure
+
+
+def operators(module):
+    return [node.target for node in module.graph.nodes if node.op == "call_function"]
+
+
+def scores_along_the_batch(scores, target):  # as NarrowLayers has it
+    return functional.nll_loss(functional.log_softmax(scores, 0).t(), target)
+
+
+def scores_along_the_classes(scores, target):
+    return functional.cross_entropy(scores, target)
+
+
+def gradients(loss):
+    def run(scores, target):
+        with torch.enable_grad():
+            return vmap(grad(loss))(scores, target)
+
+    return run
+
+
+def labels(n, b, classes, seed=0):
+    torch.manual_seed(seed)
+    target = torch.randint(classes, (n, b))
+    target[torch.rand(n, b) < 0.2] = -100  # ignored
+    return torch.randn(n, classes, b), target
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(1, 4), b=st.integers(2, 9), classes=st.integers(1, 6), seed=st.integers(0, 99))
+def test_nll_loss_is_put_together_again(n, b, classes, seed):
+    run = gradients(scores_along_the_batch)
+    scores, target = labels(n, b, classes, seed)
+    module, pure = simplified(run, scores, target)
+    found = operators(module)
+    assert pure
+    assert aten.nll_loss2d_backward.default in found
+    assert aten.scatter.value not in found
+    torch.testing.assert_close(
+        module(scores, target), run(scores, target), rtol=0, atol=0, equal_nan=True
+    )
+    other, others = labels(n, b, classes, seed + 1)  # what it was not made from
+    torch.testing.assert_close(
+        module(other, others), run(other, others), rtol=0, atol=0, equal_nan=True
+    )
+
+
+def test_the_loss_is_put_together_as_well():
+    def run(scores, target):
+        return vmap(scores_along_the_batch)(scores, target)
+
+    scores, target = labels(3, 8, 5)
+    module, _ = simplified(run, scores, target)
+    found = operators(module)
+    assert aten.nll_loss2d_forward.default in found
+    assert aten.gather.default not in found
+    assert torch.equal(module(scores, target), run(scores, target))
+
+
+def test_a_label_that_is_no_class_is_an_error_still():
+    scores, target = labels(2, 8, 5)
+    module, _ = simplified(gradients(scores_along_the_batch), scores, target)
+    target[1, 3] = 5
+    with pytest.raises(IndexError, match="out of bounds"):
+        module(scores, target)
+
+
+def test_scores_that_lie_the_usual_way_keep_their_operators():
+    run = gradients(scores_along_the_classes)
+    scores, target = labels(3, 8, 5)
+    scores = scores.transpose(1, 2).contiguous()
+    module, _ = simplified(run, scores, target)
+    assert aten.nll_loss2d_backward.default not in operators(module)
+    assert torch.equal(module(scores, target), run(scores, target))
+
+
+def test_a_copy_that_is_only_turned_and_turned_back_goes():
+    def run(x):
+        turned = (x * 2).transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        return turned.transpose(1, 2) + 1
+
+    x = torch.randn(2, 3, 4)
+    module, _ = simplified(run, x)
+    assert operators(module) == [aten.mul.Tensor, aten.add.Tensor]
+    assert torch.equal(module(x), run(x))
+
+
+def test_a_copy_in_another_order_stays():
+    def run(x):  # square, so that the shapes alone tell nothing
+        return x.transpose(1, 2).clone(memory_format=torch.contiguous_format) + 1
+
+    x = torch.randn(2, 3, 3)
+    module, _ = simplified(run, x)
+    assert torch.equal(module(x), run(x))
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda copy: copy,
+        lambda copy: copy.view(-1),
+        lambda copy: copy[1:],
+        lambda copy: copy.unbind()[0],
+        lambda copy: copy.split(1)[1],
+        lambda copy: copy.diagonal(),
+    ],
+    ids=["itself", "flat", "slice", "unbind", "split", "diagonal"],
+)
+def test_what_is_given_out_is_no_part_of_what_comes_in(show):
+    def run(x):
+        return show(x.clone()), x.clone().sum()
+
+    x = torch.randn(2, 2)
+    module, pure = simplified(run, x)
+    out, total = module(x)
+    before = out.clone()
+    x.zero_()
+    assert pure
+    assert torch.equal(out, before)
+    assert total != 0
+
+
+def test_a_graph_that_writes_in_place_keeps_its_copies():
+    def run(x):
+        copy = x.clone()
+        copy.add_(1)
+        return copy * x
+
+    x = torch.randn(3)
+    module, pure = simplified(run, x)
+    before = x.clone()
+    assert not pure
+    assert torch.equal(module(x), (before + 1) * before)
+    assert torch.equal(x, before)
+
+
+def test_equal_operators_run_once():
+    x = torch.randn(3)
+    module, _ = simplified(lambda x: (x.exp() + 1) * (x.exp() + 2), x)
+    assert operators(module).count(aten.exp.default) == 1
+
+
+def test_equal_draws_stay_apart():
+    module, pure = simplified(lambda x: torch.rand_like(x) - torch.rand_like(x), torch.ones(9))
+    assert not pure
+    assert module(torch.ones(9)).abs().max() > 0
+
+
+MOVES = {
+    "turn": lambda x: x.transpose(0, 1),
+    "swap": lambda x: x.transpose(1, 2),
+    "copy": lambda x: x.clone(memory_format=torch.contiguous_format),
+    "longer": lambda x: x.unsqueeze(0).squeeze(0),
+    "flat": lambda x: x.reshape(-1).reshape(x.shape),
+    "more": lambda x: x + 1,
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(sorted(MOVES)), max_size=8), st.integers(1, 3), st.integers(1, 3))
+def test_any_chain_of_views_and_copies_gives_the_same(moves, a, b):
+    def run(x):
+        kept = []
+        for move in moves:
+            x = MOVES[move](x)
+            kept.append(x * 2)
+        return x, kept
+
+    x = torch.randn(a, b, b)
+    module, _ = simplified(run, x)
+    one, two = module(x), run(x)
+    assert torch.equal(one[0], two[0])
+    assert all(map(torch.equal, one[1], two[1]))
