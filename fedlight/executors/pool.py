@@ -149,6 +149,7 @@ class PendingResult:
                 "counters": result.counters.clone(),
                 "metrics": {name: list(value) for name, value in result.metrics.items()},
                 "clipped_from": result.clipped_from,
+                "norm": result.norm,
             },
         }
 
@@ -169,6 +170,7 @@ class PendingResult:
                 metrics={name: LoggedValue(*value) for name, value in result["metrics"].items()},
                 client_state=self._client_state,
                 clipped_from=result["clipped_from"],
+                norm=result["norm"],
             )
 
 
