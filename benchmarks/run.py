@@ -17,6 +17,7 @@ import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,12 +102,15 @@ def compare(workload: Workload, device: str, turns: int, size: float) -> None:
         "raw loop over a module": lambda: floor.module_loop(rounds)
     }
     if linear:
+        tens = Floor(replace(workload, per_round=10), device)
         contenders["closed form, batched"] = lambda: floor.closed_form(4 * rounds)
+        many_tens = 4 * rounds * workload.per_round // 10
+        contenders["closed form, ten at a time"] = lambda: tens.closed_form(many_tens)
     contenders["FedAvg, sequential"] = lambda: run(one, executor="sequential")
     contenders["FedAvg, vectorized"] = lambda: run(many)
     if linear:
-        # so many that the shapes of all batches have been traced within the warm-up
-        late = int(size * 3_000)
+        # so many that nearly all shapes of batches have been traced within the warm-up
+        late = int(size * 12_000)
         for name, given in asynchronous(workload).items():
             contenders[f"{name}, vectorized"] = partial(run, late, **given)
         given = asynchronous(workload)["FedAsync"]
