@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, fx
@@ -18,29 +19,79 @@ Replay: TypeAlias = Callable[..., Sequence[Tensor]]
 _INTERPRETED: dict[str, Replay] = {}
 _MOST = 256
 
+_WHOLE_NUMBER = re.compile(r"(?<![\w.])(\d+)(?![\w.])")
 
-def compiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Replay:
-    """A function that runs a graph, simplified as far as no bit of its outputs changes.
+
+class Program(NamedTuple):
+    """A simplified graph as the source of a Python function ``replay``.
+
+    Attributes:
+        source: The source.
+        known: What it names beside its arguments.
+        words: The graph in words, or None where it has tensors of its own.
+    """
+
+    source: str
+    known: dict[str, Any]
+    words: str | None
+
+
+def program(module: fx.GraphModule) -> Program:
+    """The program of a graph, simplified as far as no bit of its outputs changes.
 
     Where the graph writes nothing in place and draws nothing, operators without a tensor among
     their inputs (constants) run now.
-
-    Args:
-        module: The graph.
-        inputs: Tensors like those that it will be called with; not kept.
     """
     graph = module.graph
     pure = simplify(graph)
     known: dict[str, Any] = {"__name__": __name__}
-    lines = list(_lines(module, known, pure))
-    source = "\n".join(lines)
-    exec(source, known)  # as torch.fx does, whose calls cost twice as much
-    function: Replay = known["replay"]
+    source = "\n".join(_lines(module, known, pure))
+    own = any(node.op == "get_attr" for node in graph.nodes)
+    return Program(source, known, None if own else str(graph))
+
+
+def resized(one: Program, n: int, two: Program, m: int, wanted: int) -> Program | None:
+    """The program for stacks of another size, from those for stacks of n and of m clients.
+
+    They differ in numbers alone, and each number that differs is taken to grow evenly with the
+    size. None where they differ otherwise. To be checked before it is used.
+    """
+    if one.known.keys() != two.known.keys() or not all(
+        _same_value(one.known[name], two.known[name]) for name in one.known
+    ):
+        return None
+    parts = [_WHOLE_NUMBER.split(each.source) for each in (one, two)]
+    if len(parts[0]) != len(parts[1]):
+        return None
+    written = []
+    for first, second in zip(*parts, strict=True):
+        if first != second:
+            if not (first.isdigit() and second.isdigit()):
+                return None
+            slope, rest = divmod(int(second) - int(first), m - n)
+            if rest:
+                return None
+            first = str(int(first) + slope * (wanted - n))
+        written.append(first)
+    words = None if one.words is None or two.words is None else one.words + two.words
+    return Program("".join(written), one.known, words)
+
+
+def compiled(program: Program, inputs: Sequence[Tensor]) -> Replay:
+    """A program as a function.
+
+    Args:
+        program: The program.
+        inputs: Tensors like those that it will be called with; not kept.
+    """
+    names = dict(program.known)
+    exec(program.source, names)  # as torch.fx does, whose calls cost twice as much
+    function: Replay = names["replay"]
     on_cpu = all(tensor.device.type == "cpu" for tensor in inputs)  # elsewhere it changes bits
-    if not on_cpu or any(node.op == "get_attr" for node in graph.nodes):
+    if not on_cpu or program.words is None:
         return function
     shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
-    key = f"{graph} {shapes} {torch.get_default_dtype()}"
+    key = f"{program.words} {shapes} {torch.get_default_dtype()}"
     if key not in _INTERPRETED and len(_INTERPRETED) < _MOST:
         _INTERPRETED[key] = _interpreted(function, inputs)
     return _INTERPRETED.get(key, function)
@@ -84,6 +135,12 @@ def _lines(module: fx.GraphModule, known: dict[str, Any], pure: bool) -> Iterato
         done = [s.name for s in node.all_input_nodes if last[s] is node and s.name not in known]
         if done and node.op != "output":
             yield f"    {' = '.join(done)} = None"  # free the memory as early as possible
+
+
+def _same_value(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return bool(one == other)
 
 
 def _written(arg: Any, known: dict[str, Any], number: int) -> str:

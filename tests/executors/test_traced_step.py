@@ -130,12 +130,20 @@ def test_names_survive():
 
 def test_a_shape_is_traced_when_it_has_come_up_often_enough():
     untraced, state = step_of(Net(linear()))
-    traced = TracedStep(untraced, after=3)
-    for times in (1, 2, 3, 4):
-        traced(*stack(state, 2), 0)
-        assert len(traced.traces) == (times >= 3)
-    traced(*stack(state, 4), 0)
-    assert len(traced.traces) == 1
+    step = TracedStep(untraced, after=16)
+    due = {2: 16, 4: 4, 3: 2, 5: 2}  # a quarter once one was traced, an eighth once two were
+    for traces, (n, times) in enumerate(due.items()):
+        for seen in range(1, times + 1):
+            step(*stack(state, n), 0)
+            assert len(step.traces) == traces + (seen == times)
+
+
+def test_no_more_traces_are_made_than_asked_for():
+    untraced, state = step_of(Net(linear()))
+    step = TracedStep(untraced, after=1, most=2)
+    for n in (2, 3, 4):
+        step(*stack(state, n), 0)
+    assert len(step.traces) == 2
 
 
 def test_the_number_of_traces_is_bounded():
