@@ -165,30 +165,33 @@ class TracedStep:
 
         def checked(program: Program) -> Trace | None:
             """The program as a trace, or None where it does not give the very same."""
-            with isolated_rng(), torch.no_grad():
-                replay = compiled(program, list(map(_copied, inputs)))
-            # three times, since the interpreter rewrites what it runs after the first two calls
-            if not all(all(map(_same, outcome(replay), expected)) for _ in range(3)):
+            try:
+                with isolated_rng(), torch.no_grad():
+                    replay = compiled(program, list(map(_copied, inputs)))
+                # three times, as the interpreter rewrites what it runs after the first two calls
+                if not all(all(map(_same, outcome(replay), expected)) for _ in range(3)):
+                    return None
+            except Exception:  # whatever it is that cannot be traced, it runs untraced
                 return None
             (tree, log), (one, two, three) = made[0], accumulate(sizes)
             return Trace(replay, (one, two, three, three + len(log.values)), tree, log)
 
-        n = len(inputs[0])
+        n, expected = len(inputs[0]), outcome(flat)
+        if len(others) > 1 and n > 1:
+            (m, one), (k, two), *_ = others.items()
+            likely = resized(one, m, two, k, n)
+            trace = None if likely is None else checked(likely)
+            if trace is not None:
+                return trace
         try:
-            expected = outcome(flat)
-            if len(others) > 1 and n > 1:
-                (m, one), (k, two), *_ = others.items()
-                likely = resized(one, m, two, k, n)
-                trace = None if likely is None else checked(likely)
-                if trace is not None:
-                    return trace
             with isolated_rng(), torch.no_grad():
                 traced = program(make_fx(flat)(*map(_copied, inputs)))
-            if n > 1:  # one client alone has other operators
-                others[n] = traced
-            return checked(traced)
-        except Exception:  # whatever it is that cannot be traced, it runs untraced
+        except Exception:  # make_fx raises what it likes where it does not know a thing
             return None
+        trace = checked(traced)
+        if trace is not None and n > 1:  # one client alone has other operators
+            others[n] = traced
+        return trace
 
 
 def _copied(tensor: Tensor) -> Tensor:

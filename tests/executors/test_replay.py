@@ -112,6 +112,25 @@ def test_a_step_is_traced_twice_and_made_for_other_sizes(kind, net, monkeypatch)
     assert len(traced) == 2
 
 
+def test_a_pattern_that_does_not_fit_is_traced_after_all(monkeypatch):
+    real = traced_step.resized
+
+    def off(*arguments):
+        made = real(*arguments)
+        return made._replace(source=made.source.replace("return", "raise"), words=None)
+
+    monkeypatch.setattr(traced_step, "resized", off)
+    untraced, state = step_of(Net(linear()))
+    step = TracedStep(untraced, after=1)
+    for n in (2, 3, 4):
+        for _ in range(2):
+            grads, _ = step(*stack(state, n), 0)
+        assert all(map(torch.equal, grads, untraced(*stack(state, n), 0)[0]))
+    assert None not in step.traces.values()
+    (known,) = step._traced.values()
+    assert sorted(known) == [2, 3, 4]
+
+
 def test_one_client_alone_is_no_pattern_for_more():
     untraced, state = step_of(Net(nn.Linear(4, 3)))
     step = TracedStep(untraced, after=1)
