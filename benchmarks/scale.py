@@ -25,7 +25,7 @@ from fedlight.executors import Executor, Job
 from fedlight.executors.pool import WorkPool
 from fedlight.local_optimizers import LocalSGD
 from fedlight.server import Server
-from fedlight.types import ClientUpdate, Federation, LocalResult, ServerState, Task
+from fedlight.types import ClientUpdate, Federation, LocalResult, Measured, ServerState, Task
 
 
 class Nothing(Executor):
@@ -35,7 +35,10 @@ class Nothing(Executor):
 
     def __init__(self, parameters: int) -> None:
         deltas, none = torch.ones(self.max_batch, parameters), torch.empty(0)
-        self.results = [LocalResult(delta, none, none, norm=1.0) for delta in deltas.unbind()]
+        self.results = [
+            LocalResult(delta, none, none, measured=Measured(delta, delta._version, 1.0))
+            for delta in deltas.unbind()
+        ]
 
     def setup(self, workplace: object) -> None:
         """Nothing to do."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,6 +65,33 @@ class LoggedValue(NamedTuple):
     weight: float
 
 
+class Measured(NamedTuple):
+    """A tensor's Euclidean norm as it was at one time.
+
+    Attributes:
+        tensor: The tensor.
+        version: How often it had been changed in place.
+        norm: Its norm then.
+    """
+
+    tensor: Tensor
+    version: int
+    norm: float
+
+
+class _NoMetrics(Mapping[str, LoggedValue]):
+    """Nothing logged; it stays so."""
+
+    def __getitem__(self, name: str) -> LoggedValue:
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 class LocalResult(NamedTuple):
     """What a local run leaves behind.
 
@@ -76,21 +103,25 @@ class LocalResult(NamedTuple):
         client_state: The client's new state (SCAFFOLD's control variate), shape ``[P]``, or None.
         clipped_from: The delta's Euclidean norm before it was scaled down to the run's
             ``max_update_norm``, or None where it was not.
-        norm: The delta's Euclidean norm, or None where it was not computed yet.
+        measured: The delta's Euclidean norm as the executor has found it, or None.
     """
 
     delta: Tensor
     buffers: Tensor
     counters: Tensor
-    metrics: Mapping[str, LoggedValue] = {}  # one for all: it is never changed
+    metrics: Mapping[str, LoggedValue] = _NoMetrics()
     client_state: Tensor | None = None
     clipped_from: float | None = None
-    norm: float | None = None
+    measured: Measured | None = None
 
     @property
     def update_norm(self) -> float:
-        """`norm`, computed where it was not yet."""
-        return float(self.delta.norm()) if self.norm is None else self.norm
+        """The delta's Euclidean norm; measured again where the delta is not what it was."""
+        if self.measured is not None:
+            tensor, version, norm = self.measured
+            if tensor is self.delta and tensor._version == version:
+                return norm
+        return float(self.delta.norm())
 
 
 class ClientUpdate(NamedTuple):
@@ -110,6 +141,15 @@ class ClientUpdate(NamedTuple):
     result: LocalResult | Callable[[], LocalResult]
     replaced_state: Callable[[], Tensor | None] | None = None
     pulled: ServerState | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __hash__(self) -> int:
+        return id(self)
 
     @property
     def client_id(self) -> int:

@@ -1,9 +1,12 @@
 """The records: not to be changed, and what they work out by themselves."""
 
+import pickle
+from copy import deepcopy
+
 import pytest
 import torch
 
-from fedlight.types import ClientUpdate, LocalResult, Task
+from fedlight.types import ClientUpdate, LocalResult, LoggedValue, Measured, Task
 
 NONE = torch.empty(0)
 
@@ -12,9 +15,38 @@ def result(**given):
     return LocalResult(torch.tensor([3.0, -4.0]), NONE, NONE, **given)
 
 
+def measured(delta):
+    return LocalResult(delta, NONE, NONE, measured=Measured(delta, delta._version, 7.0))
+
+
 def test_the_norm_is_taken_over_or_worked_out():
     assert result().update_norm == 5.0
-    assert result(norm=7.0).update_norm == 7.0
+    assert measured(torch.tensor([3.0, -4.0])).update_norm == 7.0
+
+
+def test_the_norm_is_measured_again_where_the_delta_has_changed():
+    one, two = measured(torch.tensor([3.0, -4.0])), measured(torch.tensor([3.0, -4.0]))
+    assert one._replace(delta=torch.tensor([6.0, 8.0])).update_norm == 10.0
+    two.delta.mul_(2)
+    assert two.update_norm == 10.0
+
+
+def test_updates_are_themselves_alone():
+    task = Task(0, 0, 0.0, 1.0, 1, serial=0, visit=0)
+    one, two = ClientUpdate(task, 1, result()), ClientUpdate(task, 1, result())
+    assert one == one
+    assert one != two
+    assert [two, one].index(one) == 1
+    assert len({one, two, one}) == 2
+
+
+def test_nothing_logged_stays_nothing_logged():
+    logged = result().metrics
+    assert dict(logged) == {}
+    with pytest.raises(TypeError):
+        logged["loss"] = LoggedValue(1.0, 1)
+    assert dict(pickle.loads(pickle.dumps(result())).metrics) == {}
+    assert dict(deepcopy(result()).metrics) == {}
 
 
 def test_an_update_computes_its_result_when_it_is_looked_at():

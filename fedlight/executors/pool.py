@@ -149,7 +149,6 @@ class PendingResult:
                 "counters": result.counters.clone(),
                 "metrics": {name: list(value) for name, value in result.metrics.items()},
                 "clipped_from": result.clipped_from,
-                "norm": result.norm,
             },
         }
 
@@ -170,7 +169,6 @@ class PendingResult:
                 metrics={name: LoggedValue(*value) for name, value in result["metrics"].items()},
                 client_state=self._client_state,
                 clipped_from=result["clipped_from"],
-                norm=result["norm"],
             )
 
 
@@ -293,7 +291,7 @@ class NormLimit:
             reason = f"its update has norm {norm:.6g}, over max_update_norm={self.most:g}"
             return LargeUpdate(task, reason)
         shorter = result.delta * (self.most / norm)
-        return result._replace(delta=shorter, clipped_from=norm, norm=None)
+        return result._replace(delta=shorter, clipped_from=norm)
 
 
 def _error_to_list(error: ClientError) -> list[Any]:

@@ -263,6 +263,7 @@ def _result_on(result: LocalResult, device: torch.device | str) -> LocalResult:
         buffers=result.buffers.to(device),
         counters=result.counters.to(device),
         client_state=None if state is None else state.to(device),
+        measured=None,  # it holds the tensor as it was
     )
 
 
@@ -280,6 +281,7 @@ def _sent(outcome: Outcome) -> LocalResult | _Failure:
         counters=result.counters.clone(),
         metrics=dict(result.metrics),
         client_state=None if state is None else state.clone(),
+        measured=None,
     )
 
 

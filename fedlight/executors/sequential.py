@@ -20,7 +20,7 @@ from fedlight.executors.capture import LogRecorder, step_function
 from fedlight.executors.rng import isolated_rng, rng_states, seed_all
 from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
-from fedlight.types import LocalResult, Task
+from fedlight.types import LocalResult, Measured, Task
 
 
 class SequentialExecutor(Executor):
@@ -124,7 +124,8 @@ class SequentialExecutor(Executor):
         )
         if reason:
             return ClientError(task, reason)
-        return LocalResult(delta, after.buffers, after.counters, metrics, client, norm=norm)
+        measured = Measured(delta, delta._version, norm)
+        return LocalResult(delta, after.buffers, after.counters, metrics, client, measured=measured)
 
     def _full_gradient(self, client_id: int) -> list[Tensor]:
         """The gradient of f_i at the module's parameters over all the client's examples."""

@@ -133,7 +133,7 @@ _GRADIENT = (_aten.mul.Tensor, _HIT, _SHARE)
 
 
 def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
-    """``nll_loss`` of scores ``[n, b, C]`` that lie as ``[n, C, b]``, forward or backward.
+    """``nll_loss`` of a ``log_softmax`` over the second of ``[n, C, b]``, forward or backward.
 
     ``vmap`` takes it apart to a dozen operators; torch has it as one, for pictures ``[C, 1, b]``.
     """
@@ -143,8 +143,15 @@ def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
         found = {}
         if not _matches(node, _LOSSES, found):
             return
-    scores, target = found["scores"].meta["val"], found["target"].meta["val"]
-    if scores.dim() != 3 or target.dim() != 2 or not scores.transpose(1, 2).is_contiguous():
+    turned, target = found["scores"], found["target"].meta["val"]
+    logs = turned.all_input_nodes[0] if turned.all_input_nodes else turned
+    # a softmax lies in order whatever it is given, and spreads a nan over all classes
+    if target.dim() != 2 or logs.target is not _aten._log_softmax.default:
+        return
+    if turned.target is not _aten.transpose.int or turned.args[1:] != (1, 2):
+        return
+    scores = logs.meta["val"]
+    if scores.dim() != 3:
         return
 
     def call(operation: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -153,9 +160,7 @@ def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
         return new
 
     with graph.inserting_before(node):
-        pictures = call(
-            _aten.unsqueeze.default, call(_aten.transpose.int, found["scores"], 1, 2), 2
-        )
+        pictures = call(_aten.unsqueeze.default, logs, 2)
         labels = call(_aten.unsqueeze.default, found["target"], 1)
         rest = (None, 0, found["ignored"])  # no weights for classes, no reduction
         if backward:

@@ -21,7 +21,7 @@ from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
 from fedlight.parameters import FlatLayout
 from fedlight.randomness import Concern, derived_seed
-from fedlight.types import LocalResult, LoggedValue, Task
+from fedlight.types import LocalResult, LoggedValue, Measured, Task
 
 _SHARED_BYTES = 16 * 2**20
 
@@ -321,15 +321,15 @@ def _results(
         states = (row.clone() for row in clients)
     return [
         LocalResult(
-            delta=delta.clone() if copied else delta,
+            delta=delta,
             buffers=own.clone() if copied else own,
             counters=counts,
             metrics=logged,
             client_state=client,
-            norm=norm,
+            measured=Measured(delta, delta._version, norm),
         )
         for delta, norm, own, counts, logged, client in zip(
-            deltas.unbind(),
+            [row.clone() for row in deltas] if copied else deltas.unbind(),
             norms,
             buffers.unbind() if buffers.numel() else repeat(buffers[0]),
             counters.unbind() if counters.numel() else repeat(counters[0]),

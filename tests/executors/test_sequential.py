@@ -28,7 +28,7 @@ def test_results_by_hand():
     assert (one.delta.tolist(), two.delta.tolist()) == ([2.0], [-1.5])
     assert one.metrics == {"train_loss": LoggedValue(8.0, 1)}
     assert two.metrics == {"train_loss": LoggedValue(2 * 2.0 + 2 * 0.5, 4)}
-    assert (one.norm, two.norm) == (2.0, 1.5)
+    assert (one.measured.norm, two.measured.norm) == (2.0, 1.5)
     assert one.client_state is None
     assert one.buffers.numel() == one.counters.numel() == 0
 

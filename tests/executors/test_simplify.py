@@ -96,6 +96,29 @@ def test_scores_that_lie_the_usual_way_keep_their_operators():
     assert torch.equal(module(scores, target), run(scores, target))
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda scores, target: functional.nll_loss(scores.t(), target),
+        lambda scores, target: functional.nll_loss(scores.t().exp().contiguous(), target),
+        lambda scores, target: functional.nll_loss(
+            (2 * scores.t()).t().contiguous().t(), target, reduction="sum"
+        ),
+    ],
+    ids=["plain", "other layout", "copied"],
+)
+def test_losses_of_what_is_no_softmax_keep_their_operators(loss):
+    run = gradients(loss)
+    scores, target = labels(3, 8, 5)
+    module, _ = simplified(run, scores, target)
+    assert aten.nll_loss2d_backward.default not in operators(module)
+    assert torch.equal(module(scores, target), run(scores, target))
+    scores[0, 0, 0], scores[1, 1, 1] = torch.nan, torch.inf
+    torch.testing.assert_close(
+        module(scores, target), run(scores, target), rtol=0, atol=0, equal_nan=True
+    )
+
+
 def test_a_copy_that_is_only_turned_and_turned_back_goes():
     def run(x):
         turned = (x * 2).transpose(1, 2).clone(memory_format=torch.contiguous_format)

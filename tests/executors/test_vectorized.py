@@ -29,7 +29,7 @@ def test_results_by_hand_in_the_order_of_the_jobs():
     jobs = [job(work), job(work, 1, steps=2), job(work, 2, steps=2)]
     one, two, three = executor.run(jobs)
     assert (one.delta.item(), two.delta.item(), three.delta.item()) == (2.0, -1.5, 6.0)
-    assert (one.norm, two.norm, three.norm) == (2.0, 1.5, 6.0)
+    assert [each.measured.norm for each in (one, two, three)] == [2.0, 1.5, 6.0]
     assert one.metrics == {"train_loss": LoggedValue(8.0, 1)}
     assert two.metrics == {"train_loss": LoggedValue(2 * 2.0 + 2 * 0.5, 4)}
     assert three.metrics == {"train_loss": LoggedValue(32.0 + 8.0, 2)}
