@@ -1,0 +1,1 @@
+"""Other frameworks timed beside ours; each needs an environment of its own."""
