@@ -69,6 +69,7 @@ def make(shards: list[Shard]) -> Callable[[], float]:
         strategy = FedAvg(
             fraction_train=A.per_round / A.clients,
             fraction_evaluate=0.0,
+            min_train_nodes=A.per_round,  # the first round may begin before all nodes are known
             min_available_nodes=A.clients,
             train_metrics_aggr_fn=lambda replies, _: MetricRecord({"updates": len(replies)}),
         )
