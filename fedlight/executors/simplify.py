@@ -28,8 +28,8 @@ def simplify(graph: fx.Graph) -> bool:
     """Simplify a graph; says whether it is pure: it writes nothing in place and draws nothing.
 
     A view that shows what an earlier view of the same tensor shows is dropped. In a pure graph,
-    so is one that does after a copy; equal operators run once; and what ``vmap`` makes of
-    ``nll_loss`` is put together again.
+    so is one that does after a copy, before a softmax; equal operators run once; and what ``vmap``
+    makes of ``nll_loss`` is put together again.
     """
     pure = not any(has_effect(node) for node in graph.nodes if node.op == "call_function")
     if pure:
@@ -68,7 +68,7 @@ def _drop_view(node: fx.Node, through_copies: bool) -> None:
             return
         if (seen.shape, seen.dtype) != (shown.shape, shown.dtype):
             continue
-        if copied and (_is_given_out(node) or not seen.is_contiguous()):
+        if copied and not (seen.is_contiguous() and _for_a_softmax(node)):
             continue
         if _in_order(path):
             node.replace_all_uses_with(source)
@@ -79,18 +79,12 @@ def _is_view(node: fx.Node) -> bool:
     return node.target in _VIEWS
 
 
-def _is_given_out(node: fx.Node) -> bool:
-    """Whether the graph's outputs show a node's memory."""
-    users = node.users
-    return any(user.op == "output" or (_shows(user) and _is_given_out(user)) for user in users)
+def _for_a_softmax(node: fx.Node) -> bool:
+    """Whether a node goes into nothing but softmaxes, which bring what they get in order first.
 
-
-def _shows(node: fx.Node) -> bool:
-    """Whether what a node gives may be a part of what it was given."""
-    target: Any = node.target
-    if target is operator.getitem:
-        return True
-    return any(each.alias_info is not None for each in target._schema.returns)
+    Others give other bits for numbers that lie otherwise in memory, or show them to the outside.
+    """
+    return all(user.target is _aten._log_softmax.default for user in node.users)
 
 
 def _in_order(path: list[fx.Node]) -> bool:

@@ -119,15 +119,30 @@ def test_losses_of_what_is_no_softmax_keep_their_operators(loss):
     )
 
 
-def test_a_copy_that_is_only_turned_and_turned_back_goes():
+def test_a_copy_that_is_only_turned_and_turned_back_goes_before_a_softmax():
     def run(x):
         turned = (x * 2).transpose(1, 2).clone(memory_format=torch.contiguous_format)
-        return turned.transpose(1, 2) + 1
+        return turned.transpose(1, 2).log_softmax(1)
 
     x = torch.randn(2, 3, 4)
     module, _ = simplified(run, x)
-    assert operators(module) == [aten.mul.Tensor, aten.add.Tensor]
+    assert operators(module) == [aten.mul.Tensor, aten._log_softmax.default]
     assert torch.equal(module(x), run(x))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.integers(0, 999))
+def test_a_copy_in_front_of_anything_else_stays(n, a, b, seed):
+    def run(x):  # sums and vectorised functions depend on how their numbers lie
+        turned = (x * 2).transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        z = turned.transpose(1, 2)
+        return z.sum(), z.square().mean((1, 2)), z.sigmoid(), z @ z.transpose(1, 2)
+
+    torch.manual_seed(seed)
+    x = torch.randn(n, a, b)
+    module, _ = simplified(run, x)
+    assert aten.clone.default in operators(module)
+    assert all(map(torch.equal, module(x), run(x)))
 
 
 def test_a_copy_in_another_order_stays():
