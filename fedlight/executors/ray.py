@@ -281,7 +281,6 @@ def _sent(outcome: Outcome) -> LocalResult | _Failure:
         counters=result.counters.clone(),
         metrics=dict(result.metrics),
         client_state=None if state is None else state.clone(),
-        measured=None,
     )
 
 
