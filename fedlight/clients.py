@@ -1,12 +1,12 @@
-"""The clients' work as the server sees it: runs in flight, updates arrived, states kept."""
+"""The clients' local runs as the server sees them: in flight, arrived, the states they leave."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedlight.executors.base import ClientError
-from fedlight.executors.pool import PendingResult, WorkPool
+from fedlight.executors.pending import PendingRun, Status
+from fedlight.executors.pool import Pool
 from fedlight.types import ClientUpdate, ServerState, Task
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
+
+    from fedlight.executors.base import ClientError
 
 
 class Clients:
@@ -28,13 +30,13 @@ class Clients:
         keep_states: Whether clients keep a state between their tasks.
     """
 
-    def __init__(self, pool: WorkPool, num_examples: NDArray[np.int64], keep_states: bool) -> None:
+    def __init__(self, pool: Pool, num_examples: NDArray[np.int64], keep_states: bool) -> None:
         self.pool = pool
-        self._num_examples = num_examples
+        self._num_examples: list[int] = num_examples.tolist()
         self._keep_states = keep_states
-        self._in_flight: dict[int, PendingResult] = {}
-        self._states: dict[int, PendingResult] = {}
-        self._replaced: dict[int, PendingResult] = {}
+        self._in_flight: dict[int, PendingRun] = {}
+        self._states: dict[int, PendingRun] = {}  # by client: the run that left its state
+        self._replaced: dict[int, PendingRun] = {}  # by serial: the run whose state it replaced
 
     def dispatch(self, task: Task, pulled: ServerState) -> None:
         """A client pulls a version and starts to work."""
@@ -42,69 +44,90 @@ class Clients:
         self._in_flight[task.serial] = self.pool.submit(task, pulled, after)
 
     def arrive(self, task: Task) -> ClientUpdate:
-        """A task's update; not computed yet. The client's state is written now."""
-        pending = self._in_flight.pop(task.serial)
+        """The update of a task that has arrived, computed or not. It writes the client's state."""
+        run = self._in_flight.pop(task.serial)
+        self.pool.count_ahead(run, -1)
+        before = None
         if self._keep_states:
             before = self._states.get(task.client_id)
             if before is not None:
                 self._replaced[task.serial] = before
-            pending.replaces(before)
-            self._states[task.client_id] = pending
-        return self._update(pending)
+            self._states[task.client_id] = run
+        run.arrive(before)
+        return self._update(run)
+
+    def open_runs(self, updates: Iterable[ClientUpdate]) -> list[PendingRun]:
+        """The runs of updates that are still to be computed."""
+        runs = [_run_of(update) for update in updates]
+        return [run for run in runs if run.status is Status.OPEN]
+
+    def unresolved_states(self, updates: Iterable[ClientUpdate]) -> list[PendingRun]:
+        """The runs still to be computed before the states that updates replaced are known."""
+        if not self._replaced:
+            return []
+        replaced = [self._replaced.get(update.task.serial) for update in updates]
+        found = [None if run is None else run.unresolved() for run in replaced]
+        return [run for run in found if run is not None]
 
     def failure(self, update: ClientUpdate) -> ClientError | None:
-        """Why an update has no result; computes it, with what else is in flight."""
-        return _pending(update).failure()
+        """Why the run of an update failed, if it was computed and failed."""
+        return _run_of(update).error
 
     def fail(self, update: ClientUpdate) -> None:
         """An update has no result: the client's state is what it was before."""
         self._replaced.pop(update.task.serial, None)
-        _pending(update).settle()
+        _run_of(update).release()
 
     def drop(self, update: ClientUpdate) -> None:
         """The server does not use an update: it is computed only if a client's state needs it."""
-        pending = _pending(update)
-        self._replaced.pop(update.task.serial, None)
-        pending.start = None
-        self.pool.discard(pending)
+        run = _run_of(update)
+        self.pool.discard(run)
+        if self._keep_states:
+            self._replaced.pop(update.task.serial, None)
+        if not self._keep_states or run.status is not Status.OPEN:
+            run.release()
 
     def release(self, updates: Iterable[ClientUpdate]) -> None:
-        """The server has used updates; what is not needed any more goes."""
+        """The server has used updates; all that is not needed any more goes."""
         for update in updates:
             if self._keep_states:
                 self._replaced.pop(update.task.serial, None)
-            _pending(update).release()
+            _run_of(update).release()
 
     def state(self, client_id: int) -> Tensor | None:
-        """c_i as the client keeps it, shape ``[P]``; None where it never changed."""
-        pending = self._states.get(client_id)
-        return None if pending is None else pending.client_state()
+        """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
+        run = self._states.get(client_id)
+        return None if run is None else run.client_state()
 
     def settle(self) -> None:
-        """Compute the states of all clients whose last task has arrived."""
-        for pending in self._states.values():
-            pending.client_state()
+        """Make the state of each client available after the executor is gone."""
+        found = [run.unresolved() for run in self._states.values()]
+        waiting = {run.task.serial: run for run in found if run is not None}
+        if waiting:
+            self.pool.preview(list(waiting.values()))
+        for run in self._states.values():
+            run.client_state()
 
     def pulled_versions(self, held: Iterable[ClientUpdate]) -> dict[int, ServerState]:
-        """The versions that runs not used yet have pulled."""
-        pulled = {}
-        for pending in self._reachable(held):
-            version = pending.pulled or pending.start
-            if version is not None:
-                pulled[version.version] = version
-        return pulled
+        """The versions that runs not used yet have pulled.
 
-    def _reachable(self, held: Iterable[ClientUpdate] = ()) -> Iterator[PendingResult]:
+        Args:
+            held: Updates that the aggregator holds.
+        """
+        pulled = [run.pulled for run in self._reachable(held) if run.pulled is not None]
+        return {state.version: state for state in pulled}
+
+    def _reachable(self, held: Iterable[ClientUpdate] = ()) -> Iterator[PendingRun]:
         """All runs that are still needed, each once."""
         roots = [*self._in_flight.values(), *self._states.values(), *self._replaced.values()]
-        roots += [_pending(update) for update in held]
+        roots += [_run_of(update) for update in held]
         seen: set[int] = set()
         while roots:
-            pending = roots.pop()
-            if pending.task.serial not in seen:
-                seen.add(pending.task.serial)
-                roots += [run for run in (pending.after, pending.fallback) if run is not None]
-                yield pending
+            run = roots.pop()
+            if run.task.serial not in seen:
+                seen.add(run.task.serial)
+                roots += [other for other in (run.after, run.fallback) if other is not None]
+                yield run
 
     def state_dict(self, held: Iterable[ClientUpdate]) -> dict[str, Any]:
         """All runs that are still needed, as plain data and tensors.
@@ -114,11 +137,11 @@ class Clients:
         """
         held = list(held)
         return {
-            "runs": {p.task.serial: p.state_dict() for p in self._reachable(held)},
+            "runs": {run.task.serial: run.state_dict() for run in self._reachable(held)},
             "held": [update.task.serial for update in held],
             "in_flight": list(self._in_flight),
-            "states": {client: pending.task.serial for client, pending in self._states.items()},
-            "replaced": {serial: p.task.serial for serial, p in self._replaced.items()},
+            "states": {client: run.task.serial for client, run in self._states.items()},
+            "replaced": {serial: run.task.serial for serial, run in self._replaced.items()},
             "computed": [self.pool.num_batches, self.pool.num_computed],
         }
 
@@ -135,33 +158,33 @@ class Clients:
             versions: The versions of the server's model that runs not used yet have pulled.
             device: Where the results' tensors belong.
         """
-        runs: dict[int, PendingResult] = {}
+        runs: dict[int, PendingRun] = {}
         for serial in sorted(state["runs"]):  # an earlier run of the same client comes first
             saved = state["runs"][serial]
             task = Task(**saved["task"])
-            pulled = versions[task.pulled_version] if saved["open"] else None
-            pending = PendingResult(self.pool, task, pulled, runs.get(saved["after"]))
-            pending.load_state_dict(saved, device)
-            pending.start = versions[task.pulled_version] if saved["start"] else None
+            pulled = versions[task.pulled_version] if saved["pulled"] else None
+            run = PendingRun(self.pool, task, pulled, runs.get(saved["after"]))
+            run.load_state_dict(saved, device)
             if saved["waiting"]:
-                self.pool.adopt(pending)
-            runs[serial] = pending
+                self.pool.adopt(run)
+            runs[serial] = run
         for serial, saved in state["runs"].items():
             runs[serial].fallback = runs.get(saved["fallback"])
         self._in_flight = {serial: runs[serial] for serial in state["in_flight"]}
         self._states = {client: runs[serial] for client, serial in state["states"].items()}
         self._replaced = {serial: runs[other] for serial, other in state["replaced"].items()}
+        for run in self._in_flight.values():
+            self.pool.count_ahead(run, 1)
         self.pool.num_batches, self.pool.num_computed = state["computed"]
         return [self._update(runs[serial]) for serial in state["held"]]
 
-    def _update(self, pending: PendingResult) -> ClientUpdate:
-        task = pending.task
+    def _update(self, run: PendingRun) -> ClientUpdate:
+        task = run.task
         before = self._replaced.get(task.serial) if self._keep_states else None
         replaced = None if before is None else before.client_state
-        examples = int(self._num_examples[task.client_id])
-        return ClientUpdate(task, examples, pending, replaced, pending.start)
+        return ClientUpdate(task, self._num_examples[task.client_id], run, replaced, run.pulled)
 
 
-def _pending(update: ClientUpdate) -> PendingResult:
-    assert isinstance(update.result, PendingResult)
+def _run_of(update: ClientUpdate) -> PendingRun:
+    assert isinstance(update.result, PendingRun)
     return update.result

@@ -2,19 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight.executors.capture import LogRecorder, step_function
 from fedlight.executors.rng import isolated_rng, seed_all
+from fedlight.parameters import input_dtype
 
 if TYPE_CHECKING:
-    from lightning import LightningModule
+    from lightning import Fabric
+
+    from fedlight.data import FederatedDataModule
 
 _KEPT_BYTES = 256 * 2**20
+
+
+class Evaluator:
+    """Runs a module's ``validation_step`` or ``test_step`` over the data of that stage.
+
+    Args:
+        module: The module; its weights at the time of a call are evaluated.
+        datamodule: The data, set up. Batches are made at the first call and kept.
+        fabric: Gives device and precision.
+        limits: At most so many batches (int) or this share of them (float), by stage.
+        seed: Seed of what a step draws.
+    """
+
+    def __init__(
+        self,
+        module: LightningModule,
+        datamodule: FederatedDataModule,
+        fabric: Fabric,
+        limits: Mapping[str, int | float | None],
+        seed: int,
+    ) -> None:
+        self._module, self._data, self._fabric = module, datamodule, fabric
+        self._limits, self._seed = limits, seed
+        self._batches: dict[str, EvaluationBatches] = {}
+
+    def has_step(self, stage: str) -> bool:
+        """Whether the module defines ``<stage>_step``."""
+        return bool(is_overridden(f"{stage}_step", self._module, LightningModule))
+
+    def has_data(self, stage: str) -> bool:
+        """Whether there are data for the stage."""
+        return self._examples(stage) is not None
+
+    def __call__(self, stage: str) -> dict[str, float]:
+        """The metrics of a stage, "validation" or "test"."""
+        if stage not in self._batches:
+            examples: Any = self._examples(stage)
+            self._batches[stage] = EvaluationBatches(
+                examples.to(self._fabric.device, input_dtype(self._module)),
+                self._data.eval_batch_size,
+                self._limits[stage],
+            )
+        autocast = self._fabric.autocast()
+        return evaluate(self._module, self._batches[stage], stage, autocast, self._seed)
+
+    def _examples(self, stage: str) -> Any:
+        return self._data.val_data if stage == "validation" else self._data.test_data
 
 
 class EvaluationBatches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedlight.types import FailureRecord, RoundRecord, UpdateRecord
 
@@ -75,3 +75,28 @@ def _figures(records: Sequence[UpdateRecord], now: float) -> dict[str, float]:
         figures["fed/local_steps"] = fsum([record.num_steps for record in records]) / len(records)
         figures["fed/update_norm"] = fsum([record.norm for record in records]) / len(records)
     return figures
+
+
+def record_to_list(record: RoundRecord) -> list[Any]:
+    """A record as plain data."""
+    return [
+        record.version,
+        record.now,
+        record.metrics,
+        list(map(list, record.updates)),
+        list(map(list, record.dropped)),
+        list(map(list, record.failures)),
+    ]
+
+
+def record_from_list(fields: Sequence[Any]) -> RoundRecord:
+    """The record that `record_to_list` made plain data of."""
+    version, now, metrics, updates, dropped, failures = fields
+    return RoundRecord(
+        version,
+        now,
+        dict(metrics),
+        [UpdateRecord(*update) for update in updates],
+        [UpdateRecord(*update) for update in dropped],
+        [FailureRecord(*failure) for failure in failures],
+    )

@@ -6,25 +6,31 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
-from fedlight.arrivals.schedule import Limits, Schedule
+from fedlight.arrivals.schedule import Schedule
 from fedlight.arrivals.simulation import federation_of
 from fedlight.checks import positive
-from fedlight.events import Kind
-from fedlight.types import ClientUpdate, Federation, LocalResult, ServerState
+from fedlight.clients import Clients
+from fedlight.executors.base import Executor
+from fedlight.executors.pool import Pool
+from fedlight.local_optimizers import LocalSGD
+from fedlight.loop import Limits, play
+from fedlight.server import Server, Watcher
+from fedlight.types import LocalResult, ServerState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.table import Table
 
     from fedlight.aggregators import Aggregator
-    from fedlight.trainer import FedTrainer
+    from fedlight.executors.base import Job, Workplace
+    from fedlight.types import Federation, RoundRecord
 
 _MOST_CELLS = 20_000_000
 
@@ -107,8 +113,21 @@ class ParticipationReport:
         )
 
 
+class FinishedRun(Protocol):
+    """What a report needs of a run; a `FedTrainer` that was fitted has it."""
+
+    @property
+    def history(self) -> Sequence[RoundRecord]: ...  # noqa: D102
+    @property
+    def federation(self) -> Federation: ...  # noqa: D102
+    @property
+    def aggregator(self) -> Aggregator: ...  # noqa: D102
+    @property
+    def arrivals(self) -> ArrivalProcess: ...  # noqa: D102
+
+
 def participation_report(
-    run: FedTrainer | ArrivalProcess | ScheduleTable,
+    run: FinishedRun | ArrivalProcess | ScheduleTable,
     aggregator: Aggregator | None = None,
     *,
     num_clients: int | None = None,
@@ -170,19 +189,19 @@ def participation_report(
         limits = Limits(max_rounds, max_time, max_updates)
         rounds, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
     else:
-        rounds, federation = _rounds_of(run), run.federation
+        rounds, federation = _rounds_of(run.history), run.federation
         aggregator, arrivals = run.aggregator, run.arrivals
     if not any(rounds):
         raise ValueError("there is nothing to report: no update was used")
     return _report(rounds, aggregator, arrivals, federation, rtol)
 
 
-def warn_if_unfair(trainer: FedTrainer) -> None:
+def warn_if_unfair(run: FinishedRun) -> None:
     """Warn once after a run whose shares are far from the importances, with what would mend it."""
-    rounds = _rounds_of(trainer)
+    rounds = _rounds_of(run.history)
     if not any(rounds):
         return
-    report = _report(rounds, trainer.aggregator, trainer.arrivals, trainer.federation, None)
+    report = _report(rounds, run.aggregator, run.arrivals, run.federation, None)
     if report.is_far:
         rank_zero_warn(
             f"fedlight: some clients count for more than their importance: {report}; what would "
@@ -190,47 +209,56 @@ def warn_if_unfair(trainer: FedTrainer) -> None:
         )
 
 
-def _rounds_of(trainer: FedTrainer) -> list[list[tuple[int, float, int]]]:
-    return [
-        [(u.client_id, u.weight, u.staleness) for u in record.updates] for record in trainer.history
-    ]
+def _rounds_of(history: Iterable[RoundRecord]) -> list[list[tuple[int, float, int]]]:
+    """The updates that each round used: client, weight, staleness."""
+    return [[(u.client_id, u.weight, u.staleness) for u in record.updates] for record in history]
+
+
+class _NoTraining(Executor):
+    """Gives each job the same empty result."""
+
+    independent = True
+
+    def __init__(self) -> None:
+        nothing = torch.zeros(0)
+        self._result = LocalResult(torch.zeros(1), nothing, nothing)
+
+    def setup(self, workplace: Workplace) -> None:
+        """There is nothing to get ready."""
+
+    def run(self, jobs: Sequence[Job]) -> list[LocalResult]:  # type: ignore[override]
+        """One result for each job."""
+        return [self._result] * len(jobs)
+
+
+class _Rounds(Watcher):
+    """Keeps the records of all versions."""
+
+    def __init__(self) -> None:
+        self.history: list[RoundRecord] = []
+
+    def on_version(self, record: RoundRecord) -> None:
+        """Keep it."""
+        self.history.append(record)
 
 
 def _dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
 ) -> list[list[tuple[int, float, int]]]:
-    """The updates that each round used: client, weight, staleness; nothing is trained."""
+    """The updates that each round would use: the same loop and server, without any training."""
     limits.check(arrivals)
-    nothing, zero = torch.zeros(0), torch.zeros(1)
-    result = LocalResult(zero, nothing, nothing)
     schedule = Schedule(
         arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
     )
-    state = ServerState(0, zero, nothing, nothing)
-    durations = arrivals.expected_durations()
-    aggregator.setup(replace(federation, expected_durations=durations), state)
-    rounds, num_updates = list[list[tuple[int, float, int]]](), 0
-    for event in schedule.events():
-        due, released = event.kind is Kind.DEADLINE, list[int]()
-        if event.task is not None:
-            client = event.task.client_id
-            size = int(federation.num_examples[client])
-            update = ClientUpdate(event.task, size, result, pulled=state)
-            num_updates += 1
-            if aggregator.accepts(update, state.version):
-                due = aggregator.receive(update)
-            else:
-                released = [client]
-        elif event.kind is Kind.ROUND_END:
-            due = aggregator.end_round()
-        if due:
-            version, state = state.version, aggregator.step(state)
-            rounds.append([(u.client_id, w, u.staleness(version)) for u, w in state.used])
-            released = [update.client_id for update, _ in state.used]
-        schedule.send_on(event, state.version, released)
-        if limits.reached(state.version, num_updates):
-            break
-    return rounds
+    federation = replace(federation, expected_durations=arrivals.expected_durations())
+    pool = Pool(_NoTraining())
+    clients = Clients(pool, federation.num_examples, keep_states=False)
+    state = ServerState(0, torch.zeros(1), torch.zeros(0), torch.zeros(0))
+    rounds = _Rounds()
+    server = Server(aggregator, LocalSGD(1.0), clients, federation, state, schedule, watcher=rounds)
+    for waiting in play(schedule, server, limits):
+        pool.compute(waiting)
+    return _rounds_of(rounds.history)
 
 
 def _report(
@@ -242,7 +270,7 @@ def _report(
 ) -> ParticipationReport:
     clients = federation.num_clients
     importance = np.full(clients, 1 / clients)
-    if getattr(aggregator, "client_weights", "uniform") == "examples":
+    if aggregator.client_weights == "examples":
         importance = federation.num_examples / federation.num_examples.sum()
     used = [entry for entries in rounds for entry in entries]
     who = np.array([client for client, _, _ in used])

@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
+from fedlight.events import Kind
 from fedlight.executors.base import ClientError
-from fedlight.executors.pool import LargeUpdate
+from fedlight.executors.large_updates import LargeUpdate
 from fedlight.history import round_record, update_record
+from fedlight.loop import Event, Handled
 from fedlight.types import FailureRecord, ServerState, UpdateRecord
 
 if TYPE_CHECKING:
     from fedlight.aggregators import Aggregator
+    from fedlight.arrivals.schedule import Schedule
     from fedlight.clients import Clients
+    from fedlight.executors.pending import PendingRun
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.types import ClientUpdate, Federation, RoundRecord, Task
 
+_MOST_TRIES = 3
 
-MOST_TRIES = 3
 
+class Watcher:
+    """Hears of everything that happens at the server; does nothing until it is overridden."""
 
-class Failure(NamedTuple):
-    """An update that came to nothing: why, and whether the client tries once more."""
+    def on_dispatch(self, task: Task) -> None:
+        """A client has pulled the model and starts to work."""
 
-    error: ClientError
-    retried: bool
+    def on_update(self, update: ClientUpdate) -> None:
+        """An update has arrived."""
+
+    def on_drop(self, update: ClientUpdate) -> None:
+        """The aggregator did not accept an update that has arrived."""
+
+    def on_client_failure(self, task: Task, error: ClientError) -> None:
+        """A local run failed and its update is left out, or a task was lost on its way."""
+
+    def on_version(self, record: RoundRecord) -> None:
+        """A new version of the model was made; it is the server's `state` already."""
 
 
 class Server:
     """Hands out versions of the model, receives updates, and steps when the aggregator says so.
 
-    A version is kept only while it is the newest or a task still to come names it; runs in flight
-    hold the versions that they pulled themselves.
+    It is the only one that talks to the aggregator. A version is kept only while it is the newest
+    or a task still to come names it; runs in flight hold the versions that they pulled themselves.
 
     Args:
         aggregator: Decides when to step, and how.
@@ -40,8 +55,9 @@ class Server:
         clients: The clients' runs.
         federation: Who takes part.
         state: Version 0.
-        needs_version: Whether a task still to come names a version.
+        schedule: The schedule: the virtual time, and the versions that tasks still to come name.
         on_client_failure: "raise", "drop" or "retry".
+        watcher: Is told of everything that happens.
     """
 
     def __init__(
@@ -51,12 +67,15 @@ class Server:
         clients: Clients,
         federation: Federation,
         state: ServerState,
-        needs_version: Callable[[int], bool],
+        schedule: Schedule,
         on_client_failure: str = "raise",
+        watcher: Watcher | None = None,
     ) -> None:
         aggregator.setup(federation, state)
         self.aggregator = aggregator
         self.clients = clients
+        self.schedule = schedule
+        self.watcher = Watcher() if watcher is None else watcher
         self.state = state
         self.versions = {state.version: state}
         self.num_updates = 0
@@ -65,69 +84,124 @@ class Server:
         self.num_failures = 0
         self.failed_in_a_row = 0
         self._on_client_failure = on_client_failure
-        self._failures: list[FailureRecord] = []
         self._optimizer = optimizer
         self._num_clients = federation.num_clients
-        self._needs_version = needs_version
+        self._failures: list[FailureRecord] = []
         self._dropped: list[UpdateRecord] = []
+
+    @property
+    def version(self) -> int:
+        """Server updates so far."""
+        return self.state.version
+
+    @property
+    def over(self) -> bool:
+        """Whether so many local runs have failed one after the other that none ever will not."""
+        return self.failed_in_a_row >= 100 + 10 * self._num_clients
 
     def dispatch(self, task: Task) -> None:
         """A client pulls the version that its task names, and starts to work."""
         self.num_pulls += 1
         if not task.lost:
             self.clients.dispatch(task, self.versions[task.pulled_version])
+        self.watcher.on_dispatch(task)
 
-    def receive(self, update: ClientUpdate) -> tuple[bool, list[int]]:
-        """An update has arrived: is a step due, and which clients are let go without one?"""
-        self.num_updates += 1
-        self.num_gradients += update.num_steps
-        if self.aggregator.accepts(update, self.state.version):
-            return self.aggregator.receive(update), []
-        self.clients.drop(update)
-        self._dropped.append(update_record(update, self.state.version, 0.0, math.nan))
-        return False, [update.client_id]
+    def handle(self, event: Event) -> Generator[Sequence[PendingRun], None, Handled]:
+        """Handle an event wholly: receive, and make a new version if one is due.
 
-    def lose(self, task: Task, now: float) -> None:
-        """A task is lost. That is a part of the schedule: noted, never an error."""
-        self._note(task, now, "lost")
+        ::
 
-    def sift(self, now: float) -> tuple[list[Failure], bool]:
-        """Compute what the aggregator holds and take out what came to nothing.
+            arrival:       the aggregator receives the update, or does not accept it
+            end of round:  the aggregator is told
+            if a step is due, or a deadline has come:
+                the updates that it holds are computed (yielded); those that failed are left out
+                the aggregator steps, unless too few are left
 
-        Gives the failures, and whether what is left still fills the aggregator's buffer.
+        Yields:
+            The local runs that have to be computed before it goes on.
 
         Raises:
             ClientError: A local run failed, and failures are to be raised.
+            TypeError: The aggregator does not return a next version.
         """
-        found = [(update, self.clients.failure(update)) for update in self.aggregator.held]
+        kind, task, _ = event
+        released: list[int] = []
+        if task is not None and task.lost:
+            # A part of the schedule, and so never an error.
+            self._note(task, "lost")
+            self.watcher.on_client_failure(task, ClientError(task, "its result was lost"))
+            due = False
+        elif task is not None:
+            due = self._receive(task, released)
+        elif kind is Kind.ROUND_END:
+            due = self.aggregator.end_round()
+        else:
+            due = kind is Kind.DEADLINE
+        retried: list[Task] = []
+        if due:
+            held = self.aggregator.held
+            if waiting := self.clients.open_runs(held):
+                yield waiting
+            full = self._leave_out_failures(held, released, retried)
+            if full or task is None:
+                if waiting := self.clients.unresolved_states(self.aggregator.held):
+                    yield waiting
+                record = self._step()
+                released += [update.client_id for update in record.updates]
+                self.watcher.on_version(record)
+        return Handled(self.state.version, released, retried)
+
+    def _receive(self, task: Task, released: list[int]) -> bool:
+        """Whether a step is due after an arrival; whose update is dropped joins `released`."""
+        update = self.clients.arrive(task)
+        self.watcher.on_update(update)
+        self.num_updates += 1
+        self.num_gradients += task.num_steps
+        if self.aggregator.accepts(update, self.state.version):
+            return self.aggregator.receive(update)
+        self.clients.drop(update)
+        self._dropped.append(update_record(update, self.state.version, 0.0, math.nan))
+        released.append(update.client_id)
+        self.watcher.on_drop(update)
+        return False
+
+    def _leave_out_failures(
+        self, held: Sequence[ClientUpdate], released: list[int], retried: list[Task]
+    ) -> bool:
+        """Take failed updates out of the aggregator; False if what is left does not fill it.
+
+        Failed tasks join `retried`, or their clients join `released`.
+        """
+        found = [(update, self.clients.failure(update)) for update in held]
         failed = [(update, error) for update, error in found if error is not None]
         if not failed:
-            return [], True
-        failures = []
+            return True
         for update, error in failed:
             too_large = isinstance(error, LargeUpdate)
             if self._on_client_failure == "raise" and not too_large:
                 raise error
-            retried = self._on_client_failure == "retry" and not too_large
-            retried = retried and update.task.tries + 1 < MOST_TRIES
-            failures.append(Failure(error, retried))
-            self._note(update.task, now, error.reason, retried)
+            again = self._on_client_failure == "retry" and not too_large
+            again = again and update.task.tries + 1 < _MOST_TRIES
+            self._note(update.task, error.reason, again)
             self.clients.fail(update)
+            if again:
+                retried.append(update.task)
+            else:
+                released.append(update.client_id)
         self.failed_in_a_row += len(failed)
-        return failures, self.aggregator.discard([update for update, _ in failed])
+        full = self.aggregator.discard([update for update, _ in failed])
+        for _, error in failed:
+            self.watcher.on_client_failure(error.task, error)
+        return full
 
-    @property
-    def hopeless(self) -> bool:
-        """Whether so many local runs have failed one after the other that none ever will not."""
-        return self.failed_in_a_row >= 100 + 10 * self._num_clients
-
-    def _note(self, task: Task, now: float, reason: str, retried: bool = False) -> None:
+    def _note(self, task: Task, reason: str, retried: bool = False) -> None:
         self.num_failures += 1
+        now = self.schedule.now
         self._failures.append(
             FailureRecord(task.client_id, task.serial, task.pulled_version, now, reason, retried)
         )
 
-    def step(self, now: float) -> RoundRecord:
+    def _step(self) -> RoundRecord:
         """Make a new version; its record names the updates that it used."""
         state = self.aggregator.step(self.state)
         if not isinstance(state, ServerState) or state.version != self.state.version + 1:
@@ -137,18 +211,18 @@ class Server:
                 "fedlight.aggregators.server make one"
             )
         state = self._optimizer.absorb(state, self._num_clients)
-        record = round_record(state, now, self._dropped, self._failures)
+        record = round_record(state, self.schedule.now, self._dropped, self._failures)
         record.metrics.update(self._totals())
         self._dropped, self._failures = [], []
         if state.used:
             self.failed_in_a_row = 0
         self.clients.release(used.update for used in state.used)
+        # The updates themselves are let go: a version that is still in flight would keep them.
         parts = (state.params, state.buffers, state.counters, state.shared)
         self.state = ServerState(state.version, *parts)
+        needs_version = self.schedule.needs_version
+        self.versions = {v: s for v, s in self.versions.items() if needs_version(v)}
         self.versions[state.version] = self.state
-        for version in list(self.versions):
-            if version != state.version and not self._needs_version(version):
-                del self.versions[version]
         return record
 
     def _totals(self) -> dict[str, float]:

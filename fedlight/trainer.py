@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning import Fabric, LightningModule
 from lightning.fabric.loggers.logger import Logger
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities import rank_zero_info
 
+from fedlight._endings import say_how_it_ended, say_if_over
 from fedlight.aggregators import Aggregator
 from fedlight.arguments import (
     as_callbacks,
@@ -32,25 +29,21 @@ from fedlight.arguments import (
     warn_of_hooks,
 )
 from fedlight.arrivals import ArrivalProcess
-from fedlight.arrivals.schedule import Limits, Schedule
 from fedlight.callbacks import Callback, FedCheckpoint
-from fedlight.checkpoint import read_checkpoint, write_checkpoint
+from fedlight.checkpoint import Parts, read_checkpoint, write_checkpoint
 from fedlight.checks import integer, one_of, positive, positive_int
-from fedlight.clients import Clients
 from fedlight.data import FederatedDataModule
-from fedlight.evaluation import EvaluationBatches, evaluate
-from fedlight.events import Kind
-from fedlight.executors import Executor, Workplace
-from fedlight.executors.auto import check_executor, describe_device, resolve_executor
+from fedlight.evaluation import Evaluator
+from fedlight.executors import Executor
+from fedlight.executors.auto import check_executor, describe_device
 from fedlight.executors.base import ClientError
-from fedlight.executors.pool import NormLimit, WorkPool
+from fedlight.executors.large_updates import NormLimit
+from fedlight.hooks import Hooks
 from fedlight.interrupts import Interrupt, graceful_interrupts
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
-from fedlight.parameters import ModuleState, input_dtype
-from fedlight.participation import warn_if_unfair
-from fedlight.server import Server
-from fedlight.snapshot import describe_strategies, own_state, restore_snapshot, take_snapshot
-from fedlight.types import Federation, RoundRecord, ServerState, Task
+from fedlight.loop import Limits, play
+from fedlight.run import Run
+from fedlight.types import Federation, RoundRecord, ServerState
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -141,8 +134,8 @@ class FedTrainer:
             )
         self.executor = check_executor(executor)
         self._trial = trial = number_of_trials(fast_dev_run)
-        self._limits = Limits(trial or max_rounds, max_time, max_updates)
-        self._limits.check(self.arrivals)
+        self.limits = Limits(trial or max_rounds, max_time, max_updates)
+        self.limits.check(self.arrivals)
         if self.aggregator.needs_rounds and not self.arrivals.by_rounds:
             raise ValueError(
                 f"{self.aggregator!r} steps at the end of rounds, but "
@@ -179,16 +172,16 @@ class FedTrainer:
             loggers=[] if trial else as_loggers(logger, self.default_root_dir),
             callbacks=as_callbacks(callbacks, enable_progress_bar),
         )
-        self.history: list[RoundRecord] = []
-        self._latest: dict[str, float] = {}
         self.should_stop = False
-        self._batches: dict[str, EvaluationBatches] = {}
-        self._methods: dict[str, list[Callable[..., None]]] = {}
+        self._metrics: dict[str, float] = {}
+        self._hooks = Hooks(self, self.callbacks, self._made_version)
+        self._evaluator: Evaluator | None = None
         self._in_event = self._fitting = False
         self._interrupt = Interrupt()
-        self._wanted_checkpoints: list[Path] = []
+        self._wanted_checkpoints: list[tuple[tuple[Path, ...], Parts | None]] = []
         self._module: LightningModule | None = None
         self._data: FederatedDataModule | None = None
+        self._run: Run | None = None
 
     # ------------------------------------------------------------------ what one sees
 
@@ -204,24 +197,40 @@ class FedTrainer:
         return self._module
 
     @property
+    def run(self) -> Run:
+        """All that the fit changes: schedule, server, clients, history.
+
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+        """
+        if self._run is None:
+            raise RuntimeError("this trainer has no model yet; call fit(module, datamodule)")
+        return self._run
+
+    @property
     def version(self) -> int:
         """Server updates so far."""
-        return self._server.state.version if hasattr(self, "_server") else 0
+        return 0 if self._run is None else self._run.server.version
 
     @property
     def now(self) -> float:
         """Virtual time."""
-        return self._schedule.now if hasattr(self, "_schedule") else 0.0
+        return 0.0 if self._run is None else self._run.schedule.now
 
     @property
     def num_updates(self) -> int:
         """Client updates that have arrived."""
-        return self._server.num_updates if hasattr(self, "_server") else 0
+        return 0 if self._run is None else self._run.server.num_updates
 
     @property
     def num_failures(self) -> int:
         """Tasks that failed or were lost so far."""
-        return self._server.num_failures if hasattr(self, "_server") else 0
+        return 0 if self._run is None else self._run.server.num_failures
+
+    @property
+    def history(self) -> list[RoundRecord]:
+        """One record for each round."""
+        return [] if self._run is None else self._run.history
 
     @property
     def interrupted(self) -> bool:
@@ -235,8 +244,7 @@ class FedTrainer:
         Raises:
             RuntimeError: Nothing was fitted yet.
         """
-        self._started()
-        return self._federation
+        return self.run.federation
 
     @property
     def state(self) -> ServerState:
@@ -245,7 +253,7 @@ class FedTrainer:
         Raises:
             RuntimeError: Nothing was fitted yet.
         """
-        return self._started().state
+        return self.run.server.state
 
     @property
     def datamodule(self) -> FederatedDataModule | None:
@@ -270,31 +278,40 @@ class FedTrainer:
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The newest value of each metric."""
-        return {name: torch.tensor(value) for name, value in self._latest.items()}
+        return {name: torch.tensor(value) for name, value in self._metrics.items()}
 
     @property
     def max_rounds(self) -> int | None:
         """Stop after this many server updates."""
-        return self._limits.max_rounds
+        return self.limits.max_rounds
 
     @property
     def max_time(self) -> float | None:
         """Stop before the first event later than this virtual time."""
-        return self._limits.max_time
+        return self.limits.max_time
 
     @property
     def max_updates(self) -> int | None:
         """Stop after this many arrivals."""
-        return self._limits.max_updates
+        return self.limits.max_updates
+
+    def client_state(self, client_id: int) -> Tensor | None:
+        """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
+        return self.run.clients.state(client_id)
 
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits of the server's model: equal where all its bits are."""
-        digest = hashlib.blake2b(digest_size=8)
-        digest.update(str(self.version).encode())
-        for tensor in (self.state.params, self.state.buffers, self.state.counters):
-            digest.update(str(tensor.dtype).encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
+        return self.run.fingerprint()
+
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics to the newest round, from a callback's ``on_round_end``.
+
+        They go into its record in `history`, into `callback_metrics` and to all loggers.
+
+        Args:
+            metrics: Numbers by name.
+        """
+        self.run.log(metrics)
 
     # ------------------------------------------------------------------ fit
 
@@ -323,246 +340,189 @@ class FedTrainer:
         check_module(module)
         with self._alone(), self._lent(module), graceful_interrupts() as self._interrupt:
             content = self._read(ckpt_path)
-            self._begin(module, check_data(datamodule))
+            run = self._prepare(module, check_data(datamodule))
             status = "failed"
             try:
                 if content is not None:
-                    restore_snapshot(self, content, str(ckpt_path))
-                    self._say_if_over()
-                self._start()
-                self._loop()
-                self._finish()
+                    run.load_state_dict(content, str(ckpt_path))
+                    say_if_over(run)
+                self._start(run)
+                self._go_through_events(run)
+                self._finish(run)
                 status = "success"
             except BaseException as error:
                 if isinstance(error, ClientError):
-                    self._call("on_client_failure", error.task, error)
-                self._call("on_exception", error)
+                    self._hooks("on_client_failure", error.task, error)
+                self._hooks("on_exception", error)
                 raise
             finally:
-                self._end(status)
+                self._end(run, status)
 
-    def _loop(self) -> None:
-        """Handle one event after the other.
+    def _go_through_events(self, run: Run) -> None:
+        """Handle one event after the other; `play` says what an event is and who handles it.
 
         ::
 
-            for event in order of (time, kind, client, serial):
-                arrival:       the aggregator receives the update
-                end of round:  the aggregator is told
-                if the server has to step (or a deadline has come):
-                    compute what is held; take out what failed
-                    aggregate; record; validate; log
-                clients whose updates were used, or that are free, pull the model and work on
-                checkpoints are written
+            for each event:                 an arrival, an end of round, a deadline
+                the server handles it       computes what it needs, makes a version if one is due
+                    validate, log           for each version
+                clients go on               those that are free pull the newest version
+                checkpoint, or stop         between two events
         """
-        schedule = self._schedule
-        if self._over():
+        if self.should_stop:
             return
         self._in_event = True
-        for event in schedule.events():
-            due, released, failed = event.kind is Kind.DEADLINE, list[int](), list[Task]()
-            if event.task is not None:
-                due, released = self._receive(event.task)
-            elif event.kind is Kind.ROUND_END:
-                due = self.aggregator.end_round()
-            if due:
-                released, failed = self._step(forced=event.task is None)
-            schedule.send_on(event, self.version, released, failed)
-            self._event_ended()
-            if self._over():
+        for waiting in play(run.schedule, run.server, self.limits):
+            if waiting:
+                run.compute(waiting)
+            elif self._between_events():
                 return
 
-    def _over(self) -> bool:
-        server = self._server
-        reached = self._limits.reached(server.state.version, server.num_updates)
-        return self.should_stop or reached or server.hopeless
+    def _made_version(self, record: RoundRecord) -> None:
+        """The server has made a new version: record, validate, log."""
+        run = self.run
+        run.record(record)
+        validated = self._validation_due()
+        if validated:
+            assert self._evaluator is not None
+            record.metrics.update(self._evaluator("validation"))
+        run.metrics.update(record.metrics)
+        if validated:
+            self._hooks("on_validation_end")
+        self._hooks("on_round_end")
+        if self.loggers:
+            self.fabric.log_dict(record.metrics, step=record.version)
 
-    def _dispatch(self, task: Task) -> None:
-        self._server.dispatch(task)
-        self._call("on_dispatch", task)
+    def _validation_due(self) -> bool:
+        every = self.check_val_every_n_rounds
+        if every is None or self.version % every or self._evaluator is None:
+            return False
+        return self._evaluator.has_data("validation") and self._evaluator.has_step("validation")
 
-    def _lose(self, task: Task) -> None:
-        self._server.lose(task, self.now)
-        self._call("on_client_failure", task, ClientError(task, "its result was lost"))
-        self._schedule.stopped = self.interrupted
-
-    def _receive(self, task: Task) -> tuple[bool, list[int]]:
-        update = self._server.clients.arrive(task)
-        for on_update in self._hooks("on_update"):
-            try:
-                on_update(self, self.module, update)
-            except ClientError:  # it looked at the result; the server will, too
-                if self.on_client_failure == "raise":
-                    raise
-        return self._server.receive(update)
-
-    def _event_ended(self) -> None:
-        """Between two events: the moment for checkpoints, and for stopping when asked to."""
+    def _between_events(self) -> bool:
+        """The moment for checkpoints, and for stopping if that was asked for."""
         self._in_event = False
         if self.interrupted:
             self.should_stop = True
-        self._call("on_event_end")
+        self._hooks("on_event_end")
         self._write_wanted_checkpoints()
         self._in_event = True
+        return self.should_stop
 
-    def _write_wanted_checkpoints(self) -> None:
-        for path in self._wanted_checkpoints:
-            write_checkpoint(path, take_snapshot(self))
-        self._wanted_checkpoints.clear()
-
-    def save_checkpoint(self, path: str | Path) -> None:
+    def save_checkpoint(
+        self, path: str | Path, *copies: str | Path, parts: Parts | None = None
+    ) -> None:
         """Write a checkpoint; within an event it is written as soon as the event is over.
 
         The file also opens with ``Module.load_from_checkpoint`` of plain Lightning.
+
+        Args:
+            path: The file.
+            *copies: More files to write the same to.
+            parts: Where the history goes that earlier checkpoints hold already (`FedCheckpoint`
+                uses it, so that a checkpoint costs the same however long the run is); None for a
+                file that holds everything.
 
         Raises:
             RuntimeError: Nothing was fitted yet.
             OSError: The file cannot be written.
         """
-        self._started()
+        run = self.run
+        paths = tuple(map(Path, (path, *copies)))
         if self._in_event:
-            self._wanted_checkpoints.append(Path(path))
+            self._wanted_checkpoints.append((paths, parts))
         else:
-            write_checkpoint(path, take_snapshot(self))
+            write_checkpoint(paths[0], run.state_dict(), *paths[1:], parts=parts)
+
+    def _write_wanted_checkpoints(self) -> None:
+        wanted, self._wanted_checkpoints = self._wanted_checkpoints, []
+        for paths, parts in wanted:
+            self.save_checkpoint(*paths, parts=parts)
 
     def _read(self, ckpt_path: str | Path | None) -> dict[str, Any] | None:
         if ckpt_path is None:
             return None
         if ckpt_path != "last":
             return read_checkpoint(ckpt_path)
-        keepers = [each for each in self.callbacks if isinstance(each, FedCheckpoint)]
-        if not keepers:
+        keeper = self._keeper()
+        if keeper is None:
             raise ValueError(
                 'ckpt_path="last" needs a FedCheckpoint among the callbacks, which knows where '
                 "its files are; or give the path of a file"
             )
-        return keepers[0].read_last()
+        return keeper.read_last()
 
-    def _step(self, forced: bool) -> tuple[list[int], list[Task]]:
-        """A new version, unless too little is left to make one when failures are taken out.
-
-        Gives the clients whose updates were used or dropped, and the tasks to be tried again.
-        """
-        failures, full = self._server.sift(self.now)
-        for error, _ in failures:
-            self._call("on_client_failure", error.task, error)
-        released = [error.task.client_id for error, retried in failures if not retried]
-        if full or forced:
-            released += self._advance()
-        return released, [error.task for error, retried in failures if retried]
-
-    def _advance(self) -> list[int]:
-        """A new version: record, validate, log; returns the clients whose updates it used."""
-        record = self._server.step(self.now)
-        self._module_state.write(self.state)  # executors leave it there: hooks see the newest
-        self.history.append(record)
-        validated = self._validation_due()
-        if validated:
-            record.metrics.update(self._evaluate("validation"))
-        self._latest.update(record.metrics)
-        if validated:
-            self._call("on_validation_end")
-        self._call("on_round_end")
-        if self.loggers:
-            self.fabric.log_dict(record.metrics, step=self.version)
-        return [update.client_id for update in record.updates]
+    def _keeper(self) -> FedCheckpoint | None:
+        return next((each for each in self.callbacks if isinstance(each, FedCheckpoint)), None)
 
     # ------------------------------------------------------------------ before and after
 
-    def _begin(
-        self,
-        module: LightningModule,
-        datamodule: FederatedDataModule,
-    ) -> None:
+    def _prepare(self, module: LightningModule, datamodule: FederatedDataModule) -> Run:
         self._module, self._data = module, datamodule
         datamodule.prepare_data()
         datamodule.setup("fit")
         module.setup("fit")
-        partition = datamodule.partition
-        state = ModuleState(module)
-        self._module_state = state
-        federation = Federation(len(partition), partition.sizes, datamodule.batch_size, self.seed)
-        self.history, self._latest, self._batches, self._methods = [], {}, {}, {}
         self.should_stop = False
-        self._schedule = Schedule(
-            self.arrivals,
-            federation,
-            interval=self.aggregator.interval,
-            max_time=self._limits.max_time,
-            on_dispatch=self._dispatch,
-            on_lost=self._lose,
-        )
-        federation = replace(federation, expected_durations=self.arrivals.expected_durations())
-        self._federation = federation
-        work = Workplace(
-            module=module,
-            state=state,
-            optimizer=self.local_optimizer,
-            partition=partition,
-            examples=datamodule.train_data.to(state.device, input_dtype(module)),
-            batch_size=datamodule.batch_size,
-            seed=self.seed,
-            autocast=self.fabric.strategy.precision.forward_context,
-        )
-        self._executor, reason = resolve_executor(self.executor, work)
-        _say_once(f"fedlight: {self._executor!r} on {describe_device(state.device)}: {reason}")
+        self._hooks = Hooks(self, self.callbacks, self._made_version)
+        self._evaluator = self._evaluator_of(module, datamodule)
         limit = None
         if self.max_update_norm is not None:
             limit = NormLimit(self.max_update_norm, clip=self.on_large_update == "clip")
-        self._server = Server(
-            self.aggregator,
-            self.local_optimizer,
-            Clients(
-                WorkPool(
-                    self._executor,
-                    self._limits.max_time or math.inf,
-                    limit,
-                    self._still_to_come,
-                ),
-                partition.sizes,
-                keep_states=self.local_optimizer.client_state,
-            ),
-            federation,
-            state.read(),
-            self._schedule.needs_version,
-            self.on_client_failure,
+        self._run = run = Run(
+            module,
+            datamodule,
+            arrivals=self.arrivals,
+            aggregator=self.aggregator,
+            local_optimizer=self.local_optimizer,
+            executor=self.executor,
+            limits=self.limits,
+            seed=self.seed,
+            on_client_failure=self.on_client_failure,
+            norm_limit=limit,
+            autocast=self.fabric.strategy.precision.forward_context,
+            watcher=self._hooks,
+            callbacks=self.callbacks,
+            loggers=self.loggers,
         )
+        self._metrics = run.metrics
+        device = describe_device(run.module_state.device)
+        _say_once(f"fedlight: {run.executor!r} on {device}: {run.executor_reason}")
+        return run
 
-    def _start(self) -> None:
-        module = self.module
-        self._own_states = [(each, own_state(each)) for each in (self.arrivals, self.aggregator)]
-        warn_of_hooks(module)
-        hparams = dict(module.hparams) if module._log_hyperparams else {}
-        hparams |= {f"fed/{name}": value for name, value in describe_strategies(self).items()}
+    def _start(self, run: Run) -> None:
+        warn_of_hooks(run.module)
+        hparams = dict(run.module.hparams) if run.module._log_hyperparams else {}
+        hparams |= {f"fed/{name}": value for name, value in run.strategies().items()}
         for logger in self.fabric.loggers:
             # A resumed run's loggers have them already.
             if hasattr(logger, "log_hyperparams") and not (self.version or self.num_updates):
                 logger.log_hyperparams(hparams)
-        self._call("setup", "fit")
-        self._call("on_fit_start")
-        module.on_fit_start()
-        module.on_train_start()
+        self._hooks("setup", "fit")
+        self._hooks("on_fit_start")
+        run.module.on_fit_start()
+        run.module.on_train_start()
 
-    def _finish(self) -> None:
+    def _finish(self, run: Run) -> None:
         self._in_event = False
         self._write_wanted_checkpoints()
-        self._say_what_is_left()
-        warn_if_unfair(self)
-        self._server.clients.settle()
-        self._schedule.finish()
-        self.module.on_train_end()
-        self._call("on_fit_end")
-        self.module.on_fit_end()
+        resumable = self._keeper() is not None
+        say_how_it_ended(run, self.should_stop, self._interrupt.signal, resumable)
+        run.finish()
+        run.module.on_train_end()
+        self._hooks("on_fit_end")
+        run.module.on_fit_end()
 
-    def _end(self, status: str) -> None:
+    def _end(self, run: Run, status: str) -> None:
+        """Let go of everything; what fails does not keep the rest from being let go."""
         self._in_event = False
         self._wanted_checkpoints.clear()
-        self._call("teardown", "fit")
-        for logger in self.fabric.loggers:
-            if hasattr(logger, "finalize"):
-                logger.finalize(status)
-        self._executor.teardown()
-        self.module.teardown("fit")
+        with ExitStack() as stack:  # in the opposite order
+            stack.callback(run.module.teardown, "fit")
+            stack.callback(run.executor.teardown)
+            for logger in reversed(self.fabric.loggers):
+                if hasattr(logger, "finalize"):
+                    stack.callback(logger.finalize, status)
+            self._hooks.all("teardown", "fit")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -586,56 +546,9 @@ class FedTrainer:
         finally:
             module.fabric = before
 
-    def _last_checkpoint(self) -> str:
-        keepers = [each for each in self.callbacks if isinstance(each, FedCheckpoint)]
-        return '"last"' if keepers else "…, once there is a FedCheckpoint among the callbacks"
-
-    def _started(self) -> Server:
-        if not hasattr(self, "_server"):
-            raise RuntimeError("this trainer has no model yet; call fit(module, datamodule)")
-        return self._server
-
-    def _say_if_over(self) -> None:
-        if self._over():
-            rank_zero_info(
-                f"fedlight: the checkpoint is at its limit already ({self.version} rounds, "
-                f"{self.num_updates} updates); a larger max_rounds or max_updates lets it go on"
-            )
-
-    def _say_what_is_left(self) -> None:
-        if self._interrupt.signal is not None:
-            rank_zero_info(
-                f"fedlight: stopped by {self._interrupt.signal.name} after round {self.version} at "
-                f"virtual time {self.now:g}; to go on, fit again with ckpt_path="
-                f"{self._last_checkpoint()}"
-            )
-        held = 0 if self.interrupted else len(self.aggregator.held)
-        where = f"the run ends after round {self.version} at virtual time {self.now:g}"
-        if self._server.hopeless:
-            rank_zero_warn(
-                f"fedlight: nobody is left who could arrive with a result: the last "
-                f"{self._server.failed_in_a_row} local runs have all failed; {where}"
-            )
-        elif self._schedule.exhausted and not self.arrivals.finite and not self._over():
-            waits = (
-                f"; {held} updates wait in a buffer that never fills: make it smaller, or let "
-                'clients go on at once (resume="on_arrival")'
-            )
-            rank_zero_warn(
-                f"fedlight: nobody is left who could arrive: {where}, before its limit"
-                f"{waits if held else ''}"
-            )
-        if held:
-            rank_zero_info(
-                f"fedlight: {held} updates were left in the aggregator's buffer at the end "
-                "and were not used"
-            )
-        if not self.history:
-            rank_zero_warn("fedlight: the run ended before the server made its first update")
-
-    def client_state(self, client_id: int) -> Tensor | None:
-        """c_i as the client keeps it, shape ``[P]``; None where it never changed."""
-        return self._started().clients.state(client_id)
+    def _evaluator_of(self, module: LightningModule, datamodule: FederatedDataModule) -> Evaluator:
+        limits = {"validation": self.limit_val_batches, "test": self._trial or None}
+        return Evaluator(module, datamodule, self.fabric, limits, self.seed)
 
     # ------------------------------------------------------------------ validate and test
 
@@ -673,90 +586,30 @@ class FedTrainer:
         datamodule: FederatedDataModule | None,
     ) -> list[dict[str, float]]:
         module = self.module if module is None else as_module(module)
-        self._module, self._methods = module, {}
-        if datamodule is not None:
-            self._data = check_data(datamodule)
-        self._batches = {}
-        if self._data is None:
+        data = self._data if datamodule is None else check_data(datamodule)
+        if data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
-        if not is_overridden(f"{stage}_step", module, LightningModule):
+        self._module, self._data = module, data
+        evaluator = self._evaluator_of(module, data)
+        if not evaluator.has_step(stage):
             raise ValueError(
                 f"{type(module).__name__} has no {stage}_step; define {stage}_step(self, batch, "
                 f"batch_idx) that logs what {verb} should report"
             )
-        self._data.prepare_data()
-        self._data.setup("validate" if verb == "validate" else verb)
-        if self._examples(stage) is None:
-            raise ValueError(f"{self._data!r} has no {stage} data")
+        data.prepare_data()
+        data.setup(verb)
+        if not evaluator.has_data(stage):
+            raise ValueError(f"{data!r} has no {stage} data")
         with self._lent(module):
             module.setup(verb)
             try:
-                self._call("setup", verb)
-                metrics = self._evaluate(stage)
-                self._latest.update(metrics)
+                self._hooks("setup", verb)
+                metrics = evaluator(stage)
+                self._metrics.update(metrics)
             finally:
-                self._call("teardown", verb)
+                self._hooks("teardown", verb)
                 module.teardown(verb)
         return [metrics]
-
-    def _validation_due(self) -> bool:
-        every = self.check_val_every_n_rounds
-        return (
-            every is not None
-            and self.version % every == 0
-            and self._examples("validation") is not None
-            and is_overridden("validation_step", self.module, LightningModule)
-        )
-
-    def _evaluate(self, stage: str) -> dict[str, float]:
-        assert self._data is not None
-        if stage not in self._batches:
-            examples = self._examples(stage).to(self.fabric.device, input_dtype(self.module))
-            limit = self.limit_val_batches if stage == "validation" else self._trial or None
-            self._batches[stage] = EvaluationBatches(examples, self._data.eval_batch_size, limit)
-        batches = self._batches[stage]
-        return evaluate(self.module, batches, stage, self.fabric.autocast(), self.seed)
-
-    def _examples(self, stage: str) -> Any:
-        assert self._data is not None
-        return self._data.val_data if stage == "validation" else self._data.test_data
-
-    def log_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Add metrics to the newest round, from a callback's ``on_round_end``.
-
-        They go into its record in `history`, into `callback_metrics` and to all loggers.
-
-        Args:
-            metrics: Numbers by name.
-        """
-        values = {name: float(value) for name, value in metrics.items()}
-        self.history[-1].metrics.update(values)
-        self._latest.update(values)
-
-    def _still_to_come(self) -> tuple[float, float]:
-        """Now, and how many later arrivals the run may use, where its limits tell already."""
-        left = math.inf
-        if self.max_updates is not None:
-            left = self.max_updates - self.num_updates
-        if self.max_rounds is not None:
-            rounds = self.max_rounds - self.version - 1  # after the one that is being made
-            used = len(self.history[-1].updates) if self.history else math.inf
-            left = min(left, rounds * used if rounds else 0)
-        return self.now, left
-
-    def _call(self, hook: str, *args: Any) -> None:
-        for method in self._hooks(hook):  # fabric.call would look up each signature, each time
-            method(self, self._module, *args)
-
-    def _hooks(self, name: str) -> list[Callable[..., None]]:
-        """The callbacks' methods of a name, without those that do nothing."""
-        methods = self._methods.get(name)
-        if methods is None:
-            found = [getattr(callback, name, None) for callback in self.callbacks]
-            nothing = getattr(Callback, name, None)
-            methods = [m for m in found if m and getattr(m, "__func__", m) is not nothing]
-            self._methods[name] = methods
-        return methods
 
 
 @cache

@@ -28,6 +28,8 @@ class Aggregator(ABC):
     needs_rounds: bool = False
     """Whether it steps only where the arrival process says that a round is over."""
 
+    client_weights: str = "uniform"
+
     remembers: bool = False
     """Whether a client's last update is used again in every later round."""
 

@@ -3,8 +3,9 @@
 Nothing in this package needs torch, and nothing in it sees the model.
 """
 
+from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
 from fedlight.arrivals.availability import Availability
-from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
+from fedlight.arrivals.base import ArrivalProcess
 from fedlight.arrivals.communication import (
     CommunicationPattern,
     ImbalancedTicks,
@@ -36,6 +37,7 @@ from fedlight.arrivals.poisson import PoissonArrivals
 from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
+from fedlight.arrivals.simulation import simulate
 from fedlight.arrivals.synchronous import SynchronousArrivals
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Windows
@@ -79,4 +81,5 @@ __all__ = [
     "UniformSteps",
     "Wake",
     "Windows",
+    "simulate",
 ]

@@ -4,60 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
+from fedlight.arrivals.simulation import simulate
 from fedlight.events import to_ticks, to_time
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedlight.arrivals.recording import Recording
     from fedlight.arrivals.table import ScheduleTable
     from fedlight.types import Federation, Task
 
-
-class Dispatch(NamedTuple):
-    """A client pulls the model and starts to work.
-
-    Attributes:
-        client_id: Who.
-        duration: Virtual time from the pull to the arrival, larger than 0.
-        num_steps: Local steps.
-        delay: Virtual time from now to the pull.
-        pulled_version: The version pulled; None for the newest one.
-        lost: True when the result never reaches the server; the process hears of it
-            (`on_arrival` with ``task.lost``) when it would have arrived, the server does not.
-        visit: How many tasks the client was given before; None to have them counted.
-    """
-
-    client_id: int
-    duration: float
-    num_steps: int
-    delay: float = 0.0
-    pulled_version: int | None = None
-    lost: bool = False
-    visit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EndRound:
-    """The process's round ends after `delay` of virtual time, behind the arrivals at that time."""
-
-    delay: float
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """The process wants to be asked again after `delay` of virtual time."""
-
-    delay: float
-
-
-Action: TypeAlias = Dispatch | EndRound | Wake
+__all__ = ["Action", "ArrivalProcess", "Dispatch", "EndRound", "Wake"]
 
 
 class ArrivalProcess(ABC):
@@ -139,23 +99,6 @@ class ArrivalProcess(ABC):
         """Take up the state that `state_dict` gave, after `setup`."""
         return
 
-    def record(self, path: str | Path) -> Recording:
-        """This process, writing the schedule that it gives to a file when the run is over.
-
-        Args:
-            path: A parquet file, to be played with `ReplayArrivals`. It appears, whole, at the end
-                of the run; one that is there already is replaced then.
-
-        Example:
-            >>> from fedlight.arrivals import UniformArrivals
-            >>> arrivals = UniformArrivals(per_round=2).record("schedule.parquet")
-            >>> arrivals.path.name
-            'schedule.parquet'
-        """
-        from fedlight.arrivals.recording import Recording
-
-        return Recording(self, path)
-
     def simulate(
         self,
         num_clients: int,
@@ -169,35 +112,7 @@ class ArrivalProcess(ABC):
         batch_size: int = 1,
         seed: int = 0,
     ) -> ScheduleTable:
-        """The schedule that this process gives, made without a model.
-
-        The server steps as an aggregator of the same `buffer_size` or `interval` would; without
-        both, at the process's ends of rounds.
-
-        Args:
-            num_clients: M.
-            max_rounds: Stop after this many server updates.
-            max_time: Stop after this virtual time (events at that time still count).
-            max_updates: Stop after this many arrivals.
-            buffer_size: Server updates after so many arrivals.
-            interval: Server updates at multiples of this virtual time.
-            num_examples: n_i, one number for all clients or one each.
-            batch_size: Examples per local step.
-            seed: The run's seed.
-
-        Raises:
-            ValueError: Nothing would stop it, or the process does not fit.
-
-        Example:
-            >>> from fedlight.arrivals import ContinuousArrivals, UniformSpeeds
-            >>> table = ContinuousArrivals(UniformSpeeds(0.8)).simulate(
-            ...     num_clients=5, buffer_size=2, max_rounds=10
-            ... )
-            >>> len(table), table.staleness().tolist()[:6]
-            (20, [0, 0, 0, 1, 0, 1])
-        """
-        from fedlight.arrivals.simulation import simulate
-
+        """The schedule that this process gives, made without a model: see `simulate`."""
         return simulate(
             self,
             num_clients,

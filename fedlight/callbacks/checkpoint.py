@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight.callbacks.base import Callback
-from fedlight.checkpoint import CheckpointError, read_checkpoint
+from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint
 from fedlight.checks import integer, one_of, positive, positive_int
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ class FedCheckpoint(Callback):
     """Saves the whole run every so many rounds, updates or units of virtual time.
 
     A file is named after its round (``round=12.ckpt``); ``last.ckpt`` is the newest one. A run
-    that was killed goes on with ``trainer.fit(module, data, ckpt_path="last")``.
+    that was killed goes on with ``trainer.fit(module, data, ckpt_path="last")``. The folder
+    ``parts`` in `dirpath` holds the earlier rounds, which each checkpoint names and none writes
+    again, so that a checkpoint costs the same however long the run is; copy it with them.
 
     Args:
         dirpath: Where the files go.
@@ -80,7 +82,9 @@ class FedCheckpoint(Callback):
             raise ValueError(f"save_top_k must be -1 (all), 0 or more, got {save_top_k}")
         self.save_last = save_last
         self.best_k: dict[str, float] = {}  # the best comes first
+        self._outdone: list[str] = []  # files to delete once the new ones are written
         self._periods = 0
+        self._parts = Parts(self.dirpath)
 
     @property
     def best_model_path(self) -> str:
@@ -95,7 +99,8 @@ class FedCheckpoint(Callback):
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Begin to count where the run is, and take away what a killed run left half written."""
         self._periods = self._period(trainer)
-        for torn in self.dirpath.glob(".*.ckpt.*.part"):
+        self._parts = Parts(self.dirpath)  # what it has written of an earlier run is not this one's
+        for torn in self.dirpath.glob("**/.*.part"):
             torn.unlink(missing_ok=True)
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
@@ -104,15 +109,18 @@ class FedCheckpoint(Callback):
         if period == self._periods and not trainer.interrupted:
             return
         self._periods = period
-        if self.save_top_k:
-            self._save_ranked(trainer)
+        paths = self._ranked(trainer) if self.save_top_k else []
         if self.save_last:
-            trainer.save_checkpoint(self.last_model_path)
+            paths.append(self.last_model_path)
+        if paths:
+            trainer.save_checkpoint(*paths, parts=self._parts)
+        while self._outdone:
+            Path(self._outdone.pop()).unlink(missing_ok=True)
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Save the end of the run."""
         if self.save_last:
-            trainer.save_checkpoint(self.last_model_path)
+            trainer.save_checkpoint(self.last_model_path, parts=self._parts)
 
     def read_last(self) -> dict[str, Any] | None:
         """The newest whole checkpoint of the folder, or None where there is none at all.
@@ -152,7 +160,8 @@ class FedCheckpoint(Callback):
             return math.floor(trainer.now / self.every_time)
         return trainer.version // self.every_n_rounds
 
-    def _save_ranked(self, trainer: FedTrainer) -> None:
+    def _ranked(self, trainer: FedTrainer) -> list[str]:
+        """Rank the present round; the path to save it to, if it is among the best."""
         score = float(trainer.version)
         if self.monitor is not None:
             if self.monitor not in trainer.callback_metrics:
@@ -169,9 +178,6 @@ class FedCheckpoint(Callback):
             key=lambda item: item[1] if lower_is_better else -item[1],
         )
         kept = dict(ranked if self.save_top_k == -1 else ranked[: self.save_top_k])
-        dropped = [old for old in self.best_k if old not in kept]
+        self._outdone += [old for old in self.best_k if old not in kept]
         self.best_k = kept
-        if path in kept:
-            trainer.save_checkpoint(path)
-        for old in dropped:
-            Path(old).unlink(missing_ok=True)
+        return [path] if path in kept else []

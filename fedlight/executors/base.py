@@ -92,6 +92,9 @@ class Executor(ABC):
     max_batch: int = 1
     """How many jobs it likes to get at once."""
 
+    independent: bool = False
+    """Whether a job's result is the same bits whoever else is in the call."""
+
     @abstractmethod
     def setup(self, workplace: Workplace) -> None:
         """Get ready for a run.

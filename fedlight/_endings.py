@@ -1,0 +1,66 @@
+"""What a run says of its end."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from fedlight.participation import warn_if_unfair
+
+if TYPE_CHECKING:
+    from fedlight.run import Run
+
+
+def say_if_over(run: Run) -> None:
+    """Say that a checkpoint leaves nothing to do."""
+    if run.over:
+        rank_zero_info(
+            f"fedlight: the checkpoint is at its limit already ({run.server.version} rounds, "
+            f"{run.server.num_updates} updates); a larger max_rounds or max_updates lets it go on"
+        )
+
+
+def say_how_it_ended(
+    run: Run, stopped: bool, stopped_by: signal.Signals | None, resumable: bool
+) -> None:
+    """Say why a run ended if that was not its limit, and what was left unused.
+
+    Args:
+        run: The run.
+        stopped: Whether a callback or a signal asked for the end.
+        stopped_by: The signal that ended it, or None.
+        resumable: Whether ``ckpt_path="last"`` finds a checkpoint of it.
+    """
+    server = run.server
+    where = f"round {server.version} at virtual time {run.schedule.now:g}"
+    if stopped_by is not None:
+        path = '"last"' if resumable else "…, once there is a FedCheckpoint among the callbacks"
+        rank_zero_info(
+            f"fedlight: stopped by {stopped_by.name} after {where}; to go on, fit again with "
+            f"ckpt_path={path}"
+        )
+    held = len(run.aggregator.held)
+    if server.over:
+        rank_zero_warn(
+            f"fedlight: nobody is left who could arrive with a result: the last "
+            f"{server.failed_in_a_row} local runs have all failed; the run ends after {where}"
+        )
+    elif run.schedule.exhausted and not (run.arrivals.finite or run.over or stopped):
+        waits = (
+            f"; {held} updates wait in a buffer that never fills: make it smaller, or let "
+            'clients go on at once (resume="on_arrival")'
+        )
+        rank_zero_warn(
+            f"fedlight: nobody is left who could arrive: the run ends after {where}, before its "
+            f"limit{waits if held else ''}"
+        )
+    if held and stopped_by is None:
+        rank_zero_info(
+            f"fedlight: {held} updates were left in the aggregator's buffer at the end "
+            "and were not used"
+        )
+    if not run.history:
+        rank_zero_warn("fedlight: the run ended before the server made its first update")
+    warn_if_unfair(run)

@@ -1,0 +1,86 @@
+"""Writes a schedule down while it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from fedlight._growing import Growing
+from fedlight.arrivals.table import ReplayEvent, ScheduleTable
+
+if TYPE_CHECKING:
+    from fedlight.types import Task
+
+
+class TableWriter:
+    """Collects arrivals, ends of rounds, and the version at which each update was used."""
+
+    def __init__(self) -> None:
+        self._rows: list[list[Any]] = []
+        self._round_ends: list[float] = []
+        self._uses: list[list[int]] = []  # [row, version], in the order of use
+        self._version = 0
+        self._held: dict[int, list[int]] = {}  # the rows of a client that were not used yet
+
+    def arrive(self, task: Task) -> None:
+        """A task has arrived; one that was lost is not written down."""
+        if task.lost:
+            return
+        self._held.setdefault(task.client_id, []).append(len(self._rows))
+        self._rows.append(
+            [
+                task.client_id,
+                task.pulled_version,
+                task.arrives_at,
+                task.num_steps,
+                task.dispatched_at,
+                task.visit,
+            ]
+        )
+
+    def end_round(self, now: float) -> None:
+        """The process's round has ended."""
+        self._round_ends.append(now)
+
+    def use(self, clients: Collection[int], version: int) -> None:
+        """Updates of clients were used or dropped; the server is at `version` afterwards.
+
+        What is written down is the version before: that against which staleness is measured.
+        """
+        for client in clients:
+            if rows := self._held.get(client):
+                self._uses.append([rows.pop(0), self._version])
+                if not rows:
+                    del self._held[client]
+        self._version = version
+
+    def table(self, num_clients: int, durations: list[float] | None) -> ScheduleTable:
+        """The schedule so far.
+
+        Args:
+            num_clients: M.
+            durations: T_i of each client in virtual time, where they are known.
+        """
+        versions: list[int | None] = [None] * len(self._rows)
+        for row, version in self._uses:
+            versions[row] = version
+        events = [ReplayEvent(*row) for row in self._rows]
+        return ScheduleTable(events, list(self._round_ends), num_clients, durations, versions)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that was written down."""
+        return {
+            "rows": Growing(self._rows),
+            "round_ends": Growing(self._round_ends),
+            "uses": Growing(self._uses),
+            "version": self._version,
+            "held": [[client, list(rows)] for client, rows in self._held.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on writing behind what `state_dict` gave."""
+        self._rows = [list(row) for row in state["rows"]]
+        self._round_ends = list(state["round_ends"])
+        self._uses = [list(use) for use in state["uses"]]
+        self._version = state["version"]
+        self._held = {client: list(rows) for client, rows in state["held"]}

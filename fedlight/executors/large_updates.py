@@ -1,0 +1,37 @@
+"""What is done with updates that are larger than `max_update_norm`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedlight.executors.base import ClientError, Outcome
+
+if TYPE_CHECKING:
+    from fedlight.types import LocalResult, Task
+
+
+class LargeUpdate(ClientError):
+    """An update was longer than `max_update_norm` and is dropped."""
+
+
+class NormLimit:
+    """delta <- delta * min(1, C / |delta|), or no update at all if |delta| is larger than C.
+
+    Args:
+        most: C, the largest Euclidean norm.
+        clip: Whether a longer update is scaled down; otherwise it is dropped.
+    """
+
+    def __init__(self, most: float, clip: bool) -> None:
+        self.most, self.clip = most, clip
+
+    def __call__(self, task: Task, result: LocalResult) -> Outcome:
+        """The result as the server takes it."""
+        norm = result.update_norm
+        if norm <= self.most:
+            return result
+        if not self.clip:
+            reason = f"its update has norm {norm:.6g}, over max_update_norm={self.most:g}"
+            return LargeUpdate(task, reason)
+        shorter = result.delta * (self.most / norm)
+        return result._replace(delta=shorter, clipped_from=norm)
