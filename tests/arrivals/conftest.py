@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from fedlight.arrivals import ArrivalProcess
-from fedlight.arrivals.schedule import Event, Schedule
+from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
+from fedlight.loop import Event, Handled
 from fedlight.types import Federation, Task
+from tests.playing import events
 
 
 class Line(NamedTuple):
@@ -69,15 +71,14 @@ def drive(
             sizes(num_clients, seed),
             interval=interval,
             max_time=max_time,
-            on_dispatch=tasks.append,
         )
 
     lines = list[Line]()
     running = schedule()
     while True:
-        for event in running.events():
+        for event in events(running, tasks):
             released = server.handle(event)
-            running.send_on(event, server.version, released)
+            tasks += running.send_on(event, Handled(server.version, released))
             lines.append(Line(running.now, event.kind, event.task, server.version))
             if len(lines) >= num_events:
                 return lines, tasks

@@ -15,6 +15,7 @@ from fedlight.arrivals import (
     LogNormalDurations,
     PartialWork,
     PoissonArrivals,
+    Recording,
     ReplayArrivals,
     ReplayEvent,
     StepDurations,
@@ -25,6 +26,8 @@ from fedlight.arrivals import (
 )
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
+from fedlight.loop import Handled
+from tests.playing import events
 
 NUM_CLIENTS = 6
 STEPS = UniformSteps(1, 9)
@@ -137,7 +140,7 @@ def test_invariants(drive, name):
 def test_the_file_plays_the_same_schedule(tmp_path, name):
     path = tmp_path / "schedule.parquet"
     limits = {"max_rounds": 20, "seed": 2, **server_of(name)}
-    table = ALL[name]().record(path).simulate(NUM_CLIENTS, **limits)
+    table = Recording(ALL[name](), path).simulate(NUM_CLIENTS, **limits)
     assert len(table) > 10
     played = ReplayArrivals(path)
     assert played.by_rounds is (name in ROUNDS)
@@ -163,20 +166,21 @@ def test_only_what_is_named_is_kept(federation, name):
     """No version is pulled that the server was told to forget."""
     version, kept = 0, {0}
 
-    def pull(task):
-        assert task.pulled_version in kept
-
     server = server_of(name)
-    schedule = Schedule(ALL[name](), federation(NUM_CLIENTS), on_dispatch=pull, **server)
-    held = []
-    for number, event in enumerate(schedule.events()):
+    schedule = Schedule(ALL[name](), federation(NUM_CLIENTS), **server)
+    held, pulls = [], []
+    for number, event in enumerate(events(schedule, pulls)):
+        assert {task.pulled_version for task in pulls} <= kept
+        pulls.clear()
         released = []
         if event.task is not None:
             held.append(event.task.client_id)
         else:
             version, released, held = version + 1, held, []
             kept = {v for v in kept if schedule.needs_version(v)} | {version}
-        schedule.send_on(event, version, released)
+        pulls += schedule.send_on(event, Handled(version, released))
+        assert {task.pulled_version for task in pulls} <= kept
+        pulls.clear()
         if number == 100:
             break
     assert version >= 10

@@ -15,11 +15,13 @@ from fedlight.arrivals import (
     UniformSpeeds,
 )
 from fedlight.arrivals.schedule import Schedule
+from fedlight.loop import Handled
+from tests.playing import events
 
 
 def test_the_file_appears_whole_at_the_end(tmp_path):
     path = tmp_path / "schedule.parquet"
-    arrivals = ContinuousArrivals(FixedDurations([1.0, 0.4]), local_steps=5).record(path)
+    arrivals = Recording(ContinuousArrivals(FixedDurations([1.0, 0.4]), local_steps=5), path)
     assert not path.exists()
     table = arrivals.simulate(num_clients=2, buffer_size=2, max_time=2.0)
     assert table == ScheduleTable(
@@ -41,9 +43,9 @@ def test_the_file_appears_whole_at_the_end(tmp_path):
 def test_an_earlier_file_stays_until_the_end(tmp_path, federation):
     path = tmp_path / "schedule.parquet"
     path.write_bytes(b"an earlier one")
-    arrivals = UniformArrivals(2).record(path)
+    arrivals = Recording(UniformArrivals(2), path)
     schedule = Schedule(arrivals, federation(3))
-    schedule.send_on(next(schedule.events()), 0, [])
+    schedule.send_on(next(events(schedule)), Handled(0, []))
     assert path.read_bytes() == b"an earlier one"
     schedule.finish()
     assert len(ScheduleTable.load(path)) == 1
@@ -60,7 +62,7 @@ def test_a_failure_to_write_leaves_nothing_behind(tmp_path, monkeypatch):
     path.write_bytes(b"an earlier one")
     monkeypatch.setattr(pyarrow.parquet, "write_table", broken)
     with pytest.raises(OSError, match="disk full"):
-        UniformArrivals(2).record(path).simulate(num_clients=3, max_rounds=1)
+        Recording(UniformArrivals(2), path).simulate(num_clients=3, max_rounds=1)
     assert path.read_bytes() == b"an earlier one"
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -69,10 +71,10 @@ def test_it_behaves_as_the_process_itself(drive, tmp_path):
     def plain():
         return ContinuousArrivals(UniformSpeeds(0.5), concurrency=2)
 
-    recorded = drive(lambda: plain().record(tmp_path / "x"), 5, buffer_size=2)
+    recorded = drive(lambda: Recording(plain(), tmp_path / "x"), 5, buffer_size=2)
     assert recorded == drive(plain, 5, buffer_size=2)
-    assert UniformArrivals(2).record("x").by_rounds
-    assert not plain().record("x").by_rounds
+    assert Recording(UniformArrivals(2), "x").by_rounds
+    assert not Recording(plain(), "x").by_rounds
     assert not (tmp_path / "x").exists()  # nobody said that the run was over
 
 
@@ -98,9 +100,9 @@ def test_dropped_updates_have_a_staleness_too(federation):
     recording = Recording(ContinuousArrivals(FixedDurations([1.0, 3.0])))
     schedule = Schedule(recording, federation(2))
     version = 0
-    for event in schedule.events():
+    for event in events(schedule):
         version += event.task.client_id == 0
-        schedule.send_on(event, version, [event.task.client_id])
+        schedule.send_on(event, Handled(version, [event.task.client_id]))
         if schedule.now == 3.0 and event.task.client_id == 1:
             break
     assert [e.client for e in recording.table().events] == [0, 0, 0, 1]
@@ -112,23 +114,23 @@ def test_goes_on_from_its_state(federation):
         recording = Recording(ContinuousArrivals(UniformSpeeds(0.5), concurrency=3))
         return recording, Schedule(recording, federation(5))
 
-    def go_on(schedule, events, version, held, steps):
-        for event in islice(events, steps):
+    def go_on(schedule, version, held, steps):
+        for event in islice(events(schedule), steps):
             held.append(event.task.client_id)
             due = len(held) == 4
             version += due
-            schedule.send_on(event, version, held if due else [])
+            schedule.send_on(event, Handled(version, held if due else []))
             held = [] if due else held
         return version, held
 
     whole, schedule = start()
-    go_on(schedule, schedule.events(), 0, [], 30)
+    go_on(schedule, 0, [], 30)
     first, schedule = start()
-    version, held = go_on(schedule, schedule.events(), 0, [], 14)
-    state = json.loads(json.dumps(schedule.state_dict()))
+    version, held = go_on(schedule, 0, [], 14)
+    state = json.loads(json.dumps(schedule.state_dict(), default=list))
     second, schedule = start()
     schedule.load_state_dict(state)
-    go_on(schedule, schedule.events(), version, held, 16)
+    go_on(schedule, version, held, 16)
     assert len(first.table()) == 14
     assert second.table() == whole.table()
 
@@ -143,13 +145,13 @@ def test_more_than_one_update_of_a_client_is_used_at_once():
 
 def test_bad_paths(federation):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
-        UniformArrivals(1).record("nowhere/x.parquet").setup(federation(1))
+        Recording(UniformArrivals(1), "nowhere/x.parquet").setup(federation(1))
     with pytest.raises(TypeError, match="path must name a file"):
-        UniformArrivals(1).record(5)
+        Recording(UniformArrivals(1), 5)
     with pytest.raises(TypeError, match="arrivals must be an arrival process"):
         Recording([1])
 
 
 def test_repr():
-    assert repr(UniformArrivals(1).record("x")).endswith(".record('x')")
+    assert repr(Recording(UniformArrivals(1), "x")) == f"Recording({UniformArrivals(1)!r}, 'x')"
     assert repr(Recording(UniformArrivals(1))) == repr(UniformArrivals(1))

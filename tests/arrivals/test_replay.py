@@ -3,6 +3,8 @@ import pytest
 from fedlight.arrivals import ReplayArrivals, ReplayEvent, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
+from fedlight.loop import Handled
+from tests.playing import events
 
 
 def seen(lines):
@@ -79,22 +81,22 @@ def test_versions_still_named_are_needed(federation):
     )
     schedule = Schedule(arrivals, federation(2))
     assert schedule.needs_version(0)
-    events = schedule.events()
-    schedule.send_on(next(events), 1, [0])
+    coming = events(schedule)
+    schedule.send_on(next(coming), Handled(1, [0]))
     assert schedule.needs_version(0)
     assert not schedule.needs_version(1)
-    schedule.send_on(next(events), 2, [1])
+    schedule.send_on(next(coming), Handled(2, [1]))
     assert not schedule.needs_version(0)
 
 
 def test_untimed_versions_are_needed_until_they_are_pulled(federation):
     arrivals = ReplayArrivals([ReplayEvent(0, 0, 1.0, 1), ReplayEvent(0, 1, 3.0, 1)])
     schedule = Schedule(arrivals, federation(1))
-    events = schedule.events()
-    first = next(events)
+    coming = events(schedule)
+    first = next(coming)
     assert not schedule.needs_version(0)
     assert schedule.needs_version(1)
-    schedule.send_on(first, 1, [0])
+    schedule.send_on(first, Handled(1, [0]))
     assert not schedule.needs_version(1)
 
 

@@ -16,8 +16,10 @@ from fedlight.arrivals import (
     ReplayEvent,
     Wake,
 )
-from fedlight.arrivals.schedule import Limits, Schedule
+from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
+from fedlight.loop import Handled, Limits
+from tests.playing import events
 
 
 class Script(ArrivalProcess):
@@ -56,11 +58,9 @@ def test_what_a_process_is_asked(federation):
         [Dispatch(2, 1.5, 3, delay=0.25)],
     )
     seen = []
-    schedule = Schedule(script, federation(3), on_dispatch=lambda task: seen.append(task))
-    for number, event in enumerate(schedule.events(), start=1):
-        assert schedule.current is event
-        schedule.send_on(event, number, [7] * number)
-        assert schedule.current is None
+    schedule = Schedule(script, federation(3))
+    for number, event in enumerate(events(schedule, seen), start=1):
+        seen += schedule.send_on(event, Handled(number, [7] * number))
     assert script.calls == [
         ("wake", 0.0),
         ("wake", 0.5),
@@ -84,8 +84,8 @@ def test_what_a_process_is_asked(federation):
 def test_no_news_no_call(federation):
     script = Script([Dispatch(0, 1.0, 5), Dispatch(1, 2.0, 5)])
     schedule = Schedule(script, federation(2))
-    for event in schedule.events():
-        schedule.send_on(event, 0, [1] if event.task.client_id == 1 else [])
+    for event in events(schedule):
+        schedule.send_on(event, Handled(0, [1] if event.task.client_id == 1 else []))
     assert [call[0] for call in script.calls] == ["wake", "arrival", "arrival", "version"]
 
 
@@ -101,16 +101,16 @@ def test_ties_are_broken_by_client_then_serial(federation):
     )
     schedule = Schedule(script, federation(3), interval=1.0)
     order = []
-    for event in schedule.events():
+    for event in events(schedule):
         order.append((event.task and (event.task.client_id, event.task.serial)) or event.kind.name)
-        schedule.send_on(event, 0, [])
+        schedule.send_on(event, Handled(0, []))
     assert order == [(0, 1), (0, 3), (1, 2), (2, 0), "ROUND_END", "DEADLINE"]
 
 
 def test_events_at_the_limit_count(federation):
     script = Script([Dispatch(0, 1.0, 1), Dispatch(1, 1.000000001, 1)])
     schedule = Schedule(script, federation(2), max_time=1.0)
-    assert [event.task.client_id for event in schedule.events()] == [0]
+    assert [event.task.client_id for event in events(schedule)] == [0]
     assert schedule.now == 1.0
 
 
@@ -118,9 +118,9 @@ def test_deadlines_as_long_as_something_is_to_come(federation):
     script = Script([Dispatch(0, 2.5, 1), Dispatch(1, 0.3, 1)])
     schedule = Schedule(script, federation(2), interval=0.9)
     log = []
-    for event in schedule.events():
+    for event in events(schedule):
         log.append((schedule.now, event.kind.name))
-        schedule.send_on(event, 0, [])
+        schedule.send_on(event, Handled(0, []))
     assert log == [
         (0.3, "ARRIVAL"),
         (0.9, "DEADLINE"),
@@ -133,14 +133,14 @@ def test_deadlines_as_long_as_something_is_to_come(federation):
 def test_ten_deadlines_of_a_tenth_are_one(federation):
     schedule = Schedule(Script([Dispatch(0, 1.0, 1)]), federation(1), interval=0.1)
     times = []
-    for event in schedule.events():
+    for event in events(schedule):
         times.append(schedule.now)
-        schedule.send_on(event, 0, [])
+        schedule.send_on(event, Handled(0, []))
     assert times == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0]
 
 
 def test_nothing_to_do(federation):
-    assert list(Schedule(Script(), federation(1), interval=1.0).events()) == []
+    assert list(events(Schedule(Script(), federation(1), interval=1.0))) == []
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_nothing_to_do(federation):
 def test_time_has_to_go_on(federation, action):
     schedule = Schedule(Script([action]), federation(1))
     with pytest.raises(ValueError, match="virtual time has to go on, by at least 1e-9"):
-        list(schedule.events())
+        list(events(schedule))
 
 
 def test_versions_that_do_not_exist(federation):
@@ -165,47 +165,37 @@ def test_versions_that_do_not_exist(federation):
     with pytest.raises(
         ValueError, match=r"client 0 is to pull version 1 at 0.0 .* only at version 0"
     ):
-        list(schedule.events())
+        list(events(schedule))
 
 
 def test_needed_versions(federation):
     script = Script([Dispatch(0, 1.0, 1, delay=2.0, pulled_version=0), Dispatch(1, 1.0, 1)])
     schedule = Schedule(script, federation(2))
     needed = []
-    for version, event in enumerate(schedule.events(), start=1):
+    for version, event in enumerate(events(schedule), start=1):
         needed.append([schedule.needs_version(v) for v in (0, 1)])
-        schedule.send_on(event, version, [])
+        schedule.send_on(event, Handled(version, []))
     assert needed == [[True, False], [False, False]]
 
 
-def test_in_flight(federation):
-    script = Script(
-        [Dispatch(0, 3.0, 1), Dispatch(1, 1.0, 1), Dispatch(0, 2.0, 4, lost=True), Wake(9)]
-    )
+def test_goes_on_from_its_state(federation):
+    script = Script([Dispatch(0, 1.0, 5), Dispatch(1, 1.0, 2, delay=1.0), EndRound(3.0)])
     schedule = Schedule(script, federation(2))
-    events = schedule.events()
-    schedule.send_on(next(events), 0, [])
-    assert [(t.serial, t.client_id, t.visit) for t in schedule.in_flight()] == [
-        (0, 0, 0),
-        (2, 0, 1),
-    ]
-
-
-def test_state_in_the_middle_of_an_event(federation):
-    """Saved while the server handles an event: that one is sent on first."""
-    script = Script([Dispatch(0, 1.0, 5), EndRound(2.0)])
-    schedule = Schedule(script, federation(1))
-    event = next(schedule.events())
+    schedule.send_on(next(events(schedule)), Handled(1, [0]))
     state = json.loads(json.dumps(schedule.state_dict()))
     other_script = Script()
-    other = Schedule(other_script, federation(1))
+    other = Schedule(other_script, federation(2))
     other.load_state_dict(state)
-    assert other.current == event
-    assert other.now == 1.0
-    other.send_on(other.current, 1, [0])
-    assert other_script.calls == [("arrival", 0, False, 1.0), ("version", 1, [0], 1.0)]
-    assert [event.kind for event in other.events()] == [Kind.ROUND_END]
-    assert json.loads(json.dumps(other.state_dict()))["current"] == [int(Kind.ROUND_END)]
+    assert (other.now, other.version) == (1.0, 1)
+    pulls, kinds = [], []
+    for event in events(other, pulls):
+        kinds.append(event.kind)
+        other.send_on(event, Handled(1, []))
+    assert [(task.client_id, task.pulled_version, task.arrives_at) for task in pulls] == [
+        (1, 1, 2.0)
+    ]
+    assert kinds == [Kind.ARRIVAL, Kind.ROUND_END]
+    assert other_script.calls == [("arrival", 1, False, 2.0), ("round end", 3.0)]
 
 
 def test_limits():

@@ -71,9 +71,9 @@ def test_files_that_are_not_ours(tmp_path):
 def test_a_schedule_without_torch(tmp_path):
     code = f"""
 import sys
-from fedlight.arrivals import ContinuousArrivals, ReplayArrivals, UniformSpeeds
+from fedlight.arrivals import ContinuousArrivals, Recording, ReplayArrivals, UniformSpeeds
 path = {str(tmp_path / "x.parquet")!r}
-table = ContinuousArrivals(UniformSpeeds(0.8), concurrency=3).record(path).simulate(
+table = Recording(ContinuousArrivals(UniformSpeeds(0.8), concurrency=3), path).simulate(
     num_clients=10, buffer_size=2, max_rounds=20
 )
 assert len(table) == 40 and table.staleness().mean() > 0

@@ -16,6 +16,7 @@ from fedlight.arrivals import (
     ExponentialDurations,
     PartialWork,
     PoissonArrivals,
+    Recording,
     ReplayArrivals,
     ScheduleTable,
     UniformArrivals,
@@ -98,7 +99,7 @@ CASES = {
 def test_record_and_replay(data, tmp_path, name):
     make, aggregator, limits = CASES[name]
     path = tmp_path / "schedule.parquet"
-    recorded = trained(make().record(path), aggregator(), data, limits)
+    recorded = trained(Recording(make(), path), aggregator(), data, limits)
     replayed = trained(ReplayArrivals(path), aggregator(), data, limits)
     assert replayed.fingerprint() == recorded.fingerprint()
     assert replayed.version == recorded.version > 5
@@ -115,7 +116,7 @@ def test_a_run_that_fails_writes_nothing(data, tmp_path):
 
     path = tmp_path / "schedule.parquet"
     trainer = FedTrainer(
-        arrivals=UniformArrivals(2).record(path),
+        arrivals=Recording(UniformArrivals(2), path),
         aggregator=AFACD(),
         local_optimizer=LocalSGD(lr=0.1),
         executor="sequential",

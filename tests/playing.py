@@ -1,0 +1,23 @@
+"""The events of a schedule, one by one, for tests that play the server themselves."""
+
+from collections.abc import Iterator
+
+from fedlight.arrivals.schedule import Schedule
+from fedlight.events import Kind
+from fedlight.loop import Event, Handled
+from fedlight.types import Task
+
+
+def events(schedule: Schedule, pulls: list[Task] | None = None) -> Iterator[Event]:
+    """The events that change something at the server; the test sends each of them on.
+
+    The others (wake-ups, planned pulls, losses) are sent on here; their pulls join `pulls`.
+    """
+    while (event := schedule.next()) is not None:
+        lost = event.task is not None and event.task.lost
+        if lost or event.kind in (Kind.WAKE, Kind.DISPATCH):
+            tasks = schedule.send_on(event, Handled(schedule.version))
+            if pulls is not None:
+                pulls += tasks
+        else:
+            yield event
