@@ -155,7 +155,8 @@ def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator
             take the next event      an arrival, an end of round, a deadline, a client's wake-up
             handle it                the receiver; what it has to have computed is yielded
             send the clients on      those that are free pull the newest model and work on
-            yield ()                 between two events: the moment for checkpoints
+            yield ()                 between two events: the moment for checkpoints; not after
+                                     events that concern the clients alone
 
     Args:
         schedule: The events.
@@ -173,4 +174,5 @@ def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator
         handled = yield from receiver.handle(event)
         for task in schedule.send_on(event, handled):
             receiver.dispatch(task)
-        yield ()
+        if event.kind <= Kind.DEADLINE:
+            yield ()

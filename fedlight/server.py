@@ -139,10 +139,10 @@ class Server:
             due = kind is Kind.DEADLINE
         retried: list[Task] = []
         if due:
-            held = self.aggregator.held
-            if waiting := self.clients.open_runs(held):
+            # No update is kept in a variable here: it would keep the version that it pulled.
+            if waiting := self.clients.open_runs(self.aggregator.held):
                 yield waiting
-            full = self._leave_out_failures(held, released, retried)
+            full = self._leave_out_failures(released, retried)
             if full or task is None:
                 if waiting := self.clients.unresolved_states(self.aggregator.held):
                     yield waiting
@@ -165,14 +165,12 @@ class Server:
         self.watcher.on_drop(update)
         return False
 
-    def _leave_out_failures(
-        self, held: Sequence[ClientUpdate], released: list[int], retried: list[Task]
-    ) -> bool:
+    def _leave_out_failures(self, released: list[int], retried: list[Task]) -> bool:
         """Take failed updates out of the aggregator; False if what is left does not fill it.
 
         Failed tasks join `retried`, or their clients join `released`.
         """
-        found = [(update, self.clients.failure(update)) for update in held]
+        found = [(update, self.clients.failure(update)) for update in self.aggregator.held]
         failed = [(update, error) for update, error in found if error is not None]
         if not failed:
             return True

@@ -201,8 +201,8 @@ class Recorder(Callback):
 class Counting(Executor):
     """Computes one by one, but takes batches, and writes down which jobs it got together."""
 
-    def __init__(self, max_batch: int = 100) -> None:
-        self.max_batch = max_batch
+    def __init__(self, max_batch: int = 100, independent: bool = False) -> None:
+        self.max_batch, self.independent = max_batch, independent
         self.batches: list[list[int]] = []
         self.pulled: list[int] = []
         self._inner = SequentialExecutor()

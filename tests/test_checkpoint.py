@@ -26,7 +26,7 @@ from fedlight.arrivals import (
     UniformSteps,
 )
 from fedlight.callbacks import EarlyStopping, EventLog, FedCheckpoint, TensorBoardMetrics
-from fedlight.checkpoint import CheckpointError, plain, read_checkpoint, write_checkpoint
+from fedlight.checkpoint import FORMAT, CheckpointError, plain, read_checkpoint, write_checkpoint
 from fedlight.local_optimizers import FedProx, LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.models import LogisticRegression
 from tests.boring import Boring, Point, classes, fitted, replay, trainer
@@ -214,7 +214,7 @@ def test_a_run_that_stopped_early_stays_stopped(tmp_path):
 
 def test_resume_of_a_run_that_is_over_changes_nothing(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr("fedlight.trainer.rank_zero_info", said.append)
+    monkeypatch.setattr("fedlight._endings.rank_zero_info", said.append)
     given = {"callbacks": FedCheckpoint(tmp_path), "arrivals": UniformArrivals(2)}
     one = fitted(Boring(), classes(), **given)
     two = trainer(**given)
@@ -322,8 +322,8 @@ def test_a_hostile_pickle_is_not_run(tmp_path, signed, monkeypatch):
     """Not even in a file whose checksum fits."""
     path = tmp_path / "hostile.ckpt"
     if signed:
-        monkeypatch.setattr("fedlight.checkpoint.plain", lambda content: content)
-        write_checkpoint(path, {"fedlight": {"format": 1, "server": Hostile()}})
+        monkeypatch.setattr("fedlight.checkpoint.plain", lambda content, **options: content)
+        write_checkpoint(path, {"fedlight": {"format": FORMAT, "server": Hostile()}})
     else:
         path.write_bytes(pickle.dumps(Hostile()))
     with pytest.raises(CheckpointError, match=re.escape(str(path))):

@@ -32,6 +32,7 @@ from fedlight.arrivals import (
 )
 from fedlight.executors import ClientError
 from fedlight.local_optimizers import LocalSGD, Scaffold
+from fedlight.types import FailureRecord
 from tests.boring import Boring, Point, Recorder, fitted, points, replay
 
 pytestmark = pytest.mark.filterwarnings("ignore:fedlight. some clients")
@@ -343,7 +344,8 @@ def test_updates_over_a_norm_are_clipped_or_dropped(executor):
     assert (two.norm, two.clipped_from) == (pytest.approx(3.0), 10.0)
     dropped = fitted(Point(), points([4.0], [20.0]), **given, on_large_update="drop")
     assert dropped.state.params.item() == 2.0
-    (failure,) = dropped._server._failures
+    (failure,) = dropped.run.server.state_dict()["failures"]
+    failure = FailureRecord(*failure)
     assert failure.reason == "its update has norm 10, over max_update_norm=3"
     assert not failure.retried
 

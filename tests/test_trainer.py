@@ -58,7 +58,7 @@ def own(metrics):
 def messages(monkeypatch):
     """What the run says, by Lightning's logger."""
     said = []
-    for name in ("fedlight.trainer", "fedlight.arguments"):
+    for name in ("fedlight.trainer", "fedlight._endings", "fedlight.arguments"):
         monkeypatch.setattr(f"{name}.rank_zero_info", said.append, raising=False)
     return said
 
@@ -339,8 +339,10 @@ def test_nothing_is_computed_before_it_is_needed():
     assert run.version == 2
 
 
-def test_what_arrives_after_max_time_is_not_computed():
-    executor = Counting()
+@pytest.mark.parametrize("independent", [True, False])
+def test_what_arrives_after_max_time_is_computed_only_with_a_stack(independent):
+    """Who is in a stack must not depend on the limits, if the results depend on the stack."""
+    executor = Counting(independent=independent)
     events = replay((0, 0, 1.0, 1), (1, 0, 2.0, 1), (2, 0, 2.5, 1))
     fitted(
         Point(),
@@ -350,7 +352,8 @@ def test_what_arrives_after_max_time_is_not_computed():
         executor=executor,
         **EACH,
     )
-    assert [sorted(batch) for batch in executor.batches] == [[0, 1]]
+    together = [0, 1] if independent else [0, 1, 2]
+    assert [sorted(batch) for batch in executor.batches] == [together]
 
 
 @pytest.mark.parametrize("max_batch", [1, 2, 3])

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from fedlight.executors import Executor
-from fedlight.executors.pool import WorkPool
+from fedlight.executors.pending import Status
+from fedlight.executors.pool import Pool
 from fedlight.types import LocalResult, ServerState, Task
 
 NOTHING = torch.empty(0)
@@ -11,8 +12,8 @@ NOTHING = torch.empty(0)
 class Adds(Executor):
     """The delta is the serial; the client's state is the one read plus one."""
 
-    def __init__(self, max_batch=100):
-        self.max_batch = max_batch
+    def __init__(self, max_batch=100, independent=False):
+        self.max_batch, self.independent = max_batch, independent
         self.batches = []
 
     def setup(self, workplace):
@@ -38,140 +39,212 @@ def submit(pool, serial, arrives, after=None):
     return pool.submit(Task(serial, 0, 0.0, arrives, 1, serial, 0), STATE, after)
 
 
-def test_nothing_is_computed_until_a_result_is_wanted():
+def computed(runs):
+    return [run.task.serial for run in runs if run.status is Status.COMPUTED]
+
+
+def test_nothing_is_computed_until_it_is_needed():
     executor = Adds()
-    pool = WorkPool(executor)
+    pool = Pool(executor)
     runs = [submit(pool, serial, 1.0) for serial in range(3)]
     assert executor.batches == []
-    assert not any(run.done for run in runs)
+    assert computed(runs) == []
+    pool.compute([runs[1]])
     assert runs[1]().delta.item() == 1
-    assert all(run.done for run in runs)
+    assert computed(runs) == [0, 1, 2]
     assert executor.batches == [[1, 0, 2]]
     assert runs[2]().delta.item() == 2
     assert (pool.num_batches, pool.num_computed) == (1, 3)
 
 
-def test_a_batch_is_what_is_wanted_and_the_next_to_arrive():
+def test_a_batch_is_what_is_needed_and_the_next_to_arrive():
     executor = Adds(max_batch=3)
-    pool = WorkPool(executor)
-    for serial, arrives in enumerate([5.0, 2.0, 9.0, 2.0, 1.0]):
-        target = submit(pool, serial, arrives)
-        if serial == 2:
-            wanted = target
-    wanted()
+    pool = Pool(executor)
+    runs = [submit(pool, serial, at) for serial, at in enumerate([5.0, 2.0, 9.0, 2.0, 1.0])]
+    pool.compute([runs[2]])
     assert executor.batches == [[2, 4, 1]]
 
 
 def test_one_at_a_time():
     executor = Adds(max_batch=1)
-    pool = WorkPool(executor)
+    pool = Pool(executor)
     runs = [submit(pool, serial, 1.0) for serial in range(3)]
-    runs[2]()
+    pool.compute([runs[2]])
     assert executor.batches == [[2]]
-    assert not runs[0].done
+    assert computed(runs) == [2]
 
 
-def test_what_comes_after_the_horizon_is_left_out():
+def arrive(pool, run):
+    pool.count_ahead(run, -1)
+    run.arrive(None)
+
+
+def test_at_most_one_stack_is_computed_ahead():
+    """Of 9 in flight, 4 are computed ahead; more only as these arrive."""
+    executor = Adds(max_batch=4)
+    pool = Pool(executor)
+    runs = [submit(pool, serial, 10.0 + serial) for serial in range(8)]
+    short = submit(pool, 8, 1.0)
+    arrive(pool, short)
+    pool.compute([short])
+    assert executor.batches == [[8, 0, 1, 2]]  # three of them are ahead
+    short = submit(pool, 9, 2.0)
+    arrive(pool, short)
+    pool.compute([short])
+    assert executor.batches[1:] == [[9, 3]]  # and now four
+    short = submit(pool, 10, 3.0)
+    arrive(pool, short)
+    pool.compute([short])
+    assert executor.batches[2:] == [[10]]
+    for run in runs[:3]:
+        arrive(pool, run)
+    short = submit(pool, 11, 13.0)
+    arrive(pool, short)
+    pool.compute([short])
+    assert executor.batches[3:] == [[11, 4, 5, 6]]
+
+
+def test_limits_of_the_run_change_nothing_if_results_depend_on_the_stack():
     executor = Adds()
-    pool = WorkPool(executor, horizon=2.0)
-    submit(pool, 0, 2.0)
-    late = submit(pool, 1, 2.5)
-    submit(pool, 2, 1.0)()
-    assert executor.batches == [[2, 0]]
-    late()  # asked for all the same
-    assert executor.batches == [[2, 0], [1]]
+    pool = Pool(executor)
+    runs = [submit(pool, serial, 1.0 + serial) for serial in range(4)]
+    pool.compute([runs[0]], until=2.0, useful=0)
+    assert executor.batches == [[0, 1, 2, 3]]
 
 
-def test_what_is_discarded_is_left_out_unless_it_is_asked_for():
+def test_independent_results_are_not_computed_in_vain():
+    executor = Adds(independent=True)
+    pool = Pool(executor)
+    runs = [submit(pool, serial, at) for serial, at in enumerate([1.0, 2.0, 2.5, 3.0, 4.0])]
+    arrive(pool, runs[0])
+    pool.compute([runs[0]], until=2.5, useful=9)
+    assert executor.batches == [[0, 1, 2]]
+    pool.compute([runs[4]], useful=0)  # needed all the same
+    assert executor.batches[1:] == [[4]]
+    more = [submit(pool, serial, float(serial)) for serial in (5, 6, 7)]
+    pool.compute([runs[3]], useful=2)
+    assert executor.batches[2:] == [[3, 5, 6]]
+    assert more[2].status is Status.OPEN
+
+
+def test_whoever_looks_early_gets_a_result_of_its_own():
     executor = Adds()
-    pool = WorkPool(executor)
+    pool = Pool(executor)
+    runs = [submit(pool, serial, 1.0) for serial in range(3)]
+    assert [runs[1]().delta.item() for _ in range(2)] == [1, 1]
+    assert executor.batches == [[1]]  # once, and apart
+    assert computed(runs) == []
+    assert (pool.num_batches, pool.num_computed) == (0, 0)
+    pool.compute(runs)
+    assert executor.batches[1:] == [[0, 1, 2]]
+
+
+def test_an_early_look_is_no_second_computation_if_results_are_independent():
+    executor = Adds(independent=True)
+    pool = Pool(executor)
+    runs = [submit(pool, serial, 1.0) for serial in range(2)]
+    assert runs[1]().delta.item() == 1
+    assert computed(runs) == [1]
+    pool.compute(runs)
+    assert executor.batches == [[1], [0]]
+
+
+def test_a_state_may_be_looked_at_early_too():
+    executor = Adds()
+    pool = Pool(executor)
+    first = submit(pool, 0, 1.0)
+    second = submit(pool, 1, 2.0, after=first)
+    assert second.client_state().tolist() == [2.0]
+    assert computed([first, second]) == []
+    pool.compute([second])
+    assert second.client_state().tolist() == [2.0]
+    assert executor.batches == [[0], [1], [0], [1]]
+
+
+def test_a_discarded_run_is_left_out_unless_it_is_needed():
+    executor = Adds()
+    pool = Pool(executor)
     gone, other = submit(pool, 0, 1.0), submit(pool, 1, 2.0)
     pool.discard(gone)
-    other()
+    pool.compute([other])
     assert executor.batches == [[1]]
+    pool.compute([gone])
     assert gone().delta.item() == 0
     pool.discard(gone)
 
 
 def test_the_run_before_comes_first():
     executor = Adds()
-    pool = WorkPool(executor)
+    pool = Pool(executor)
     first = submit(pool, 0, 1.0)
     second = submit(pool, 1, 2.0, after=first)
     third = submit(pool, 2, 3.0, after=second)
     other = submit(pool, 3, 9.0)
+    pool.compute([third])
     assert third.client_state().tolist() == [3.0]
     assert executor.batches == [[0, 3], [1], [2]]
     assert second.client_state().tolist() == [2.0]
-    assert other.done
+    assert other.status is Status.COMPUTED
 
 
-def test_a_discarded_run_is_computed_where_a_state_hangs_on_it():
+def test_a_discarded_run_is_computed_if_a_state_depends_on_it():
     executor = Adds()
-    pool = WorkPool(executor)
+    pool = Pool(executor)
     first = submit(pool, 0, 1.0)
     pool.discard(first)
     second = submit(pool, 1, 2.0, after=first)
-    submit(pool, 2, 1.5)()
+    pool.compute([submit(pool, 2, 1.5)])
     assert executor.batches == [[2]]
+    pool.compute([second])
     assert second.client_state().tolist() == [2.0]
     assert executor.batches == [[2], [0], [1]]
 
 
 def test_a_released_run_keeps_the_clients_state_only():
-    pool = WorkPool(Adds())
+    pool = Pool(Adds())
     run = submit(pool, 0, 1.0)
-    run()
-    assert run.pulled is None
+    pool.compute([run])
     run.release()
+    assert run.status is Status.RELEASED
+    assert run.pulled is None
     assert run.client_state().tolist() == [1.0]
     with pytest.raises(AssertionError, match="released"):
         run()
 
 
-def test_an_error_leaves_the_runs_open():
+def test_an_error_of_the_executor_leaves_the_runs_open():
     class Fails(Adds):
         def run(self, jobs):
             raise RuntimeError("no")
 
-    run = submit(WorkPool(Fails()), 0, 1.0)
+    pool = Pool(Fails())
+    run = submit(pool, 0, 1.0)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no"):
+            pool.compute([run])
+        with pytest.raises(RuntimeError, match="no"):
             run()
-    assert not run.done
-
-
-def test_what_the_limits_leave_out_is_computed_only_when_it_is_wanted():
-    executor, left = Adds(), 2.0
-    pool = WorkPool(executor, still_to_come=lambda: (3.0, left))
-    runs = [submit(pool, serial, arrives) for serial, arrives in enumerate([2, 3, 4, 5, 6, 7])]
-    runs[1]()
-    assert executor.batches == [[1, 0, 2, 3]]  # two have arrived, two more may be used
-    left = 0.0
-    runs[5]()
-    assert executor.batches[1:] == [[5]]
-    left = 1.0
-    runs[4]()
-    assert executor.batches[2:] == [[4]]
+    assert run.status is Status.OPEN
 
 
 def test_those_that_arrive_together_come_by_client():
     executor = Adds()
-    pool = WorkPool(executor)
+    pool = Pool(executor)
     for serial, client in enumerate([3, 1, 2]):
-        last = pool.submit(Task(client, 0, 0.0, 1.0, 1, serial, 0), STATE)
-    last()
+        last = pool.submit(Task(client, 0, 0.0, 1.0, 1, serial, 0), STATE, None)
+    pool.compute([last])
     assert executor.batches == [[2, 1, 0]]
 
 
 @pytest.mark.parametrize("max_batch", [1, 4])
 def test_the_queue_keeps_nothing_of_what_is_over(max_batch):
-    pool = WorkPool(Adds(max_batch))
+    pool = Pool(Adds(max_batch))
     for serial in range(200):
         run = submit(pool, serial, 1.0 + serial)
         if serial % 3 == 0:
             pool.discard(run)
         else:
-            run()
+            pool.compute([run])
+        arrive(pool, run)
     assert len(pool._queue) <= 2
     assert len(pool._open) == 0
