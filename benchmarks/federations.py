@@ -73,7 +73,7 @@ def timed(
     warm = len(watch.times) // 3
     elapsed = watch.times[-1] - watch.times[warm]
     counted = [update for record in trainer.history[warm + 1 :] for update in record.updates]
-    pool = trainer._server.clients.pool
+    pool = trainer.run.pool
     return Timing(
         len(counted) / elapsed,
         sum(update.num_steps for update in counted) / elapsed,

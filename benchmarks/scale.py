@@ -20,12 +20,22 @@ from benchmarks.workloads import A
 from fedlight.aggregators import AFACS, Aggregator, FedAvg, FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.arrivals.schedule import Schedule
+from fedlight.arrivals.simulation import CountingServer
 from fedlight.clients import Clients
 from fedlight.executors import Executor, Job
-from fedlight.executors.pool import WorkPool
+from fedlight.executors.pool import Pool
 from fedlight.local_optimizers import LocalSGD
-from fedlight.server import Server
-from fedlight.types import ClientUpdate, Federation, LocalResult, Measured, ServerState, Task
+from fedlight.loop import Limits, play
+from fedlight.server import Server, Watcher
+from fedlight.types import (
+    ClientUpdate,
+    Federation,
+    LocalResult,
+    Measured,
+    RoundRecord,
+    ServerState,
+    Task,
+)
 
 
 class Nothing(Executor):
@@ -56,49 +66,54 @@ def events_per_second(clients: int, in_flight: int, parameters: int, events: int
     arrivals = ContinuousArrivals(
         ExponentialDurations(1.0), concurrency=in_flight, resume="on_arrival", local_steps=1
     )
-    schedule = Schedule(arrivals, federation, on_dispatch=lambda task: server.dispatch(task))
-    runs = Clients(WorkPool(Nothing(parameters)), federation.num_examples, keep_states=False)
+    schedule = Schedule(arrivals, federation)
+    pool = Pool(Nothing(parameters))
+    runs = Clients(pool, federation.num_examples, keep_states=False)
+    history = _History()
     server = Server(
         FedBuff(buffer_size=10),
         LocalSGD(0.1),
         runs,
         federation,
         _state(parameters),
-        lambda v: False,
+        schedule,
+        watcher=history,
     )
     begun, before = now(), 0
-    for event in schedule.events():
-        assert event.task is not None
-        due, released = server.receive(runs.arrive(event.task))
-        if due:
-            record = server.step(schedule.now)
-            released = [update.client_id for update in record.updates]
-        schedule.send_on(event, server.state.version, released)
-        seen = server.num_pulls + server.num_updates + server.state.version
+    for waiting in play(schedule, server, Limits()):
+        if waiting:
+            pool.compute(waiting)
+            continue
+        seen = server.num_pulls + server.num_updates + server.version
         if not before and seen >= events // 4:
             begun, before = now(), seen
         if seen >= events:
             break
+    assert len(history.records) == server.version
     return (seen - before) / (now() - begun)
 
 
+class _History(Watcher):
+    """Keeps the records, as a run does."""
+
+    def __init__(self) -> None:
+        self.records: list[RoundRecord] = []
+
+    def on_version(self, record: RoundRecord) -> None:
+        self.records.append(record)
+
+
 def simulated_per_second(clients: int, in_flight: int, events: int) -> float:
-    """The same events of the schedule alone, as `ArrivalProcess.simulate` goes through them."""
+    """The same events of the schedule alone, as `simulate` goes through them."""
     federation = Federation(clients, np.ones(clients, dtype=np.int64), batch_size=1)
     arrivals = ContinuousArrivals(
         ExponentialDurations(1.0), concurrency=in_flight, resume="on_arrival", local_steps=1
     )
-    tasks: list[Task] = []
-    schedule = Schedule(arrivals, federation, on_dispatch=tasks.append)
-    begun, before, buffer = now(), 0, list[int]()
-    for arrived, event in enumerate(schedule.events(), start=1):
-        assert event.task is not None
-        buffer.append(event.task.client_id)
-        released = buffer if len(buffer) == 10 else []
-        schedule.send_on(event, arrived // 10, released)
-        if released:
-            buffer = []
-        seen = len(tasks) + arrived + arrived // 10
+    schedule = Schedule(arrivals, federation)
+    server = CountingServer(schedule, buffer_size=10, by_rounds=False)
+    begun, before = now(), 0
+    for _ in play(schedule, server, Limits()):
+        seen = server.num_pulls + server.num_updates + server.version
         if not before and seen >= events // 4:
             begun, before = now(), seen
         if seen >= events:

@@ -66,12 +66,9 @@ class Receiver(Protocol[R_co]):
         over: Whether it is no use to go on.
     """
 
-    @property
-    def version(self) -> int: ...  # noqa: D102
-    @property
-    def num_updates(self) -> int: ...  # noqa: D102
-    @property
-    def over(self) -> bool: ...  # noqa: D102
+    version: int
+    num_updates: int
+    over: bool
 
     def handle(self, event: Event) -> Generator[Sequence[R_co], None, Handled]:
         """Handle one event wholly; yields the local runs that have to be computed first."""
@@ -123,11 +120,18 @@ class Limits:
                 "give max_rounds, max_updates or max_time"
             )
 
+    @property
+    def most(self) -> tuple[float, float]:
+        """The numbers of server updates and of arrivals after which the run is over."""
+        return (
+            math.inf if self.max_rounds is None else self.max_rounds,
+            math.inf if self.max_updates is None else self.max_updates,
+        )
+
     def reached(self, version: int, num_updates: int) -> bool:
         """Whether the run is over after so many server updates and arrivals."""
-        return (self.max_rounds is not None and version >= self.max_rounds) or (
-            self.max_updates is not None and num_updates >= self.max_updates
-        )
+        rounds, updates = self.most
+        return version >= rounds or num_updates >= updates
 
     def updates_left(self, version: int, num_updates: int, per_round: float) -> float:
         """How many arrivals may still be used after the round that is being made.
@@ -137,13 +141,9 @@ class Limits:
             num_updates: Arrivals so far.
             per_round: Updates that the latest round used, as an estimate for the next ones.
         """
-        left = math.inf
-        if self.max_updates is not None:
-            left = self.max_updates - num_updates
-        if self.max_rounds is not None:
-            rounds = self.max_rounds - version - 1
-            left = min(left, rounds * per_round if rounds else 0)
-        return left
+        rounds, updates = self.most
+        rounds -= version + 1
+        return min(updates - num_updates, rounds * per_round if rounds else 0)
 
 
 def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator[Sequence[R_co]]:
@@ -167,7 +167,8 @@ def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator
         The local runs that have to be computed before the loop can go on; an empty sequence
         between two events.
     """
-    while not (receiver.over or limits.reached(receiver.version, receiver.num_updates)):
+    rounds, updates = limits.most
+    while receiver.version < rounds and receiver.num_updates < updates and not receiver.over:
         event = schedule.next()
         if event is None:
             return

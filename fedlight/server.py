@@ -58,6 +58,17 @@ class Server:
         schedule: The schedule: the virtual time, and the versions that tasks still to come name.
         on_client_failure: "raise", "drop" or "retry".
         watcher: Is told of everything that happens.
+
+    Attributes:
+        state: The newest version of the model.
+        version: Its number: server updates so far.
+        versions: The versions that are kept, by number.
+        num_updates: Client updates that have arrived.
+        num_pulls: Times that a client has pulled the model.
+        num_gradients: Local steps of the updates that have arrived.
+        num_failures: Tasks that failed or were lost.
+        failed_in_a_row: Local runs that have failed since a version was made.
+        over: Whether so many have failed in a row that it is no use to go on.
     """
 
     def __init__(
@@ -77,6 +88,8 @@ class Server:
         self.schedule = schedule
         self.watcher = Watcher() if watcher is None else watcher
         self.state = state
+        self.version = state.version
+        self.over = False
         self.versions = {state.version: state}
         self.num_updates = 0
         self.num_pulls = 0
@@ -88,16 +101,6 @@ class Server:
         self._num_clients = federation.num_clients
         self._failures: list[FailureRecord] = []
         self._dropped: list[UpdateRecord] = []
-
-    @property
-    def version(self) -> int:
-        """Server updates so far."""
-        return self.state.version
-
-    @property
-    def over(self) -> bool:
-        """Whether so many local runs have failed one after the other that none ever will not."""
-        return self.failed_in_a_row >= 100 + 10 * self._num_clients
 
     def dispatch(self, task: Task) -> None:
         """A client pulls the version that its task names, and starts to work."""
@@ -149,7 +152,7 @@ class Server:
                 record = self._step()
                 released += [update.client_id for update in record.updates]
                 self.watcher.on_version(record)
-        return Handled(self.state.version, released, retried)
+        return Handled(self.version, released, retried)
 
     def _receive(self, task: Task, released: list[int]) -> bool:
         """Whether a step is due after an arrival; whose update is dropped joins `released`."""
@@ -157,7 +160,7 @@ class Server:
         self.watcher.on_update(update)
         self.num_updates += 1
         self.num_gradients += task.num_steps
-        if self.aggregator.accepts(update, self.state.version):
+        if self.aggregator.accepts(update, self.version):
             return self.aggregator.receive(update)
         self.clients.drop(update)
         self._dropped.append(update_record(update, self.state.version, 0.0, math.nan))
@@ -187,6 +190,7 @@ class Server:
             else:
                 released.append(update.client_id)
         self.failed_in_a_row += len(failed)
+        self.over = self.failed_in_a_row >= 100 + 10 * self._num_clients
         full = self.aggregator.discard([update for update, _ in failed])
         for _, error in failed:
             self.watcher.on_client_failure(error.task, error)
@@ -213,7 +217,7 @@ class Server:
         record.metrics.update(self._totals())
         self._dropped, self._failures = [], []
         if state.used:
-            self.failed_in_a_row = 0
+            self.failed_in_a_row, self.over = 0, False
         self.clients.release(used.update for used in state.used)
         # The updates themselves are let go: a version that is still in flight would keep them.
         parts = (state.params, state.buffers, state.counters, state.shared)
@@ -221,6 +225,7 @@ class Server:
         needs_version = self.schedule.needs_version
         self.versions = {v: s for v, s in self.versions.items() if needs_version(v)}
         self.versions[state.version] = self.state
+        self.version = state.version
         return record
 
     def _totals(self) -> dict[str, float]:
@@ -251,6 +256,7 @@ class Server:
             "failures": [list(failure) for failure in self._failures],
             "num_failures": self.num_failures,
             "failed_in_a_row": self.failed_in_a_row,
+            "over": self.over,
             "num_updates": self.num_updates,
             "num_pulls": self.num_pulls,
             "num_gradients": self.num_gradients,
@@ -265,13 +271,14 @@ class Server:
         }
         self.versions = {version: versions[version] for version in state["kept"]}
         self.state = versions[state["version"]]
+        self.version = self.state.version
         for update in self.clients.load_state_dict(state["clients"], versions, device):
             self.aggregator.receive(update)
         self.aggregator.load_state_dict(state["aggregator"])
         self._dropped = [UpdateRecord(*fields) for fields in state["dropped"]]
         self._failures = [FailureRecord(*fields) for fields in state["failures"]]
         self.num_failures = state["num_failures"]
-        self.failed_in_a_row = state["failed_in_a_row"]
+        self.failed_in_a_row, self.over = state["failed_in_a_row"], state["over"]
         self.num_updates = state["num_updates"]
         self.num_pulls = state["num_pulls"]
         self.num_gradients = state["num_gradients"]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fedlight.arrivals.base import ArrivalProcess
 
 
+_ACTIONS = (Dispatch, EndRound, Wake)
+
+
 class Schedule:
     """The events of a run, in the order of (time, kind, client, serial).
 
@@ -174,7 +177,7 @@ class Schedule:
         self.arrivals.load_state_dict(state["arrivals"])
 
     def _act(self, actions: Iterable[Action]) -> None:
-        if actions is None or isinstance(actions, Dispatch | EndRound | Wake):
+        if actions is None or isinstance(actions, _ACTIONS):
             raise TypeError(
                 f"{self.arrivals!r} answered with {actions!r}; yield each action, or return a list "
                 "of actions, () for none"

@@ -1,0 +1,126 @@
+"""A run that was stopped is the run that was not, to the bit, whoever looks at its results."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedlight import Callback, FederatedDataModule
+from fedlight.aggregators import FedBuff
+from fedlight.arrivals import ContinuousArrivals, ExponentialDurations, UniformSteps
+from fedlight.callbacks import FedCheckpoint
+from fedlight.executors import VectorizedExecutor
+from fedlight.local_optimizers import LocalSGD, Scaffold
+from tests.boring import Boring, trainer
+
+ROUNDS = 6
+
+
+class Last(nn.Module):
+    """The last output of a recurrent layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 5, batch_first=True)
+
+    def forward(self, x):
+        return self.lstm(x.view(len(x), 4, 4))[0][:, -1]
+
+
+NETS = {
+    "logistic regression": lambda: nn.Linear(16, 3),
+    "MLP with BatchNorm": lambda: nn.Sequential(
+        nn.Linear(16, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3)
+    ),
+    "MLP with LayerNorm": lambda: nn.Sequential(
+        nn.Linear(16, 7), nn.LayerNorm(7), nn.ReLU(), nn.Linear(7, 3)
+    ),
+    "CNN with BatchNorm": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 4, 4)),
+        nn.Conv2d(1, 3, 3, padding=1),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(48, 3),
+    ),
+    "LSTM": lambda: nn.Sequential(Last(), nn.Linear(5, 3)),
+}
+
+
+class Looks(Callback):
+    """Reads each result when it arrives, long before the server needs it."""
+
+    def on_update(self, trainer, module, update):
+        assert update.delta.norm() > 0
+
+
+def data():
+    torch.manual_seed(1)
+    return FederatedDataModule.from_client_datasets(
+        [TensorDataset(torch.randn(6, 16), torch.randint(3, (6,))) for _ in range(9)], batch_size=3
+    )
+
+
+def fit(net, folder, ckpt_path=None, callbacks=(), **given):
+    torch.manual_seed(2)
+    given = {
+        "arrivals": ContinuousArrivals(
+            ExponentialDurations(1.0), resume="on_arrival", local_steps=UniformSteps(1, 3)
+        ),
+        "aggregator": FedBuff(buffer_size=2),
+        "local_optimizer": LocalSGD(lr=0.1),
+        **given,
+    }
+    run = trainer(callbacks=[*callbacks, FedCheckpoint(folder)], **given)
+    run.fit(Boring(net()), data(), ckpt_path=ckpt_path)
+    return run
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # an LSTM under vmap
+@pytest.mark.parametrize("executor", ["auto", "vectorized"])
+@pytest.mark.parametrize("name", NETS)
+def test_stopped_at_every_round(name, executor, tmp_path):
+    whole = fit(NETS[name], tmp_path / "whole", max_rounds=ROUNDS, executor=executor)
+    for callbacks in ([], [Looks()]):
+        folder = tmp_path / str(len(callbacks))
+        for number in range(1, ROUNDS + 1):
+            # Each time another kind of limit.
+            limit = [{"max_rounds": number}, {"max_updates": 2 * number}][number % 2]
+            run = fit(NETS[name], folder, "last", callbacks=callbacks, executor=executor, **limit)
+            assert run.version == number
+        assert run.fingerprint() == whole.fingerprint()
+        assert [record.metrics for record in run.history] == [
+            record.metrics for record in whole.history
+        ]
+
+
+@pytest.mark.parametrize("max_batch", [3, 256])
+def test_client_states_and_looks_at_them(max_batch, tmp_path):
+    """SCAFFOLD's c_i depends on results too, and the end of a fit asks for all of them."""
+    given = {"local_optimizer": Scaffold(lr=0.1), "aggregator": FedBuff(buffer_size=4)}
+
+    def executor():
+        return VectorizedExecutor(max_batch)
+
+    net = NETS["MLP with BatchNorm"]
+    whole = fit(net, tmp_path / "whole", max_rounds=ROUNDS, executor=executor(), **given)
+    for number in range(1, ROUNDS + 1):
+        run = fit(net, tmp_path, "last", max_rounds=number, executor=executor(), **given)
+        assert run.client_state(0) is None or run.client_state(0).norm() > 0
+    assert run.fingerprint() == whole.fingerprint()
+    states = [[each.client_state(client) for client in range(9)] for each in (run, whole)]
+    for one, other in zip(*states, strict=True):
+        assert torch.equal(one, other) if other is not None else one is None
+    assert sum(state is not None for state in states[0]) > 5
+
+
+def test_a_later_limit_changes_no_bit(tmp_path):
+    """In 0.1 the last rounds of a run had smaller stacks than the same rounds of a longer run."""
+    net = NETS["CNN with BatchNorm"]
+    short, long = (
+        fit(net, tmp_path / str(rounds), max_rounds=rounds, executor="vectorized")
+        for rounds in (3, 9)
+    )
+    assert [record.metrics for record in long.history[:3]] == [
+        record.metrics for record in short.history
+    ]
