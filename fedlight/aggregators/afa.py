@@ -15,7 +15,7 @@ from fedlight.aggregators.server import (
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
-    from fedlight.checks import Schedule
+    from fedlight.checks import Rate
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 
@@ -44,7 +44,7 @@ class AFACD(Aggregator):
     def __init__(
         self,
         buffer_size: int | None = None,
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
         self.buffer = UpdateBuffer(buffer_size)
@@ -118,7 +118,7 @@ class AFACS(Aggregator):
     def __init__(
         self,
         buffer_size: int | None = None,
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         server_optimizer: OptimizerFactory | None = None,
         memory_device: str = "model",
     ) -> None:

@@ -15,7 +15,7 @@ from fedlight.aggregators.server import (
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
-    from fedlight.checks import Schedule
+    from fedlight.checks import Rate
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 
@@ -45,7 +45,7 @@ class AsyncCommSGD(Aggregator):
     def __init__(
         self,
         interval: float = 1.0,
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
         self.interval: float = check_interval(interval)

@@ -17,7 +17,7 @@ from fedlight.checks import one_of
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
-    from fedlight.checks import Schedule
+    from fedlight.checks import Rate
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 
@@ -51,7 +51,7 @@ class AsyncFedAvg(Aggregator):
         self,
         weights: str = "time_based",
         client_weights: str = "uniform",
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
         self.weights = one_of("weights", weights, ("time_based", "identical"))

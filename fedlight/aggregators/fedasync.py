@@ -9,7 +9,7 @@ import torch
 from fedlight.aggregators.base import Aggregator
 from fedlight.aggregators.server import UpdateBuffer, next_version
 from fedlight.aggregators.staleness import Staleness, check_staleness, discount
-from fedlight.checks import Schedule, fraction, non_negative_int, rate, rate_at
+from fedlight.checks import Rate, fraction, non_negative_int, rate, rate_at
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class FedAsync(Aggregator):
 
     def __init__(
         self,
-        alpha: Schedule,
+        alpha: Rate,
         staleness: Staleness | None = None,
         max_staleness: int | None = None,
     ) -> None:

@@ -15,7 +15,7 @@ from fedlight.aggregators.server import (
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
-    from fedlight.checks import Schedule
+    from fedlight.checks import Rate
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 
@@ -46,7 +46,7 @@ class FedAvg(Aggregator):
         self,
         buffer_size: int | None = None,
         client_weights: str = "examples",
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
         self.buffer = UpdateBuffer(buffer_size)

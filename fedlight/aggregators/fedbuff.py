@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fedlight.aggregators.base import Aggregator
 from fedlight.aggregators.server import OptimizerFactory, ServerStep, UpdateBuffer, weighted_sum
 from fedlight.aggregators.staleness import Polynomial, Staleness, check_staleness, discount
-from fedlight.checks import Schedule, one_of, positive_int
+from fedlight.checks import Rate, one_of, positive_int
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class FedBuff(Aggregator):
         self,
         buffer_size: int,
         staleness: Staleness | None = Polynomial(0.5),
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         normalize: str = "buffer",
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:

@@ -18,7 +18,7 @@ from fedlight.aggregators.server import (
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
-    from fedlight.checks import Schedule
+    from fedlight.checks import Rate
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 
@@ -50,7 +50,7 @@ class FedFix(Aggregator):
         self,
         interval: float,
         client_weights: str = "uniform",
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
         self.interval: float = check_interval(interval)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlight.checks import Schedule, one_of, positive, positive_int, rate, rate_at
+from fedlight.checks import Rate, one_of, positive, positive_int, rate, rate_at
 from fedlight.events import to_ticks
 from fedlight.parameters import block_of
 from fedlight.types import ClientUpdate, Federation, ServerState, UsedUpdate
@@ -73,7 +73,7 @@ class ServerStep:
     """
 
     def __init__(
-        self, server_lr: Schedule = 1.0, server_optimizer: OptimizerFactory | None = None
+        self, server_lr: Rate = 1.0, server_optimizer: OptimizerFactory | None = None
     ) -> None:
         if server_optimizer is not None and server_lr != 1.0:
             raise ValueError(
