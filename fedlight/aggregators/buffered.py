@@ -163,18 +163,18 @@ class BufferedAggregator(Aggregator):
         return updates
 
     def step(self, state: ServerState) -> ServerState:
-        """Weigh the updates held and move along their direction."""
+        """Weigh the updates held and move along their direction.
+
+        Raises:
+            TypeError: `weights` or `direction` returned something of another kind.
+            ValueError: A weight is negative or not finite.
+        """
         updates = self.drain()
         if not updates:
             return next_version(state, state.params, ())
         weights = self._checked(self.weights(updates, state.version), len(updates))
         direction = self.direction(updates, weights, state)
-        if not isinstance(direction, Tensor) or direction.shape != state.params.shape:
-            found = tuple(direction.shape) if isinstance(direction, Tensor) else direction
-            raise TypeError(
-                f"{type(self).__name__}.direction must return a tensor of shape "
-                f"{tuple(state.params.shape)}, got {found!r}"
-            )
+        self._check_direction(direction, state.params)
         return self._server(state, direction, list(map(UsedUpdate, updates, weights)))
 
     @property
@@ -265,6 +265,18 @@ class BufferedAggregator(Aggregator):
                     "changes during a run in start(federation, state), and keep a setting in "
                     "something that cannot change, such as a tuple"
                 )
+
+    def _check_direction(self, direction: object, params: Tensor) -> None:
+        if not isinstance(direction, Tensor):
+            found = type(direction).__name__
+        elif direction.shape != params.shape or direction.dtype != params.dtype:
+            found = f"shape {tuple(direction.shape)} and {direction.dtype}"
+        else:
+            return
+        raise TypeError(
+            f"{type(self).__name__}.direction must return a tensor of shape "
+            f"{tuple(params.shape)} and {params.dtype}, got {found}"
+        )
 
     def _checked(self, weights: Weights, count: int) -> list[float]:
         """The weights as floats.
