@@ -77,7 +77,12 @@ class Everything(Mean):
             self.sizes.sum() + self.part.count
         )
         # All of it counts, so that a state lost is a model changed.
-        number = self.last + len(self.pairs) + len(self.clients) + sum(map(len, self.seen.values()))
+        number = (
+            self.last
+            + sum(map(sum, self.pairs))
+            + len(self.clients)
+            + sum(map(len, self.seen.values()))
+        )
         late = self.late if self.steps > 1 else 0.0
         return self.velocity * (1e-2 + 1e-4 * number) + 0.1 * late + float(self.scalar)
 
