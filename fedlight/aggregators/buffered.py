@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import reprlib
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -134,12 +135,14 @@ class BufferedAggregator(Aggregator):
             ValueError: Something that the constructor assigned has changed.
         """
         if not self._settings:
+            # Only now have the constructors of all subclasses done their work.
             self._settings = dict(self._attributes())
         before = dict(self._state())
         for name in before:
             delattr(self, name)
         self.federation = federation
-        self._device = state.params.device
+        self._model_device = state.params.device
+        # Summed once: `importance` is asked for every update, and M may be large.
         self._num_examples = float(federation.num_examples.sum())
         self._held = []
         self._server = ServerStep(self.server_lr, self.server_optimizer)
@@ -197,6 +200,7 @@ class BufferedAggregator(Aggregator):
         Raises:
             TypeError: An attribute cannot be stored.
         """
+        # The updates held are no part of it: whoever saves it hands them to `receive` again.
         own = {name: pack(value, f"{type(self).__name__}.{name}") for name, value in self._state()}
         return {"server": self._server.state_dict(), "own": own}
 
@@ -208,7 +212,7 @@ class BufferedAggregator(Aggregator):
             delattr(self, name)  # `receive` made it, and the saved aggregator did not have it
         for name, packed in state["own"].items():
             known, label = present.get(name), f"{type(self).__name__}.{name}"
-            setattr(self, name, unpack(packed, known, self._device, label))
+            setattr(self, name, unpack(packed, known, self._model_device, label))
 
     def importance(self, client_id: int) -> float:
         """p_i, as `client_weights` says: 1/M, or n_i / sum of n over all clients."""
@@ -250,14 +254,17 @@ class BufferedAggregator(Aggregator):
             before: The state of the run before, all of it forgotten by now.
         """
         kind, present = type(self).__name__, vars(self)
+        changed = [name for name in self._settings if name not in present]
+        for name in changed:
+            setattr(self, name, self._settings[name])
+        if changed:
+            name = changed[0]
+            raise ValueError(
+                f"{kind}.{name} was {self._settings[name]!r} at first and {before[name]!r} later: "
+                "assign what changes during a run in start(federation, state); for another "
+                "setting make another aggregator"
+            )
         for name, value in self._settings.items():
-            if name not in present:
-                setattr(self, name, value)
-                raise ValueError(
-                    f"{kind}.{name} was {value!r} at first and {before[name]!r} later: assign "
-                    "what changes during a run in start(federation, state); for another setting "
-                    "make another aggregator"
-                )
             # A change in place leaves no trace, so what allows one is not accepted.
             if present[name] is value and (is_part(value) or isinstance(value, _CHANGEABLE)):
                 raise TypeError(
@@ -293,20 +300,24 @@ class BufferedAggregator(Aggregator):
         except (TypeError, ValueError):
             raise TypeError(
                 f"{type(self).__name__}.weights must return one number for each of the {count} "
-                f"updates, got {weights!r}; for example [1 / len(updates)] * len(updates)"
+                f"updates, got {reprlib.repr(weights)}; for example "
+                "[1 / len(updates)] * len(updates)"
             ) from None
-        for value in floats:
+        for number, value in enumerate(floats):
             if not 0 <= value < math.inf:
                 raise ValueError(
                     f"{type(self).__name__}.weights must return finite numbers of at least 0, got "
-                    f"{floats}; if the rule is no weighted sum, define direction as well"
+                    f"{value} for update {number}; if the rule is no weighted sum, define "
+                    "direction as well"
                 )
         return floats
 
 
 _MISSING = object()
 _CHANGEABLE = (list, dict, set, np.ndarray, Tensor)
-_MACHINERY = frozenset({"federation", "_device", "_held", "_num_examples", "_server", "_settings"})
+_MACHINERY = frozenset(
+    {"federation", "_model_device", "_held", "_num_examples", "_server", "_settings"}
+)
 
 
 def _interval(value: object) -> float:

@@ -367,10 +367,10 @@ def answering(weights=None, direction=None):
         (
             lambda u: [0.5, float("nan")],
             ValueError,
-            r"finite numbers of at least 0, got \[0.5, nan",
+            "finite numbers of at least 0, got nan for update 1",
         ),
         (lambda u: [float("inf"), 1], ValueError, "Wrong.weights must return finite numbers"),
-        (lambda u: [0.5, -0.5], ValueError, r"got \[0.5, -0.5\]; if the rule is no weighted sum"),
+        (lambda u: [0.5, -0.5], ValueError, "got -0.5 for update 1; if the rule is no weighted"),
     ],
     ids=range(14),
 )
