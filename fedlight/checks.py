@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import TypeAlias
 
-Schedule: TypeAlias = float | Callable[[int], float]
+Rate: TypeAlias = float | Callable[[int], float]
 """A number, or a function of the server version giving one."""
 
 
@@ -101,7 +101,7 @@ def fraction(name: str, value: object) -> float:
     return result
 
 
-def rate(name: str, value: object) -> Schedule:
+def rate(name: str, value: object) -> Rate:
     """`value` as a learning rate: a number above 0, or a function of the version.
 
     Raises:
@@ -118,15 +118,15 @@ def rate(name: str, value: object) -> Schedule:
     return positive(name, value)
 
 
-def rate_at(name: str, schedule: Schedule, version: int) -> float:
-    """The value of a schedule at a version.
+def rate_at(name: str, value: Rate, version: int) -> float:
+    """The value of a rate at a version.
 
     Raises:
         ValueError: The function gave a value that is negative or not finite.
     """
-    if not callable(schedule):
-        return schedule
-    return non_negative(f"{name}(version={version})", schedule(version))
+    if not callable(value):
+        return value
+    return non_negative(f"{name}(version={version})", value(version))
 
 
 def names(name: str, value: Iterable[str]) -> list[str]:

@@ -343,7 +343,7 @@ def compare(
         if schedule == "recorded" and seed not in schedules:
             process = Recording(arrivals)
         elif schedule == "recorded":
-            same = _occasions(aggregator) == _occasions(first)
+            same = aggregator.occasions == first.occasions
             process = ReplayArrivals(schedules[seed], pull="recorded" if same else "newest")
             within = {"max_time": max_time}
         trainer = FedTrainer(
@@ -380,18 +380,6 @@ def _start(module: Start, seed: int) -> LightningModule:
     with isolated_rng():
         seed_all(seed)
         return as_module(module())
-
-
-def _occasions(aggregator: Aggregator) -> tuple[object, ...]:
-    """When an aggregator makes versions: equal where two do it on the same occasions."""
-    if aggregator.needs_rounds:
-        return ("rounds",)
-    if aggregator.interval is not None:
-        return ("interval", aggregator.interval)
-    size = getattr(getattr(aggregator, "buffer", None), "size", None)
-    if size is None:
-        return ("its own", id(aggregator))
-    return ("size", size, getattr(aggregator, "max_staleness", None))
 
 
 def _callbacks(callbacks: Callable[[], Iterable[Callback]] | None, logs: bool) -> list[Callback]:

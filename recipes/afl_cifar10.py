@@ -157,7 +157,7 @@ def main(
     found = {cell: run(*cell) for cell in track(cells, console=Console(stderr=True))}
 
     paper = {}
-    afa_cd = isinstance(aggregator, AFACD) and aggregator.server.server_lr == 1
+    afa_cd = isinstance(aggregator, AFACD) and aggregator.server_lr == 1
     size = (per_round, num_clients, local_steps, batch_size, max_rounds)
     if afa_cd and size == PAPER_SIZE and is_cifar10(data):
         table = PAPER.get(str(local_optimizer), ())

@@ -171,7 +171,7 @@ def main(
     found = {cell: run(*cell) for cell in track(cells, console=Console(stderr=True))}
 
     paper = {}
-    afa_cd = isinstance(aggregator, AFACD) and aggregator.server.server_lr == 1
+    afa_cd = isinstance(aggregator, AFACD) and aggregator.server_lr == 1
     if afa_cd and max_rounds == 150 and is_mnist(data):
         table = PAPER.get(str(local_optimizer), {}).get((per_round, num_clients, local_steps), ())
         for classes, numbers in zip(P, table, strict=bool(table)):

@@ -103,7 +103,7 @@ def main(
     data = by_role(dataset, batch_size)
     size = (data.num_clients, per_round, local_steps, batch_size, hidden_size, max_rounds)
     table_2_or_3 = {}
-    if size == PAPER_SIZE and isinstance(aggregator, AFACD) and aggregator.server.server_lr == 50:
+    if size == PAPER_SIZE and isinstance(aggregator, AFACD) and aggregator.server_lr == 50:
         table_2_or_3 = PAPER.get(str(local_optimizer), {})
     histories, rows = {}, []
     for setting in track(settings, console=Console(stderr=True)):

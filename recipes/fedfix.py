@@ -47,7 +47,7 @@ def period(aggregator: Aggregator, times: np.ndarray) -> float:
     """Mean virtual time between two updates of the server."""
     if aggregator.needs_rounds:
         return 1.0
-    return aggregator.interval or aggregator.buffer.size / sum(1 / times)
+    return aggregator.interval or aggregator.buffer_size / sum(1 / times)
 
 
 def train(

@@ -4,6 +4,7 @@ Every row is a call, the exception that it raises, and a part of its message. Th
 a namespace that holds all public names and a few small things.
 """
 
+import inspect
 import re
 
 import datasets
@@ -383,7 +384,7 @@ def test_there_are_enough_of_them():
     ):
         for name in package.__all__:
             it = getattr(package, name)
-            if isinstance(it, type) and issubclass(it, kind) and it is not kind:
+            if isinstance(it, type) and issubclass(it, kind) and not inspect.isabstract(it):
                 assert f"{name}(" in text or name in ("ModuleOptimizer", "Recording"), name
 
 

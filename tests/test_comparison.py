@@ -10,7 +10,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedlight
 import fedlight.comparison
 from fedlight import Callback, FedTrainer, compare
-from fedlight.aggregators import AFACD, AFACS, FedAsync, FedAvg, FedBuff, FedFix
+from fedlight.aggregators import (
+    AFACD,
+    AFACS,
+    BufferedAggregator,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+    FedFix,
+)
 from fedlight.arrivals import (
     ContinuousArrivals,
     ExponentialDurations,
@@ -74,6 +82,20 @@ def work(history):
     )
 
 
+class EveryOther(BufferedAggregator):
+    """It drops by a rule of its own."""
+
+    def start(self, federation, state):
+        self.asked = 0
+
+    def accepts(self, update, version):
+        self.asked += 1
+        return self.asked % 2 == 0
+
+    def weights(self, updates, version):
+        return [1 / len(updates)] * len(updates)
+
+
 @pytest.mark.parametrize(
     ("arrivals", "aggregators"),
     [
@@ -81,8 +103,10 @@ def work(history):
         (CLOCK, {"a": FedBuff(3), "b": FedAvg(buffer_size=3)}),
         (WAITING, {"a": FedFix(interval=0.5), "b": FedFix(interval=0.5, server_lr=0.5)}),
         (WAITING, {"a": FedAsync(0.5), "b": FedAsync(0.9)}),
+        (ROUNDS, {"a": FedAsync(0.5, max_staleness=1), "b": FedAsync(0.9, max_staleness=1)}),
+        (ROUNDS, {"a": FedAvg(), "b": EveryOther()}),
     ],
-    ids=["rounds", "clock", "deadlines", "one by one"],
+    ids=["rounds", "clock", "deadlines", "one by one", "both drop", "ends of rounds"],
 )
 def test_on_the_same_occasions_each_run_is_what_it_would_be_alone(arrivals, aggregators):
     start = Boring()
@@ -103,8 +127,11 @@ def test_on_the_same_occasions_each_run_is_what_it_would_be_alone(arrivals, aggr
         (ROUNDS, {"a": FedAvg(), "b": FedAsync(0.5)}),
         (CLOCK, {"a": FedBuff(4), "b": FedAsync(0.5), "c": FedBuff(2)}),
         (WAITING, {"a": FedBuff(2), "b": FedFix(interval=0.5)}),
+        (CLOCK, {"a": FedBuff(2), "b": EveryOther(2)}),
+        (CLOCK, {"a": EveryOther(2), "b": FedBuff(2), "c": EveryOther(2)}),
+        (CLOCK, {"a": FedAsync(0.5), "b": FedAsync(0.5, max_staleness=1)}),
     ],
-    ids=["rounds", "clock", "waiting"],
+    ids=["rounds", "clock", "waiting", "one drops", "the first drops", "by staleness"],
 )
 def test_on_other_occasions_the_arrivals_are_the_same(arrivals, aggregators):
     result = compared(aggregators, arrivals=arrivals, seeds=[3])

@@ -492,9 +492,9 @@ def test_a_client_that_only_sees_what_it_can_is_not_disturbed_by_a_failed_one():
 
 def test_a_buffer_forgets_what_failed():
     buffer = FedAvg(buffer_size=2)
-    assert buffer.buffer.add("one") is False
-    assert buffer.buffer.add("two") is True
-    assert buffer.buffer.add("three") is True
+    assert buffer.receive("one") is False
+    assert buffer.receive("two") is True
+    assert buffer.receive("three") is True
     assert buffer.discard(["two"]) is True
     assert buffer.held == ["one", "three"]
     assert buffer.discard(["one"]) is False

@@ -51,7 +51,7 @@ def test_patterns_of_communication(capsys, tmp_path):
         figure=tmp_path / "figure.png",
     )
     shown = capsys.readouterr().out
-    assert shown.startswith("AsyncCommSGD(interval=1), 10 clients, 2 seeds\n")
+    assert shown.startswith("AsyncCommSGD(interval=1.0), 10 clients, 2 seeds\n")
     table = cells(shown)
     assert [row[:2] for row in table] == [[r, pattern] for r in ("1", "0") for pattern in PATTERNS]
     assert all(80 <= int(models) <= 140 for _, _, models, _, _ in table)

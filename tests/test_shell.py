@@ -96,7 +96,7 @@ def test_what_is_named_within_a_strategy_gets_its_own_arguments():
     assert fedasync.staleness == Hinge(a=10, b=4)
     fedbuff = parsed(Aggregator, "--it=FedBuff", "--it.buffer_size=10")
     assert isinstance(fedbuff, FedBuff)
-    assert (fedbuff.buffer.size, fedbuff.staleness) == (10, Polynomial(0.5))
+    assert (fedbuff.buffer_size, fedbuff.staleness) == (10, Polynomial(0.5))
     clock = parsed(
         ArrivalProcess,
         "--it=ContinuousArrivals",

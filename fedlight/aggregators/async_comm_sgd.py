@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fedlight.aggregators.base import Aggregator
-from fedlight.aggregators.server import (
-    OptimizerFactory,
-    ServerStep,
-    UpdateBuffer,
-    check_interval,
-    weighted_sum,
-)
-from fedlight.types import UsedUpdate
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.checks import Rate, positive
 
 if TYPE_CHECKING:
-    from fedlight.checks import Schedule
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import ClientUpdate
 
 
-class AsyncCommSGD(Aggregator):
+class AsyncCommSGD(BufferedAggregator):
     """x <- x + eta * (1/N) * sum of delta_i over the clients that talk at this tick, at each tick.
 
     N counts all clients, not those that talk. delta_i = y_i - r_i, with r_i the server's model
     that client i received last, so it holds all steps that the client made in between. A tick at
-    which nobody talks makes a version as well, of the same model. The algorithm has eta = 1.
+    which nobody talks makes a version of the same model. The algorithm has eta = 1.
 
     Args:
         interval: Virtual time between ticks.
@@ -34,50 +28,22 @@ class AsyncCommSGD(Aggregator):
     Raises:
         ValueError: An argument is outside its range.
 
-    Source: the paper on federated learning under arbitrary communication patterns (Avdiukhin and
-    Kasiviswanathan), Algorithm 1 (AsyncCommSGD).
+    Source: Avdiukhin and Kasiviswanathan, Federated Learning under Arbitrary Communication
+    Patterns, ICML 2021, Algorithm 1, https://proceedings.mlr.press/v139/avdiukhin21a.html.
 
     Example:
         >>> AsyncCommSGD()
-        AsyncCommSGD(interval=1)
+        AsyncCommSGD(interval=1.0)
     """
 
     def __init__(
         self,
         interval: float = 1.0,
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
-        self.interval: float = check_interval(interval)
-        self.server = ServerStep(server_lr, server_optimizer)
-        self.buffer = UpdateBuffer(None)
+        super().__init__(None, server_lr, server_optimizer, interval=positive("interval", interval))
 
-    def setup(self, federation: Federation, state: ServerState) -> None:
-        """Start with nothing held."""
-        self.buffer.clear()
-        self.server.setup(state)
-        self._num_clients = federation.num_clients
-
-    def receive(self, update: ClientUpdate) -> bool:
-        """Store it until the tick is over."""
-        return self.buffer.add(update)
-
-    def step(self, state: ServerState) -> ServerState:
-        """The server's line: x moves by the average over all clients of what was sent."""
-        updates = self.buffer.drain()
-        if not updates:
-            return self.server(state, None, ())
-        weights = [1 / self._num_clients] * len(updates)
-        direction = weighted_sum([update.delta for update in updates], weights)
-        return self.server(state, direction, list(map(UsedUpdate, updates, weights)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The server optimizer's state."""
-        return {"server": self.server.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the server optimizer's state."""
-        self.server.load_state_dict(state["server"])
-
-    def __repr__(self) -> str:
-        return f"AsyncCommSGD(interval={self.interval:g})"
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1/N, whoever talks."""
+        return [1 / self.federation.num_clients] * len(updates)

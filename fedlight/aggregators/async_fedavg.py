@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fedlight.aggregators.base import Aggregator
-from fedlight.aggregators.client_times import ClientTimes
-from fedlight.aggregators.server import (
-    OptimizerFactory,
-    ServerStep,
-    UpdateBuffer,
-    check_client_weights,
-    client_importance,
-)
-from fedlight.checks import one_of
-from fedlight.types import UsedUpdate
+from fedlight.aggregators._client_times import ClientTimes
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.checks import Rate, one_of
 
 if TYPE_CHECKING:
-    from fedlight.checks import Schedule
+    from torch import Tensor
+
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 
-class AsyncFedAvg(Aggregator):
+class AsyncFedAvg(BufferedAggregator):
     """x <- x + eta * d_i * delta_i, after every update.
 
     "identical": d_i = 1, which pulls the model toward the fast clients. "time_based":
     ``d_i = (sum over all j of 1/T_j) * T_i * p_i``, which does not: slow clients come less often
-    and weigh more. T_i, compute plus communication time, is what the arrival process states;
-    where it does not, the mean over the client's tasks so far, and clients that were never seen
-    are taken to be like the average of those seen (so the very first update has d_i = M * p_i).
+    and weigh more. T_i, compute plus communication time, is what the arrival process states. If
+    it states none, T_i is the mean over the client's tasks so far, and clients never seen count
+    as the average of those seen (so the very first update has d_i = M * p_i).
 
     Args:
         weights: "time_based" or "identical".
@@ -40,7 +35,9 @@ class AsyncFedAvg(Aggregator):
     Raises:
         ValueError: An argument is outside its range.
 
-    Source: the FedFix paper (Fraboni et al.), Section 4.3, equation (12); Section 5 for IDENTICAL.
+    Source: Fraboni et al., A General Theory for Federated Optimization with Asynchronous and
+    Heterogeneous Clients Updates, 2022, Section 4.3, equation (12), and Section 5 for
+    "identical", https://arxiv.org/abs/2206.10189.
 
     Example:
         >>> AsyncFedAvg("identical")
@@ -51,46 +48,27 @@ class AsyncFedAvg(Aggregator):
         self,
         weights: str = "time_based",
         client_weights: str = "uniform",
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
-        self.weights = one_of("weights", weights, ("time_based", "identical"))
-        self.client_weights = check_client_weights(client_weights)
-        self.server = ServerStep(server_lr, server_optimizer)
-        self.buffer = UpdateBuffer(1)
-        self.times = ClientTimes()
+        super().__init__(1, server_lr, server_optimizer)
+        self._weights = one_of("weights", weights, ("time_based", "identical"))
+        self.client_weights = one_of("client_weights", client_weights, ("examples", "uniform"))
 
-    def setup(self, federation: Federation, state: ServerState) -> None:
-        """Take p_i, and T_i where it is known."""
-        self.buffer.clear()
-        self.server.setup(state)
-        self.times.setup(federation)
-        self.importance = client_importance(self.client_weights, federation)
+    def start(self, federation: Federation, state: ServerState) -> None:
+        """Take T_i, if it is known."""
+        self.times = ClientTimes(federation)
 
-    def receive(self, update: ClientUpdate) -> bool:
-        """Each update is used at once."""
-        return self.buffer.add(update)
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """d_i of the one client that has come."""
+        if self._weights == "identical":
+            return [1.0]
+        (update,) = updates
+        self.times.observe(update.task)
+        return [self.times.share(update.client_id) * self.importance(update.client_id)]
 
-    def step(self, state: ServerState) -> ServerState:
-        """Equation (5) with the one client that has come."""
-        (update,) = self.buffer.drain()
-        weight = 1.0
-        if self.weights == "time_based":
-            self.times.observe(update.task)
-            weight = self.times.share(update.client_id) * float(self.importance[update.client_id])
-        return self.server(state, update.delta * weight, [UsedUpdate(update, weight)])
-
-    def state_dict(self) -> dict[str, Any]:
-        """The durations seen and the server optimizer's state."""
-        return {"server": self.server.state_dict(), "times": self.times.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the durations seen and the server optimizer's state."""
-        self.server.load_state_dict(state["server"])
-        self.times.load_state_dict(state["times"])
-
-    def __repr__(self) -> str:
-        return (
-            f"AsyncFedAvg(weights={self.weights!r}, client_weights={self.client_weights!r}"
-            f"{self.server})"
-        )
+    def direction(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
+    ) -> Tensor:
+        """Equation (5): a sum of one term needs no matrix product."""
+        return updates[0].delta * weights[0]

@@ -1,12 +1,10 @@
-"""What an aggregator is: when the server steps, and what it does with the updates that it holds."""
+"""The contract of an aggregator: when the server steps, and how it makes the next version."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
-
-from fedlight.aggregators.server import UpdateBuffer
 
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, Federation, ServerState
@@ -15,65 +13,109 @@ if TYPE_CHECKING:
 class Aggregator(ABC):
     """Turns client updates into new versions of the server's model.
 
+    Most aggregators are a `BufferedAggregator`, which only has to give its weights. Derive from
+    `Aggregator` itself if the rule needs another way to hold updates.
+
     An update is computed when an aggregator first looks at its `delta`, so `receive` should only
-    store it: whatever is in flight by the time of `step` is then computed as one batch.
+    store it: all updates in flight are then computed in bulk at `step`.
     """
 
-    buffer: UpdateBuffer
-    """The updates received and not used yet."""
+    # Other parts of the library read these declarations; they never probe for other attributes.
+
+    buffer_size: int | None = None
+    """m, the number of updates that triggers a step, or None if no number does."""
 
     interval: float | None = None
     """Virtual time between forced steps, or None."""
 
     needs_rounds: bool = False
-    """Whether it steps only where the arrival process says that a round is over."""
+    """Whether it steps only when the arrival process ends a round."""
 
     client_weights: str = "uniform"
 
     remembers: bool = False
     """Whether a client's last update is used again in every later round."""
 
-    @abstractmethod
+    max_staleness: int | None = None
+    """The largest staleness (versions) that `accepts` lets through, or None for any."""
+
+    client_weights: str = "uniform"
+    """The importance p_i that it aims at: "uniform" for 1/M, "examples" for n_i / sum of n."""
+
+    @property
+    def drops(self) -> bool:
+        """Whether `accepts` may answer False."""
+        return self.max_staleness is not None or self._accepts_by_own_rule
+
+    @property
+    def can_discard(self) -> bool:
+        """Whether it can leave out updates that failed, that is, defines `discard`."""
+        return type(self).discard is not Aggregator.discard
+
+    @property
+    def occasions(self) -> tuple[object, ...]:
+        """When it makes versions: equal if two aggregators make them at the same events."""
+        # A rule of its own is a black box: such an aggregator is like no other one.
+        counts = self.buffer_size is not None
+        unknown = self._accepts_by_own_rule if counts else not (self.needs_rounds or self.interval)
+        limit = self.max_staleness if counts else None
+        own = id(self) if unknown else None
+        return self.needs_rounds, self.interval, self.buffer_size, limit, own
+
+    def rates(self, version: int) -> dict[str, float]:
+        """Rates of the step from a version, such as ``{"server": eta}``; empty if it has none."""
+        return {}
+
     def setup(self, federation: Federation, state: ServerState) -> None:
-        """Forget any earlier run and get ready for this one, at its version 0."""
+        """Forget any earlier run and get ready for this one, which starts from `state`."""
+        return
 
     def accepts(self, update: ClientUpdate, version: int) -> bool:
-        """False where an arriving update is dropped: it makes no version and is not computed."""
-        return True
+        """Return False to drop an arriving update; it makes no version and is not computed.
+
+        It is called exactly once for each arrival.
+        """
+        return self.max_staleness is None or update.staleness(version) <= self.max_staleness
 
     @abstractmethod
     def receive(self, update: ClientUpdate) -> bool:
-        """Take an update that has arrived; True where the server has to step now."""
+        """Store an accepted update; return True if the server has to step now."""
 
     def end_round(self) -> bool:
-        """Called when the arrival process ends a round; True where the server has to step now."""
-        return False
+        """The arrival process has ended a round; return True if the server has to step now."""
+        return self.needs_rounds
 
     @abstractmethod
     def step(self, state: ServerState) -> ServerState:
-        """The next version; its `used` names the updates that made it and their weights."""
+        """Return the next version; its `used` names the updates that made it and their weights.
+
+        `ServerStep` and `next_version` make it.
+        """
 
     @property
     def held(self) -> list[ClientUpdate]:
-        """Updates received and not used yet, in their order of arrival."""
-        return self.buffer.updates if hasattr(self, "buffer") else []
+        """Updates received and not used yet, in order of arrival."""
+        return []
 
     def discard(self, failed: Collection[ClientUpdate]) -> bool:
-        """Forget updates held that came to nothing; True where the others still fill the buffer.
+        """Forget held updates that failed; return True if the server still has to step now.
 
         Raises:
-            NotImplementedError: The aggregator has no `buffer` and does not say how.
+            NotImplementedError: The aggregator does not define it.
         """
-        if not hasattr(self, "buffer"):
-            raise NotImplementedError(
-                f"{type(self).__name__} has no buffer; define discard(failed) and held"
-            )
-        return self.buffer.discard(failed)
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define discard(failed) and held; "
+            "a BufferedAggregator has both"
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """What has to be kept to go on from here, without the updates held; tensors and data."""
+        """What it needs to continue from here, except the held updates; tensors and plain data."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the state that `state_dict` gave, after `setup`."""
+        """Restore what `state_dict` returned; `setup` and `receive` were called before."""
         return
+
+    @property
+    def _accepts_by_own_rule(self) -> bool:
+        return type(self).accepts is not Aggregator.accepts

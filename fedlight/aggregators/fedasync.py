@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight.aggregators.base import Aggregator
-from fedlight.aggregators.server import UpdateBuffer, next_version
+from fedlight.aggregators._server_step import next_version
+from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.staleness import Staleness, check_staleness, discount
-from fedlight.checks import Schedule, fraction, non_negative_int, rate, rate_at
+from fedlight.checks import Rate, fraction, non_negative_int, rate, rate_at
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import ClientUpdate, ServerState
 
 
-class FedAsync(Aggregator):
+class FedAsync(BufferedAggregator):
     """x <- (1 - a) * x + a * y with a = alpha_t * s(tau), after every update.
 
     y = x_p + delta is the client's *model*, trained from the version p that it pulled. tau =
@@ -35,7 +36,8 @@ class FedAsync(Aggregator):
         TypeError: An argument is of another kind.
         ValueError: An argument is outside its range.
 
-    Source: Asynchronous Federated Optimization (Xie et al.), Algorithm 1 and Section 4.
+    Source: Xie, Koyejo, Gupta, Asynchronous Federated Optimization, 2019, Algorithm 1 and
+    Section 4, https://arxiv.org/abs/1903.03934.
 
     Example:
         >>> from fedlight.aggregators.staleness import Polynomial
@@ -44,11 +46,9 @@ class FedAsync(Aggregator):
     """
 
     def __init__(
-        self,
-        alpha: Schedule,
-        staleness: Staleness | None = None,
-        max_staleness: int | None = None,
+        self, alpha: Rate, staleness: Staleness | None = None, max_staleness: int | None = None
     ) -> None:
+        super().__init__(1)
         self.alpha = rate("alpha", alpha)
         if not callable(self.alpha):
             fraction("alpha", self.alpha)
@@ -56,43 +56,26 @@ class FedAsync(Aggregator):
         self.max_staleness = (
             None if max_staleness is None else non_negative_int("max_staleness", max_staleness)
         )
-        self.buffer = UpdateBuffer(1)
 
-    def setup(self, federation: Federation, state: ServerState) -> None:
-        """Start with nothing held."""
-        self.buffer.clear()
+    def rates(self, version: int) -> dict[str, float]:
+        """alpha_t, before any factor for staleness."""
+        return {"alpha": rate_at("alpha", self.alpha, version)}
 
-    def accepts(self, update: ClientUpdate, version: int) -> bool:
-        """Whether it is no staler than `max_staleness`."""
-        return self.max_staleness is None or update.staleness(version) <= self.max_staleness
-
-    def receive(self, update: ClientUpdate) -> bool:
-        """Updater thread: receive the pair (x_new, tau); each one is used at once."""
-        return self.buffer.add(update)
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """The share a = alpha_t * s(tau)."""
+        alpha = fraction(f"alpha(version={version})", rate_at("alpha", self.alpha, version))
+        tau = updates[0].staleness(version)
+        return [fraction(f"alpha * staleness({tau})", alpha * discount(self.staleness, tau))]
 
     def step(self, state: ServerState) -> ServerState:
         """Updater thread: x_t = (1 - alpha_t) * x_{t-1} + alpha_t * x_new."""
-        (update,) = self.buffer.drain()
+        # It mixes models, and the buffers with them, so this is no step along a direction.
+        (update,) = updates = self.drain()
         if update.pulled is None:
             raise ValueError(
                 "FedAsync mixes models and needs the version that the client pulled: "
                 "ClientUpdate(…, pulled=state)"
             )
-        a = self._mixing(update, state.version)
-        client_model = update.pulled.params + update.delta
-        params = torch.lerp(state.params, client_model, a)
+        (a,) = self.weights(updates, state.version)
+        params = torch.lerp(state.params, update.pulled.params + update.delta, a)
         return next_version(state, params, [UsedUpdate(update, a)], keep=1 - a)
-
-    def _mixing(self, update: ClientUpdate, version: int) -> float:
-        alpha = self.alpha
-        if callable(alpha):
-            alpha = fraction(f"alpha(version={version})", rate_at("alpha", alpha, version))
-        tau = update.staleness(version)
-        a = alpha * discount(self.staleness, tau)
-        return a if 0 <= a <= 1 else fraction(f"alpha * staleness({tau})", a)
-
-    def __repr__(self) -> str:
-        return (
-            f"FedAsync(alpha={self.alpha}, staleness={self.staleness}, "
-            f"max_staleness={self.max_staleness})"
-        )

@@ -1,28 +1,22 @@
-"""FedAvg, as the synchronous baseline of all papers."""
+"""FedAvg, the synchronous baseline of all papers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fedlight.aggregators.base import Aggregator
-from fedlight.aggregators.server import (
-    OptimizerFactory,
-    ServerStep,
-    UpdateBuffer,
-    check_client_weights,
-    weighted_sum,
-)
-from fedlight.types import UsedUpdate
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.checks import Rate, one_of
 
 if TYPE_CHECKING:
-    from fedlight.checks import Schedule
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import ClientUpdate
 
 
-class FedAvg(Aggregator):
+class FedAvg(BufferedAggregator):
     """x <- x + eta * sum over S of w_i * delta_i, with weights that sum to 1 over S.
 
-    S are the participants of the step; ``w_i = n_i / sum over S of n_j`` by examples (a reading),
+    S are the participants of the step: ``w_i = n_i / sum over S of n_j`` by examples (a reading),
     or ``w_i = 1 / |S|``.
 
     Args:
@@ -34,8 +28,8 @@ class FedAvg(Aggregator):
     Raises:
         ValueError: An argument is outside its range.
 
-    Source: the FedFix paper (Fraboni et al.), Section 4.2; the FedAsync paper (Xie et al.),
-    Algorithm 2.
+    Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
+    Data, 2017, Algorithm 1, https://arxiv.org/abs/1602.05629.
 
     Example:
         >>> FedAvg(buffer_size=10, client_weights="uniform")
@@ -46,46 +40,14 @@ class FedAvg(Aggregator):
         self,
         buffer_size: int | None = None,
         client_weights: str = "examples",
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
-        self.buffer = UpdateBuffer(buffer_size)
-        self.client_weights = check_client_weights(client_weights)
-        self.server = ServerStep(server_lr, server_optimizer)
-        self.needs_rounds = buffer_size is None
+        super().__init__(buffer_size, server_lr, server_optimizer)
+        self.client_weights = one_of("client_weights", client_weights, ("examples", "uniform"))
 
-    def setup(self, federation: Federation, state: ServerState) -> None:
-        """Start with an empty buffer."""
-        self.buffer.clear()
-        self.server.setup(state)
-
-    def receive(self, update: ClientUpdate) -> bool:
-        """Store it; due when the buffer is full."""
-        return self.buffer.add(update)
-
-    def end_round(self) -> bool:
-        """Due, unless the aggregator counts updates."""
-        return self.needs_rounds
-
-    def step(self, state: ServerState) -> ServerState:
-        """The weighted mean of what arrived."""
-        updates = self.buffer.drain()
-        if not updates:
-            return self.server(state, None, ())
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """w_i, normalised over the participants."""
         sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
         total = sum(sizes)
-        weights = [size / total for size in sizes]
-        direction = weighted_sum([update.delta for update in updates], weights)
-        return self.server(state, direction, list(map(UsedUpdate, updates, weights)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The server optimizer's state."""
-        return {"server": self.server.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the server optimizer's state."""
-        self.server.load_state_dict(state["server"])
-
-    def __repr__(self) -> str:
-        weights = self.client_weights
-        return f"FedAvg(buffer_size={self.buffer.size}, client_weights={weights!r}{self.server})"
+        return [size / total for size in sizes]

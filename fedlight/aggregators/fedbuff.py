@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fedlight.aggregators.base import Aggregator
-from fedlight.aggregators.server import OptimizerFactory, ServerStep, UpdateBuffer, weighted_sum
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.staleness import Polynomial, Staleness, check_staleness, discount
-from fedlight.checks import Schedule, one_of, positive_int
-from fedlight.types import UsedUpdate
+from fedlight.checks import Rate, one_of, positive_int
 
 if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import ClientUpdate
 
 
-class FedBuff(Aggregator):
+class FedBuff(BufferedAggregator):
     """x <- x + eta * (1/m) * sum of s(tau_i) * delta_i, after every m updates.
 
     delta_i is taken against the version that client i pulled. The divisor is m whatever the
@@ -31,8 +31,8 @@ class FedBuff(Aggregator):
         TypeError: An argument is of another kind.
         ValueError: An argument is outside its range.
 
-    Source: Federated Learning with Buffered Asynchronous Aggregation (Nguyen et al., 2022),
-    Algorithm 1; the FedFix paper (Fraboni et al.), Section 4.5.
+    Source: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, 2022,
+    Algorithm 1, https://arxiv.org/abs/2106.06639.
 
     Example:
         >>> FedBuff(buffer_size=10)
@@ -43,45 +43,18 @@ class FedBuff(Aggregator):
         self,
         buffer_size: int,
         staleness: Staleness | None = Polynomial(0.5),
-        server_lr: Schedule = 1.0,
+        server_lr: Rate = 1.0,
         normalize: str = "buffer",
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
-        self.buffer = UpdateBuffer(positive_int("buffer_size", buffer_size))
+        super().__init__(positive_int("buffer_size", buffer_size), server_lr, server_optimizer)
         self.staleness = check_staleness(staleness)
         self.normalize = one_of("normalize", normalize, ("buffer", "weights", "none"))
-        self.server = ServerStep(server_lr, server_optimizer)
 
-    def setup(self, federation: Federation, state: ServerState) -> None:
-        """Start with an empty buffer."""
-        self.buffer.clear()
-        self.server.setup(state)
-
-    def receive(self, update: ClientUpdate) -> bool:
-        """Store it; due when the buffer is full."""
-        return self.buffer.add(update)
-
-    def step(self, state: ServerState) -> ServerState:
-        """The discounted mean of the buffer."""
-        updates = self.buffer.drain()
-        factors = [discount(self.staleness, u.staleness(state.version)) for u in updates]
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """s(tau_i) over the divisor."""
+        factors = [discount(self.staleness, u.staleness(version)) for u in updates]
         divisors = {"buffer": len(updates), "weights": sum(factors), "none": 1}
-        # Where every factor is 0 there is nothing to normalise, and nothing moves.
+        # If every factor is 0 there is nothing to normalise, and nothing moves.
         divisor = divisors[self.normalize] or 1
-        weights = [factor / divisor for factor in factors]
-        direction = weighted_sum([update.delta for update in updates], weights)
-        return self.server(state, direction, list(map(UsedUpdate, updates, weights)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The server optimizer's state."""
-        return {"server": self.server.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the server optimizer's state."""
-        self.server.load_state_dict(state["server"])
-
-    def __repr__(self) -> str:
-        return (
-            f"FedBuff(buffer_size={self.buffer.size}, staleness={self.staleness}, "
-            f"normalize={self.normalize!r}{self.server})"
-        )
+        return [factor / divisor for factor in factors]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedlight.aggregators.server import ServerStep
 from fedlight.callbacks.base import Callback
 from fedlight.checks import rate_at
 from fedlight.local_optimizers.module_optimizer import ModuleOptimizer, configured_rates
@@ -25,6 +24,7 @@ class LearningRateMonitor(Callback):
       this has after the step.
     - ``lr/alpha``: alpha of that step, before any factor for staleness, of an aggregator that
       mixes models (`FedAsync`).
+    - ``lr/<name>``: any other rate that the aggregator's `rates` names.
 
     They are also in the record of the round, ``trainer.history[-1].metrics``.
 
@@ -46,12 +46,8 @@ class LearningRateMonitor(Callback):
         rates = dict(self._own)
         if trainer.local_optimizer.lr is not None:
             rates["lr/local"] = rate_at("lr", trainer.local_optimizer.lr, trainer.version)
-        server = getattr(trainer.aggregator, "server", None)
-        if isinstance(server, ServerStep):
-            rates["lr/server"] = server.lr_at(trainer.version - 1)
-        alpha = getattr(trainer.aggregator, "alpha", None)
-        if alpha is not None:
-            rates["lr/alpha"] = rate_at("alpha", alpha, trainer.version - 1)
+        used = trainer.aggregator.rates(trainer.version - 1)
+        rates |= {f"lr/{name}": value for name, value in used.items()}
         trainer.log_metrics(rates)
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight.checks import Schedule, fraction, non_negative, positive, rate
+from fedlight.checks import Rate, fraction, non_negative, positive, rate
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped, grad_norm_limit
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ class LocalAdam(LocalOptimizer):
 
     def __init__(
         self,
-        lr: Schedule,
+        lr: Rate,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         max_grad_norm: float | None = None,
     ) -> None:
-        self.lr: Schedule = rate("lr", lr)
+        self.lr: Rate = rate("lr", lr)
         if not isinstance(betas, tuple | list) or len(betas) != 2:
             raise TypeError(f"betas must be two numbers such as (0.9, 0.999), got {betas!r}")
         self.betas = (fraction("betas[0]", betas[0]), fraction("betas[1]", betas[1]))

@@ -15,7 +15,7 @@ from fedlight.checks import positive
 if TYPE_CHECKING:
     from lightning import LightningModule
 
-    from fedlight.checks import Schedule
+    from fedlight.checks import Rate
     from fedlight.types import ServerState
 
 
@@ -93,7 +93,7 @@ class LocalOptimizer(ABC):
     stackable: bool = True
     """Whether it works on several clients at once."""
 
-    lr: Schedule | None = None
+    lr: Rate | None = None
     """eta_L, a number or a function of the pulled version; None where it has rates of its own."""
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight.checks import Schedule, non_negative
+from fedlight.checks import Rate, non_negative
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
 from fedlight.local_optimizers.sgd import LocalSGD
 
@@ -44,7 +44,7 @@ class FedProx(LocalOptimizer):
 
     def __init__(
         self,
-        lr: Schedule,
+        lr: Rate,
         mu: float = 0.1,
         momentum: float = 0.0,
         weight_decay: float = 0.0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight.checks import Schedule, rate
+from fedlight.checks import Rate, rate
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Scaffold(LocalOptimizer):
 
     client_state = True
 
-    def __init__(self, lr: Schedule, option: int = 2, **refused: object) -> None:
+    def __init__(self, lr: Rate, option: int = 2, **refused: object) -> None:
         if refused:
             given = ", ".join(f"{name}={value!r}" for name, value in refused.items())
             raise TypeError(
@@ -61,7 +61,7 @@ class Scaffold(LocalOptimizer):
                 "after plain SGD; leave it out, or put momentum on the server "
                 "(server_optimizer=lambda params: torch.optim.SGD(params, 1.0, momentum=0.9))"
             )
-        self.lr: Schedule = rate("lr", lr)
+        self.lr: Rate = rate("lr", lr)
         if isinstance(option, bool) or option not in (1, 2):
             raise ValueError(
                 f"option must be 1 (c_i+ is the gradient at the pulled model) or 2 (c_i+ from the "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight.checks import Schedule, fraction, non_negative, rate
+from fedlight.checks import Rate, fraction, non_negative, rate
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped, grad_norm_limit
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LocalSGD(LocalOptimizer):
 
     def __init__(
         self,
-        lr: Schedule,
+        lr: Rate,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,

@@ -1,14 +1,12 @@
 import pytest
 import torch
 
-from fedlight.aggregators.client_memory import ClientMemory
+from fedlight.aggregators._client_memory import ClientMemory
 
 
 @pytest.fixture(params=["model", "cpu"])
-def memory(request, make_state, make_federation):
-    memory = ClientMemory(request.param)
-    memory.setup(make_federation([1] * 7), make_state([0.0] * 5))
-    return memory
+def memory(request, make_state):
+    return ClientMemory(7, make_state([0.0] * 5).params, request.param)
 
 
 def test_the_sum_follows_the_rows(memory):
@@ -22,11 +20,8 @@ def test_the_sum_follows_the_rows(memory):
         torch.testing.assert_close(memory.mean(), memory.rows.mean(dim=0))
 
 
-def test_rounding_does_not_pile_up(make_state, make_federation):
-    state = make_state([0.0])
-    memory = ClientMemory("model")
-    memory.setup(make_federation([1] * 10), state)
-    memory.rows, memory.total = memory.rows.float(), memory.total.float()
+def test_rounding_does_not_pile_up():
+    memory = ClientMemory(10, torch.zeros(1))
     for number in range(4000):
         # A huge row comes and goes; each time it takes the small ones' digits with it.
         memory.replace([number % 10], [torch.tensor([1e8 if number % 3 else 0.1])])
@@ -35,9 +30,8 @@ def test_rounding_does_not_pile_up(make_state, make_federation):
     assert memory.mean().item() == pytest.approx(0.1, rel=1e-6)
 
 
-def test_a_step_reads_only_the_rows_that_change(make_state, make_federation, monkeypatch):
-    memory = ClientMemory("model")
-    memory.setup(make_federation([1] * 100), make_state([0.0]))
+def test_a_step_reads_only_the_rows_that_change(monkeypatch):
+    memory = ClientMemory(100, torch.zeros(1, dtype=torch.float64))
     full = []
     original = torch.Tensor.sum
 

@@ -1,6 +1,6 @@
 import pytest
 
-from fedlight.aggregators.client_times import ClientTimes
+from fedlight.aggregators._client_times import ClientTimes
 from fedlight.types import Task
 
 
@@ -21,19 +21,16 @@ def task(client, duration, dispatched=0.0):
     ],
 )
 def test_windows_are_exact(duration, interval, windows, make_federation):
-    known = ClientTimes()
-    known.setup(make_federation([1], [duration]))
+    known = ClientTimes(make_federation([1], [duration]))
     assert known.windows(0, interval) == windows
-    seen = ClientTimes()
-    seen.setup(make_federation([1]))
+    seen = ClientTimes(make_federation([1]))
     for number in range(7):
         seen.observe(task(0, duration, dispatched=13 * number))
         assert seen.windows(0, interval) == windows
 
 
 def test_what_is_known_is_not_learnt(make_federation):
-    times = ClientTimes()
-    times.setup(make_federation([1, 1], [1.0, 2.0]))
+    times = ClientTimes(make_federation([1, 1], [1.0, 2.0]))
     times.observe(task(0, 50.0))
     assert times.share(0) == pytest.approx(1.5)
     assert times.share(1) == pytest.approx(3.0)
@@ -41,8 +38,7 @@ def test_what_is_known_is_not_learnt(make_federation):
 
 
 def test_memory_is_by_clients_seen(make_federation):
-    times = ClientTimes()
-    times.setup(make_federation([1] * 1000))
+    times = ClientTimes(make_federation([1] * 1000))
     for number in range(100):
         times.observe(task(number % 2, 1.0 + number % 2))
     assert len(times.state_dict()["seen"]) == 2
@@ -52,4 +48,4 @@ def test_memory_is_by_clients_seen(make_federation):
 
 def test_a_duration_of_nothing_is_refused(make_federation):
     with pytest.raises(ValueError, match=r"expected_durations\[1\] must be larger than 0, got 0.0"):
-        ClientTimes().setup(make_federation([1, 1], [1.0, 0.0]))
+        ClientTimes(make_federation([1, 1], [1.0, 0.0]))

@@ -6,20 +6,39 @@ import io
 import pytest
 import torch
 
+import fedlight.aggregators
 from fedlight.aggregators import (
     AFACD,
     AFACS,
     AsyncCommSGD,
     AsyncFedAvg,
+    BufferedAggregator,
     FedAsync,
     FedAvg,
     FedBuff,
     FedFix,
 )
+from fedlight.aggregators.staleness import Polynomial
+from fedlight.checkpoint import plain
+from fedlight.types import ClientUpdate, LocalResult, ServerState
 
 
 def adam(params):
     return torch.optim.Adam(params, lr=0.1)
+
+
+class Momentum(BufferedAggregator):
+    """One of a user's own, with a state and a direction that is no weighted sum."""
+
+    def start(self, federation, state):
+        self.velocity = torch.zeros_like(state.params)
+
+    def weights(self, updates, version):
+        return [1 / len(updates)] * len(updates)
+
+    def direction(self, updates, weights, state):
+        self.velocity = 0.9 * self.velocity + super().direction(updates, weights, state)
+        return self.velocity
 
 
 # name: (how it is made, updates in one step)
@@ -33,9 +52,14 @@ REGISTRY = {
     "FedFix": (lambda **more: FedFix(1.0, **more), 2),
     "FedBuff": (lambda **more: FedBuff(2, **more), 2),
     "AsyncCommSGD": (lambda **more: AsyncCommSGD(**more), 2),
+    "Momentum": (lambda **more: Momentum(2, **more), 2),
 }
 PSEUDO_GRADIENT = pytest.mark.parametrize("name", REGISTRY)
-ALL = {**REGISTRY, "FedAsync": (lambda: FedAsync(0.5), 1)}
+ALL = {
+    **REGISTRY,
+    "FedAsync": (lambda: FedAsync(0.5), 1),
+    "FedAsync-stale": (lambda: FedAsync(0.5, Polynomial(0.5), max_staleness=3), 1),
+}
 EVERY = pytest.mark.parametrize("name", ALL)
 
 
@@ -48,24 +72,37 @@ def feed(aggregator, make_update, state, numbers, count, **more):
     return aggregator.step(state)
 
 
+def saved(aggregator):
+    """Its state, as a checkpoint gives it back."""
+    file = io.BytesIO()
+    torch.save(plain(aggregator.state_dict()), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
 @EVERY
 @pytest.mark.parametrize("optimizer", [False, True])
-def test_state_round_trips(name, optimizer, make_update, make_state, make_federation):
+def test_state_round_trips_at_every_step(name, optimizer, make_update, make_state, make_federation):
     make, count = ALL[name]
-    more = {"server_optimizer": adam} if optimizer and name != "FedAsync" else {}
+    more = {"server_optimizer": adam} if optimizer and name in REGISTRY else {}
     first, federation, state = make(**more), make_federation(), make_state([1.0])
     first.setup(federation, state)
-    for number in range(3):
-        state = feed(first, make_update, state, [number, -7.0], count)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second = make(**more)
-    second.setup(federation, make_state([1.0]))
-    second.load_state_dict(torch.load(file, weights_only=True))
-    for number in range(3):
-        expected = feed(first, make_update, state, [0.3, number], count)
-        actual = feed(second, make_update, state, [0.3, number], count)
+    for number in range(5):
+        second = make(**more)
+        second.setup(federation, make_state([1.0]))
+        # A checkpoint between two arrivals: what is held is received again, then the state follows.
+        left = make_update(3, [0.5 * number], start=state, pulled=state.version, duration=4.0)
+        first.receive(left)
+        for update in first.held:
+            second.receive(update)
+        second.load_state_dict(saved(first))
+        assert second.held == first.held == [left]
+        if count == 1:
+            expected, actual = first.step(state), second.step(state)
+        else:
+            deltas = [number, -7.0][: count - 1]
+            expected = feed(first, make_update, state, deltas, count)
+            actual = feed(second, make_update, state, deltas, count)
         assert torch.equal(actual.params, expected.params)
         assert [u.weight for u in actual.used] == [u.weight for u in expected.used]
         state = expected
@@ -138,7 +175,7 @@ def test_fedasync_mixes_buffers_with_the_same_share(make_update, make_state, mak
 
 @pytest.mark.parametrize(
     "make",
-    [FedAvg, AFACD, AFACS, lambda **more: FedFix(1.0, **more), AsyncCommSGD],
+    [FedAvg, AFACD, AFACS, lambda **more: FedFix(1.0, **more), AsyncCommSGD, Momentum],
 )
 def test_an_empty_round_makes_a_version_of_the_same_model(
     make, make_update, make_state, make_federation
@@ -167,7 +204,7 @@ def test_when_it_steps(name, make_update, make_state, make_federation):
     assert not aggregator.end_round()
 
 
-@pytest.mark.parametrize("make", [FedAvg, AFACD, AFACS])
+@pytest.mark.parametrize("make", [FedAvg, AFACD, AFACS, Momentum])
 def test_without_a_buffer_size_the_round_decides(make, make_update, make_state, make_federation):
     aggregator = make()
     aggregator.setup(make_federation(), make_state())
@@ -242,3 +279,83 @@ def test_an_update_of_no_weight_leaves_the_buffers_alone(make_update, make_state
     aggregator.receive(make_update(0, [1.0], buffers=[float("inf")]))
     aggregator.receive(make_update(0, [1.0], buffers=[3.0]))  # it takes the place of the first
     assert aggregator.step(state).buffers.tolist() == [3.0]
+
+
+@EVERY
+def test_held_in_order_and_discarded(name, make_update, make_state, make_federation):
+    make, count = ALL[name]
+    aggregator, state = make(), make_state([1.0])
+    aggregator.setup(make_federation(), state)
+    assert aggregator.can_discard
+    updates = [make_update(client, [1.0], start=state) for client in (2, 0, 3, 1)]
+    for update in updates:
+        aggregator.receive(update)
+    assert aggregator.held == updates
+    due = aggregator.interval is None
+    assert aggregator.discard([updates[1]]) is due
+    assert aggregator.held == [updates[0], updates[2], updates[3]]
+    assert aggregator.discard(updates[2:]) is (due and count == 1)
+    assert aggregator.held == [updates[0]]
+    assert [used.update for used in aggregator.step(state).used] == [updates[0]]
+    assert aggregator.held == []
+
+
+@EVERY
+def test_the_weights_recorded_are_the_weights_used(name, make_update, make_state, make_federation):
+    """The buffers are merged by what is recorded, and the deltas by the same numbers."""
+    make, count = ALL[name]
+    aggregator, state, said = make(), make_state([0.0]), []
+    aggregator.setup(make_federation((30, 10, 10, 50), (1.0, 2.0, 1.5, 3.0)), state)
+    weights = aggregator.weights
+    aggregator.weights = lambda *given: said.append(weights(*given)) or said[-1]
+    for client in range(count):
+        aggregator.receive(make_update(client, [2.0**client], start=state, examples=7 + client))
+    after = aggregator.step(state)
+    assert [[used.weight for used in after.used]] == said
+    moved = sum(used.weight * used.update.delta.item() for used in after.used)
+    assert after.params.item() == pytest.approx(moved, rel=1e-12)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype_and_device_are_kept(name, dtype, make_update, make_federation):
+    make, count = ALL[name]
+    params = torch.ones(3, dtype=dtype)
+    state = ServerState(0, params, torch.ones(2), torch.ones(1, dtype=torch.int64))
+    aggregator = make()
+    aggregator.setup(make_federation(), state)
+    for client in range(count):
+        task = make_update(client, [1.0]).task
+        result = LocalResult(params / 3, torch.zeros(2), torch.ones(1, dtype=torch.int64))
+        aggregator.receive(ClientUpdate(task, 10, result, pulled=state))
+    after = aggregator.step(state)
+    for name in ("params", "buffers", "counters"):
+        old, new = getattr(state, name), getattr(after, name)
+        assert (new.dtype, new.device, new.shape) == (old.dtype, old.device, old.shape)
+
+
+@EVERY
+def test_the_repr_makes_the_same(name):
+    make, _ = ALL[name]
+    names = {**vars(fedlight.aggregators), "Polynomial": Polynomial, "Momentum": Momentum}
+    names["Constant"] = fedlight.aggregators.staleness.Constant
+    more = [{}, {"server_lr": 0.5}] if name in REGISTRY else [{}]
+    for given in more:
+        one = make(**given)
+        other = eval(repr(one), names)
+        assert type(other) is type(one)
+        assert repr(other) == repr(one)
+        assert ("server_lr=0.5" in repr(one)) is bool(given)
+
+
+@EVERY
+def test_declarations_are_of_the_kind_they_say(name, make_state, make_federation):
+    aggregator = ALL[name][0]()
+    assert aggregator.drops is (name == "FedAsync-stale")
+    assert aggregator.remembers is name.startswith("AFACS")
+    assert aggregator.client_weights in ("uniform", "examples")
+    assert (aggregator.buffer_size is None) is (aggregator.interval is not None)
+    assert not aggregator.needs_rounds
+    aggregator.setup(make_federation(), make_state())
+    rate = {"alpha": 0.5} if name.startswith("FedAsync") else {"server": 1.0}
+    assert aggregator.rates(3) == rate

@@ -18,14 +18,15 @@ class ClientTimes:
     of client i that the server has used, the one being weighed included; a client not seen yet
     counts as the average of those seen (of their 1/T_j). Memory is O(clients seen). Sums are whole
     ticks, so that means of equal durations are exact.
+
+    Args:
+        federation: Who takes part, with the durations that are known.
+
+    Raises:
+        ValueError: A duration that the process states is not above 0.
     """
 
-    def setup(self, federation: Federation) -> None:
-        """Take what is known; forget what was seen.
-
-        Raises:
-            ValueError: A duration that the process states is not above 0.
-        """
+    def __init__(self, federation: Federation) -> None:
         self._num_clients = federation.num_clients
         self._known: list[int] | None = None
         self._seen: dict[int, tuple[int, int]] = {}

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedlight.checks import one_of
-
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedlight.types import Federation, ServerState
 
 
 class ClientMemory:
@@ -22,18 +18,19 @@ class ClientMemory:
     time M rows were replaced, so that rounding does not pile up.
 
     Args:
-        device: "model" for the model's device, "cpu" for main memory; the sum stays with the model.
+        num_clients: M.
+        like: A vector ``[P]`` with the dtype of the rows; the sum lies on its device.
+        device: Where the rows lie: "model" for the device of `like`, "cpu" for main memory.
+
+    Attributes:
+        rows: The contributions, shape ``[M, P]``.
+        total: Their sum, shape ``[P]``.
     """
 
-    def __init__(self, device: str) -> None:
-        self.device = one_of("memory_device", device, ("model", "cpu"))
-
-    def setup(self, federation: Federation, state: ServerState) -> None:
-        """One block ``[M, P]`` of zeros."""
-        device = state.params.device if self.device == "model" else torch.device("cpu")
-        size = (federation.num_clients, state.params.numel())
-        self.rows = torch.zeros(size, dtype=state.params.dtype, device=device)
-        self.total = torch.zeros_like(state.params)
+    def __init__(self, num_clients: int, like: Tensor, device: str = "model") -> None:
+        place = like.device if device == "model" else torch.device("cpu")
+        self.rows = torch.zeros((num_clients, like.numel()), dtype=like.dtype, device=place)
+        self.total = torch.zeros_like(like)
         self._replaced = 0
 
     def mean(self) -> Tensor:

@@ -1,71 +1,33 @@
-"""What aggregators share: the buffer of updates, and the step along a pseudo-gradient."""
+"""How the server steps along a pseudo-gradient, and how a version is made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedlight.checks import Schedule, one_of, positive, positive_int, rate, rate_at
-from fedlight.events import to_ticks
+from fedlight.checks import Rate, rate, rate_at
 from fedlight.parameters import block_of
-from fedlight.types import ClientUpdate, Federation, ServerState, UsedUpdate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from fedlight.types import ServerState, UsedUpdate
 
 OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
-
-
-class UpdateBuffer:
-    """Updates received and not used yet, in their order of arrival.
-
-    Args:
-        size: m, full after so many updates; None for "until the end of the round".
-    """
-
-    def __init__(self, size: int | None) -> None:
-        self.size = None if size is None else positive_int("buffer_size", size)
-        self.updates: list[ClientUpdate] = []
-
-    def add(self, update: ClientUpdate) -> bool:
-        """Store an update; True when the buffer is full."""
-        self.updates.append(update)
-        return self.size is not None and len(self.updates) >= self.size
-
-    @property
-    def full(self) -> bool:
-        """Whether there are as many updates as it takes."""
-        return self.size is not None and len(self.updates) >= self.size
-
-    def discard(self, updates: Collection[ClientUpdate]) -> bool:
-        """Take some updates out; True when the buffer is full still."""
-        self.updates = [update for update in self.updates if update not in updates]
-        return self.full
-
-    def drain(self) -> list[ClientUpdate]:
-        """All updates; the buffer is empty then."""
-        updates, self.updates = self.updates, []
-        return updates
-
-    def clear(self) -> None:
-        """Forget all updates."""
-        self.updates = []
 
 
 class ServerStep:
     """x <- x + server_lr * direction, or one step of an optimizer on the gradient -direction.
 
+    A `BufferedAggregator` has one and sets it up. An aggregator that makes its own calls `setup`
+    from its `setup`, and keeps `state_dict` in its own.
+
     Args:
         server_lr: eta, a number or a function of the version that the step starts from.
-        server_optimizer: A function of a list of parameters giving a ``torch.optim.Optimizer``,
-            in place of `server_lr`; it never sees buffers.
+        server_optimizer: A function of a list of parameters that returns a
+            ``torch.optim.Optimizer``, in place of `server_lr`; it never sees buffers.
 
     Raises:
-        TypeError: `server_optimizer` is no function.
+        TypeError: `server_optimizer` is not callable.
         ValueError: Both are given, or `server_lr` is not above 0.
 
     Example:
@@ -73,7 +35,7 @@ class ServerStep:
     """
 
     def __init__(
-        self, server_lr: Schedule = 1.0, server_optimizer: OptimizerFactory | None = None
+        self, server_lr: Rate = 1.0, server_optimizer: OptimizerFactory | None = None
     ) -> None:
         if server_optimizer is not None and server_lr != 1.0:
             raise ValueError(
@@ -91,11 +53,11 @@ class ServerStep:
         self._param: torch.nn.Parameter | None = None
 
     def setup(self, state: ServerState) -> None:
-        """Start with fresh optimizer state.
+        """Start with a fresh optimizer.
 
         Raises:
-            TypeError: `server_optimizer` gives no optimizer.
-            ValueError: It gives one that needs a closure.
+            TypeError: `server_optimizer` does not return an optimizer.
+            ValueError: It returns one that needs a closure.
         """
         if self._factory is None:
             return
@@ -113,20 +75,24 @@ class ServerStep:
             )
 
     def lr_at(self, version: int) -> float:
-        """The rate of the step from a version; of an optimizer, the rate that it has now."""
+        """The rate of the step from a version; for an optimizer, the rate that it has now."""
         if self._optimizer is not None:
             return float(self._optimizer.param_groups[0]["lr"])
         return rate_at("server_lr", self.server_lr, version)
 
     def __call__(
-        self, state: ServerState, direction: Tensor | None, used: Sequence[UsedUpdate]
+        self, state: ServerState, direction: Tensor | None, used: Iterable[UsedUpdate]
     ) -> ServerState:
-        """The next version: a step along `direction`, and buffers merged from the updates used.
+        """Return the next version: a step along `direction`, and buffers merged from `used`.
 
         Args:
             state: The present version.
-            direction: What is added at rate 1, shape ``[P]``; None where nothing arrived.
+            direction: The change at rate 1, shape ``[P]``; None if nothing arrived.
             used: The updates used and the weights given to them.
+
+        Raises:
+            RuntimeError: There is a `server_optimizer`, and nobody called `setup`.
+            TypeError: `used` holds something else.
         """
         params = state.params
         if direction is not None:
@@ -134,80 +100,70 @@ class ServerStep:
         return next_version(state, params, used)
 
     def _moved(self, state: ServerState, direction: Tensor) -> Tensor:
-        if self._optimizer is None or self._param is None:
+        if self._factory is None:
             lr = rate_at("server_lr", self.server_lr, state.version)
             return torch.add(state.params, direction, alpha=lr)
+        if self._optimizer is None or self._param is None:
+            # Without this check the optimizer that was asked for would silently not be used.
+            raise RuntimeError(
+                "this ServerStep has a server_optimizer that was never set up: call its "
+                "setup(state) in the aggregator's setup(federation, state)"
+            )
         with torch.no_grad():
             self._param.copy_(state.params)
         self._param.grad = direction.neg()
         self._optimizer.step()
         return self._param.detach().clone()
 
-    def __str__(self) -> str:
-        """As the last arguments of an aggregator; nothing where they are the defaults."""
-        if self._factory is not None:
-            return f", server_optimizer={self._factory}"
-        return "" if self.server_lr == 1 else f", server_lr={self.server_lr}"
-
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state."""
+        """The optimizer's state; empty for a rate."""
         return {} if self._optimizer is None else self._optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the optimizer's state."""
+        """Restore the optimizer's state, after `setup`."""
         if self._optimizer is not None:
             self._optimizer.load_state_dict(state)
 
 
 def next_version(
-    state: ServerState, params: Tensor, used: Sequence[UsedUpdate], keep: float = 0.0
+    state: ServerState, params: Tensor, used: Iterable[UsedUpdate], keep: float = 0.0
 ) -> ServerState:
-    """The version after `state`.
+    """Return the version after `state`.
 
-    Floating buffers become ``keep * old + (1 - keep) * mean`` with the mean of the clients' buffers
-    by their weights; integer ones take the largest value. Neither sees a server learning rate.
+    Floating buffers become ``keep * old + (1 - keep) * mean``, with the mean of the clients'
+    buffers by their weights; integer ones take the largest value. The server's rate acts on
+    neither.
 
     Args:
         state: The present version.
-        params: The new parameters.
+        params: The new parameters, shape ``[P]``.
         used: The updates used and their weights.
         keep: Share of the old buffers that stays.
+
+    Raises:
+        TypeError: `used` holds something else, such as bare updates.
     """
+    used = tuple(used)
+    for each in used:
+        if not isinstance(each, UsedUpdate):
+            raise TypeError(
+                f"used must hold UsedUpdate(update, weight) objects, got {type(each).__name__}; "
+                "for example [UsedUpdate(update, 1 / len(updates)) for update in updates]"
+            )
     return ServerState(
         version=state.version + 1,
         params=params,
         buffers=_merged_buffers(state, used, keep),
         counters=_merged_counters(state, used),
         shared=state.shared,
-        used=tuple(used),
+        used=used,
     )
 
 
 def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Sum of w_i * t_i in the order given, as one matrix product: m * P work."""
+    """Return the sum of w_i * t_i in the order given, as one matrix product: m * P work."""
     block = block_of(tensors)
     return block.new_tensor(weights) @ block
-
-
-def client_importance(name: str, federation: Federation) -> NDArray[np.float64]:
-    """p_i, shape ``[M]``: 1/M for "uniform", n_i / sum of n for "examples"."""
-    if name == "uniform":
-        return np.full(federation.num_clients, 1.0 / federation.num_clients)
-    total = float(federation.num_examples.sum())
-    return federation.num_examples.astype(np.float64) / total
-
-
-def check_client_weights(value: object) -> str:
-    """`client_weights` where it is "examples" or "uniform"."""
-    return one_of("client_weights", value, ("examples", "uniform"))
-
-
-def check_interval(value: object) -> float:
-    """`interval` as virtual time of at least one tick."""
-    interval = positive("interval", value)
-    if to_ticks(interval) < 1:
-        raise ValueError(f"interval must be at least 1e-9, the clock's resolution, got {value!r}")
-    return interval
 
 
 def _merged_buffers(state: ServerState, used: Sequence[UsedUpdate], keep: float) -> Tensor:

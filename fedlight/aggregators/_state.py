@@ -1,0 +1,95 @@
+"""The state of an aggregator as tensors and plain data, and back."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeGuard, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@runtime_checkable
+class Part(Protocol):
+    """An object that saves and restores its own state, such as a client memory."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Restore the state."""
+
+
+def is_part(value: object) -> TypeGuard[Part]:
+    """Whether `value` saves and restores its own state; a class does not, its objects do."""
+    return isinstance(value, Part) and not isinstance(value, type)
+
+
+def pack(value: Any, name: str) -> Any:
+    """Return `value` as tensors, numbers, strings and lists.
+
+    A checkpoint holds no tuples, sets or arrays, so each container is stored as ``[kind, items]``:
+    what comes back has the kind that it had.
+
+    Args:
+        value: The value of an attribute.
+        name: The attribute's name, for the error.
+
+    Raises:
+        TypeError: There is no way to store it.
+    """
+    if value is None or isinstance(value, bool | int | float | str | Tensor):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return [kind, torch.from_numpy(np.array(value))]
+    if type(value) in (list, tuple, set):
+        return [type(value).__name__, [pack(item, name) for item in value]]
+    if type(value) is dict:
+        pairs = [[pack(key, name), pack(item, name)] for key, item in value.items()]
+        return ["dict", pairs]
+    if is_part(value):
+        return ["part", value.state_dict()]
+    raise TypeError(
+        f"{name} is a {type(value).__name__}, which a checkpoint cannot hold: keep tensors, "
+        "numbers, strings, lists, tuples, sets and dicts of them, or an object with state_dict "
+        "and load_state_dict"
+    )
+
+
+def unpack(packed: Any, present: Any, device: torch.device, name: str) -> Any:
+    """Return the value that `pack` stored.
+
+    Args:
+        packed: What `pack` returned.
+        present: The attribute's value after set-up, or None: a part restores itself, and a tensor
+            comes back on the device of the one that it replaces.
+        device: Where other tensors go.
+        name: The attribute's name, for the error.
+
+    Raises:
+        TypeError: A part was made after set-up, so there is nothing that could restore it.
+    """
+    if isinstance(packed, Tensor):
+        # A copy: two aggregators must not share what they change in place.
+        return packed.to(present.device if isinstance(present, Tensor) else device, copy=True)
+    if not isinstance(packed, list):
+        return packed
+    kind, items = packed
+    if kind == "part":
+        if not is_part(present):
+            raise TypeError(f"{name} cannot be restored: make it in start(federation, state)")
+        present.load_state_dict(items)
+        return present
+    if kind in ("array", "scalar"):
+        array = items.cpu().numpy().copy()
+        return array if kind == "array" else array[()]
+    if kind == "dict":
+        known = present if isinstance(present, dict) else {}
+        keys = [unpack(key, None, device, name) for key, _ in items]
+        return {
+            key: unpack(item, known.get(key), device, name)
+            for key, (_, item) in zip(keys, items, strict=True)
+        }
+    values = [unpack(item, None, device, name) for item in items]
+    return {"list": list, "tuple": tuple, "set": set}[kind](values)

@@ -1,0 +1,50 @@
+"""AFA-CD: anarchic federated averaging for data that may differ from client to client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight.aggregators._server_step import weighted_sum
+from fedlight.aggregators.buffered import BufferedAggregator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import ClientUpdate, ServerState
+
+
+class AFACD(BufferedAggregator):
+    """x <- x + eta * (1/m) * sum over the m updates of delta_i / K_i.
+
+    ``-delta_i / K_i`` is eta_L times the mean gradient of the K_i local steps. The algorithm's box
+    leaves eta_L out and the proofs keep it; if it is kept (a reading), the paper's tables are met.
+    The rule has no n_i.
+
+    Args:
+        buffer_size: m, step after so many updates; None for the end of the process's round.
+        server_lr: eta.
+        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        interval: Virtual time between deadlines at which the server steps too.
+
+    Raises:
+        ValueError: An argument is outside its range.
+
+    Source: Yang et al., Anarchic Federated Learning, 2022, Algorithm 2 (AFA-CD),
+    https://arxiv.org/abs/2108.09875.
+
+    Example:
+        >>> AFACD(buffer_size=5)
+        AFACD(buffer_size=5)
+    """
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1/m."""
+        return [1 / len(updates)] * len(updates)
+
+    def direction(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
+    ) -> Tensor:
+        """Line 2: the mean of delta_i / K_i."""
+        shares = [weight / u.num_steps for u, weight in zip(updates, weights, strict=True)]
+        return weighted_sum([update.delta for update in updates], shares)

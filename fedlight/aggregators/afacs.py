@@ -1,0 +1,74 @@
+"""AFA-CS: anarchic federated averaging that remembers each client's last update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight.aggregators._client_memory import ClientMemory
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.checks import Rate, one_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import ClientUpdate, Federation, ServerState
+
+
+class AFACS(BufferedAggregator):
+    """memory_i <- delta_i / K_i for each arrival; then x <- x + eta * (1/M) * sum over all memory.
+
+    The memory of all M clients starts at zero and the divisor is M from the first round on (a
+    reading). If one buffer holds a client twice, the memory keeps the later update, and the
+    earlier one has weight 0. The memory takes M * P numbers; a step costs m * P, as the sum is
+    corrected by what changed.
+
+    Args:
+        buffer_size: m, step after so many updates; None for the end of the process's round.
+        server_lr: eta.
+        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        memory_device: Where the memory lies: "model" for the model's device, or "cpu", which saves
+            memory on a GPU and costs the transfer of 2 * m * P numbers a step.
+
+    Raises:
+        ValueError: An argument is outside its range.
+
+    Source: Yang et al., Anarchic Federated Learning, 2022, Algorithm 3 (AFA-CS),
+    https://arxiv.org/abs/2108.09875.
+
+    Example:
+        >>> AFACS(buffer_size=5, memory_device="cpu")
+        AFACS(buffer_size=5, memory_device='cpu')
+    """
+
+    remembers = True
+
+    def __init__(
+        self,
+        buffer_size: int | None = None,
+        server_lr: Rate = 1.0,
+        server_optimizer: OptimizerFactory | None = None,
+        memory_device: str = "model",
+    ) -> None:
+        super().__init__(buffer_size, server_lr, server_optimizer)
+        self.memory_device = one_of("memory_device", memory_device, ("model", "cpu"))
+
+    def start(self, federation: Federation, state: ServerState) -> None:
+        """The memory of every client is zero."""
+        self.memory = ClientMemory(federation.num_clients, state.params, self.memory_device)
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1/M for each client's latest update."""
+        latest = {update.client_id: update for update in updates}
+        weight = 1 / self.federation.num_clients
+        return [weight if latest[u.client_id] is u else 0.0 for u in updates]
+
+    def direction(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
+    ) -> Tensor:
+        """Lines 2 and 3: update the memory, then take the mean over all clients."""
+        latest = {update.client_id: update for update in updates}
+        news = [update.delta / update.num_steps for update in latest.values()]
+        self.memory.replace(list(latest), news)
+        return self.memory.mean()

@@ -1,0 +1,327 @@
+"""The common part of aggregators: a buffer of updates, weights, and a step along their sum."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import reprlib
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from fedlight.aggregators._server_step import (
+    OptimizerFactory,
+    ServerStep,
+    next_version,
+    weighted_sum,
+)
+from fedlight.aggregators._state import is_part, pack, unpack
+from fedlight.aggregators.base import Aggregator
+from fedlight.checks import Rate, positive, positive_int
+from fedlight.events import to_ticks
+from fedlight.types import UsedUpdate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fedlight.types import ClientUpdate, Federation, ServerState
+
+Weights: TypeAlias = "Sequence[float] | Tensor | NDArray[np.floating]"
+"""One weight for each update, in their order."""
+
+
+class BufferedAggregator(Aggregator):
+    """x <- x + eta * sum of w_i * delta_i over the updates held, once they are due.
+
+    A subclass gives the weights w_i, or also the direction if that is no weighted sum. All else
+    is done here. Arguments of the subclass are kept under their own names and never change. What
+    changes during a run is assigned to `self` in `start` (or later): tensors, numbers, strings,
+    lists, tuples, sets and dicts of them, and objects that have ``state_dict`` and
+    ``load_state_dict``. It is the aggregator's state: forgotten at set-up, saved in checkpoints
+    and restored from them, tensors on the device that they have after `start`, or else the
+    model's.
+
+    `buffer_size` updates make a step due, or a deadline every `interval`, whichever comes first;
+    with neither, it is the end of the arrival process's round. A step without updates (an empty
+    round, a deadline at which nothing was there) makes a version of the same model.
+
+    Args:
+        buffer_size: m, the number of updates that make a step due.
+        server_lr: eta, a number or a function of the version that the step starts from.
+        server_optimizer: A function of a list of parameters that returns a
+            ``torch.optim.Optimizer``, in place of `server_lr`.
+        interval: Virtual time between deadlines.
+
+    Attributes:
+        federation: Who takes part; known from `setup` on.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is outside its range.
+
+    Example:
+        >>> class Fresh(BufferedAggregator):
+        ...     def weights(self, updates, version):
+        ...         fresh = [float(update.staleness(version) == 0) for update in updates]
+        ...         return [each / len(updates) for each in fresh]
+        >>> Fresh(buffer_size=5)
+        Fresh(buffer_size=5)
+    """
+
+    federation: Federation
+
+    def __init__(
+        self,
+        buffer_size: int | None = None,
+        server_lr: Rate = 1.0,
+        server_optimizer: OptimizerFactory | None = None,
+        *,
+        interval: float | None = None,
+    ) -> None:
+        self.buffer_size = None if buffer_size is None else positive_int("buffer_size", buffer_size)
+        self.interval = None if interval is None else _interval(interval)
+        self.needs_rounds = buffer_size is None and interval is None
+        self._server = ServerStep(server_lr, server_optimizer)  # it checks both
+        self.server_lr = self._server.server_lr
+        self.server_optimizer = server_optimizer
+        self._held: list[ClientUpdate] = []
+        self._settings: dict[str, Any] = {}
+
+    # What a subclass says.
+
+    @abstractmethod
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> Weights:
+        """Return the weight of each update; called once a step.
+
+        Weights are finite and not negative. They are recorded, merge the floating buffers, and
+        multiply the deltas unless `direction` is defined.
+
+        Args:
+            updates: The updates that are due, one or more, in order of arrival.
+            version: The version that the step starts from.
+        """
+
+    def direction(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
+    ) -> Tensor:
+        """Return the change of the parameters at rate 1, shape ``[P]``: sum of w_i * delta_i.
+
+        Args:
+            updates: The updates that are due, one or more, in order of arrival.
+            weights: What `weights` returned, as floats.
+            state: The version that the step starts from.
+        """
+        return weighted_sum([update.delta for update in updates], weights)
+
+    def start(self, federation: Federation, state: ServerState) -> None:
+        """Assign the initial state to `self`; called once a run.
+
+        Args:
+            federation: Who takes part.
+            state: The version that the run starts from; its tensors show shape, dtype and device.
+        """
+        return
+
+    # The contract, which a subclass has no reason to touch.
+
+    def setup(self, federation: Federation, state: ServerState) -> None:
+        """Forget any earlier run, then `start`.
+
+        Raises:
+            TypeError: The constructor assigned something that can change in place.
+            ValueError: Something that the constructor assigned has changed.
+        """
+        if not self._settings:
+            # Only now have the constructors of all subclasses done their work.
+            self._settings = dict(self._attributes())
+        before = dict(self._state())
+        for name in before:
+            delattr(self, name)
+        self.federation = federation
+        self._model_device = state.params.device
+        # Summed once: `importance` is asked for every update, and M may be large.
+        self._num_examples = float(federation.num_examples.sum())
+        self._held = []
+        self._server = ServerStep(self.server_lr, self.server_optimizer)
+        self._server.setup(state)
+        self.start(federation, state)
+        self._check_settings(before)
+
+    @property
+    def full(self) -> bool:
+        """Whether the updates held make a step due."""
+        return self.buffer_size is not None and len(self._held) >= self.buffer_size
+
+    def receive(self, update: ClientUpdate) -> bool:
+        """Store the update; return True if the buffer is full."""
+        self._held.append(update)
+        return self.full
+
+    def drain(self) -> list[ClientUpdate]:
+        """Return the updates held, and hold none."""
+        updates, self._held = self._held, []
+        return updates
+
+    def step(self, state: ServerState) -> ServerState:
+        """Weigh the updates held and move along their direction.
+
+        Raises:
+            TypeError: `weights` or `direction` returned something of another kind.
+            ValueError: A weight is negative or not finite.
+        """
+        updates = self.drain()
+        if not updates:
+            return next_version(state, state.params, ())
+        weights = self._checked(self.weights(updates, state.version), len(updates))
+        direction = self.direction(updates, weights, state)
+        self._check_direction(direction, state.params)
+        return self._server(state, direction, list(map(UsedUpdate, updates, weights)))
+
+    @property
+    def held(self) -> list[ClientUpdate]:
+        """Updates received and not used yet, in order of arrival."""
+        return self._held
+
+    def discard(self, failed: Collection[ClientUpdate]) -> bool:
+        """Forget held updates that failed; return True if the others still fill the buffer."""
+        self._held = [update for update in self._held if update not in failed]
+        return self.full
+
+    def rates(self, version: int) -> dict[str, float]:
+        """Return eta of the step from a version; for an optimizer, the rate that it has now."""
+        return {"server": self._server.lr_at(version)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The server optimizer's state and everything assigned since `setup` began.
+
+        Raises:
+            TypeError: An attribute cannot be stored.
+        """
+        # The updates held are no part of it: whoever saves it hands them to `receive` again.
+        own = {name: pack(value, f"{type(self).__name__}.{name}") for name, value in self._state()}
+        return {"server": self._server.state_dict(), "own": own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; `setup` was called before."""
+        self._server.load_state_dict(state["server"])
+        present = dict(self._state())
+        for name in present.keys() - state["own"].keys():
+            delattr(self, name)  # `receive` made it, and the saved aggregator did not have it
+        for name, packed in state["own"].items():
+            known, label = present.get(name), f"{type(self).__name__}.{name}"
+            setattr(self, name, unpack(packed, known, self._model_device, label))
+
+    def importance(self, client_id: int) -> float:
+        """p_i, as `client_weights` says: 1/M, or n_i / sum of n over all clients."""
+        if self.client_weights == "uniform":
+            return 1.0 / self.federation.num_clients
+        return float(self.federation.num_examples[client_id]) / self._num_examples
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._arguments())
+        return f"{type(self).__name__}({shown})"
+
+    def _arguments(self) -> Iterator[tuple[str, object]]:
+        """Constructor arguments kept as attributes; those that everyone has only if given."""
+        parameters = dict(inspect.signature(type(self)).parameters)
+        common = inspect.signature(BufferedAggregator).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            parameters |= common
+        kept = vars(self)
+        for name in parameters:
+            value = kept.get(name, kept.get(f"_{name}", _MISSING))
+            given = name in ("buffer_size", *parameters.keys() - common.keys())
+            if value is not _MISSING and (given or value != common[name].default):
+                yield name, value
+
+    def _attributes(self) -> Iterator[tuple[str, Any]]:
+        """All attributes but those of this class's own machinery."""
+        return ((name, value) for name, value in vars(self).items() if name not in _MACHINERY)
+
+    def _state(self) -> Iterator[tuple[str, Any]]:
+        """Attributes that the constructor did not assign, or that were assigned anew since."""
+        for name, value in self._attributes():
+            if self._settings.get(name, _MISSING) is not value:
+                yield name, value
+
+    def _check_settings(self, before: Mapping[str, Any]) -> None:
+        """Refuse settings that change: after the run, the next one would start from what is left.
+
+        Args:
+            before: The state of the run before, all of it forgotten by now.
+        """
+        kind, present = type(self).__name__, vars(self)
+        changed = [name for name in self._settings if name not in present]
+        for name in changed:
+            setattr(self, name, self._settings[name])
+        if changed:
+            name = changed[0]
+            raise ValueError(
+                f"{kind}.{name} was {self._settings[name]!r} at first and {before[name]!r} later: "
+                "assign what changes during a run in start(federation, state); for another "
+                "setting make another aggregator"
+            )
+        for name, value in self._settings.items():
+            # A change in place leaves no trace, so what allows one is not accepted.
+            if present[name] is value and (is_part(value) or isinstance(value, _CHANGEABLE)):
+                raise TypeError(
+                    f"{kind}.__init__ assigns {name}, a {type(value).__name__}: assign what "
+                    "changes during a run in start(federation, state), and keep a setting in "
+                    "something that cannot change, such as a tuple"
+                )
+
+    def _check_direction(self, direction: object, params: Tensor) -> None:
+        if not isinstance(direction, Tensor):
+            found = type(direction).__name__
+        elif direction.shape != params.shape or direction.dtype != params.dtype:
+            found = f"shape {tuple(direction.shape)} and {direction.dtype}"
+        else:
+            return
+        raise TypeError(
+            f"{type(self).__name__}.direction must return a tensor of shape "
+            f"{tuple(params.shape)} and {params.dtype}, got {found}"
+        )
+
+    def _checked(self, weights: Weights, count: int) -> list[float]:
+        """The weights as floats.
+
+        Raises:
+            TypeError: They are not one number for each update.
+            ValueError: One of them is negative or not finite.
+        """
+        values = weights.tolist() if isinstance(weights, Tensor | np.ndarray) else weights
+        try:
+            if isinstance(values, str) or not isinstance(values, Sequence) or len(values) != count:
+                raise TypeError
+            floats = [float(value) for value in values]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{type(self).__name__}.weights must return one number for each of the {count} "
+                f"updates, got {reprlib.repr(weights)}; for example "
+                "[1 / len(updates)] * len(updates)"
+            ) from None
+        for number, value in enumerate(floats):
+            if not 0 <= value < math.inf:
+                raise ValueError(
+                    f"{type(self).__name__}.weights must return finite numbers of at least 0, got "
+                    f"{value} for update {number}; if the rule is no weighted sum, define "
+                    "direction as well"
+                )
+        return floats
+
+
+_MISSING = object()
+_CHANGEABLE = (list, dict, set, np.ndarray, Tensor)
+_MACHINERY = frozenset(
+    {"federation", "_model_device", "_held", "_num_examples", "_server", "_settings"}
+)
+
+
+def _interval(value: object) -> float:
+    interval = positive("interval", value)
+    if to_ticks(interval) < 1:
+        raise ValueError(f"interval must be at least 1e-9, the clock's resolution, got {value!r}")
+    return interval
