@@ -128,15 +128,14 @@ def check_can_discard(aggregator: Aggregator) -> None:
     """Refuse an aggregator that could not leave out an update that failed.
 
     Raises:
-        ValueError: It keeps its updates where nobody else can reach them.
+        ValueError: It says that it cannot.
     """
-    if hasattr(aggregator, "buffer") or type(aggregator).discard is not Aggregator.discard:
-        return
-    raise ValueError(
-        f"{type(aggregator).__name__} cannot leave out updates that fail or are too large: keep "
-        "them in self.buffer = UpdateBuffer(…), or define held and discard(failed); or take "
-        'on_client_failure="raise" and no max_update_norm'
-    )
+    if not aggregator.can_discard:
+        raise ValueError(
+            f"{type(aggregator).__name__} cannot leave out updates that fail or are too large: "
+            "derive it from BufferedAggregator, or define held and discard(failed); or take "
+            'on_client_failure="raise" and no max_update_norm'
+        )
 
 
 def limit_batches(value: int | float | None) -> int | float | None:

@@ -11,7 +11,7 @@ from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import LargeUpdate
 from fedlight.history import round_record, update_record
 from fedlight.loop import Event, Handled
-from fedlight.types import FailureRecord, ServerState, UpdateRecord
+from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 
 if TYPE_CHECKING:
     from fedlight.aggregators import Aggregator
@@ -209,8 +209,13 @@ class Server:
         if not isinstance(state, ServerState) or state.version != self.state.version + 1:
             raise TypeError(
                 f"{type(self.aggregator).__name__}.step must return the next ServerState (version "
-                f"{self.state.version + 1}), got {_brief(state)}; ServerStep and next_version of "
-                "fedlight.aggregators.server make one"
+                f"{self.version + 1}), got {_brief(state)}; ServerStep and next_version of "
+                "fedlight.aggregators make one"
+            )
+        if not all(isinstance(each, UsedUpdate) for each in state.used):
+            raise TypeError(
+                f"{type(self.aggregator).__name__}.step must name what it used as "
+                f"UsedUpdate(update, weight) objects, got {state.used!r:.200}"
             )
         state = self._optimizer.absorb(state, self._num_clients)
         record = round_record(state, self.schedule.now, self._dropped, self._failures)

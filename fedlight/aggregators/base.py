@@ -31,8 +31,6 @@ class Aggregator(ABC):
     needs_rounds: bool = False
     """Whether it steps only when the arrival process ends a round."""
 
-    client_weights: str = "uniform"
-
     remembers: bool = False
     """Whether a client's last update is used again in every later round."""
 

@@ -95,9 +95,6 @@ class Executor(ABC):
     independent: bool = False
     """Whether a job's result is the same bits whoever else is in the call."""
 
-    independent: bool = False
-    """Whether a job's result is the same bits whoever else is in the call."""
-
     @abstractmethod
     def setup(self, workplace: Workplace) -> None:
         """Get ready for a run.
