@@ -155,6 +155,7 @@ def test_batch_mates_keep_their_results(executor):
             arrivals=replay(*[(client, 0, 1.0 + client, 3) for client in range(5)]),
             aggregator=FedAvg(buffer_size=1, server_lr=1e-9),
             executor=executor,
+            precision="64-true",
             on_client_failure="drop",
         )
         for kind in ("good", "raises")
@@ -164,7 +165,7 @@ def test_batch_mates_keep_their_results(executor):
         for run in (good, bad)
     ]
     del norms[0][BAD]
-    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+    assert norms[0] == pytest.approx(norms[1], rel=1e-10)
 
 
 class Lucky(Point):

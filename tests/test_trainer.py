@@ -363,10 +363,15 @@ def test_results_do_not_depend_on_how_many_are_computed_at_once(max_batch):
     torch.manual_seed(0)
     start = Boring()
     runs = [
-        fitted(deepcopy(start), classes(), executor=VectorizedExecutor(max_batch=size))
+        fitted(
+            deepcopy(start),
+            classes(),
+            executor=VectorizedExecutor(max_batch=size),
+            precision="64-true",
+        )
         for size in (256, max_batch)
     ]
-    torch.testing.assert_close(runs[0].state.params, runs[1].state.params, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(runs[0].state.params, runs[1].state.params, rtol=1e-11, atol=1e-12)
 
 
 def alive(references):

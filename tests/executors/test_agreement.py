@@ -18,6 +18,8 @@ from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from tests.boring import Boring, Measured, classes, fitted
 
+# Logged values are summed in float32, whatever the module's precision: some hundred roundings.
+METRICS = {"rel": 1e-5, "abs": 1e-5}
 ARRIVALS = UniformArrivals(per_round=3, max_staleness=2, local_steps=UniformSteps(1, 6))
 
 
@@ -84,15 +86,15 @@ NETS = {
 
 
 def both(module, data, **kwargs):
-    """A run one by one, and the same one stacked."""
-    given = {"arrivals": ARRIVALS, "max_rounds": 20, **kwargs}
+    """A run one by one, and the same one stacked, in float64: they add up in different orders."""
+    given = {"arrivals": ARRIVALS, "max_rounds": 20, "precision": "64-true", **kwargs}
     return [
         fitted(deepcopy(module), data(), executor=executor, **given)
         for executor in ("sequential", "vectorized")
     ]
 
 
-def assert_near(one, two, tolerance=1e-5):
+def assert_near(one, two, tolerance=1e-11):
     assert one.shape == two.shape
     if one.numel():
         assert torch.dist(one, two) <= tolerance * one.norm()
@@ -115,7 +117,7 @@ def assert_near(one, two, tolerance=1e-5):
 @pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_they_agree_after_twenty_rounds(net, optimizer):
     torch.manual_seed(0)
-    module = Boring(net())
+    module = Boring(net()).double()
     start = module.state_dict()
     one, two = both(module, classes, local_optimizer=optimizer)
     assert_near(one.state.params, two.state.params)
@@ -124,7 +126,7 @@ def test_they_agree_after_twenty_rounds(net, optimizer):
     moved = [not torch.equal(v, start[k]) for k, v in one.module.state_dict().items()]
     assert any(moved)
     for first, second in zip(one.history, two.history, strict=True):
-        assert first.metrics == pytest.approx(second.metrics, rel=1e-4, abs=1e-5)
+        assert first.metrics == pytest.approx(second.metrics, **METRICS)
 
 
 def test_they_agree_on_mnist():
@@ -151,7 +153,7 @@ def test_what_is_logged_agrees():
     names = {"f1", "mean", "both_acc", "both_f1", "one", "two", "even_loss", "val_acc"}
     for first, second in zip(one.history, two.history, strict=True):
         assert names <= first.metrics.keys()
-        assert first.metrics == pytest.approx(second.metrics, rel=1e-4)
+        assert first.metrics == pytest.approx(second.metrics, **METRICS)
     assert not two.module.train_f1.update_called
     assert not two.module.both["acc"].update_called
 
@@ -212,7 +214,7 @@ def test_other_ways_of_logging_agree(module):
     torch.manual_seed(0)
     one, two = both(module(), classes, max_rounds=4)
     for first, second in zip(one.history, two.history, strict=True):
-        assert first.metrics == pytest.approx(second.metrics, rel=1e-4)
+        assert first.metrics == pytest.approx(second.metrics, **METRICS)
 
 
 def test_a_metric_that_is_fed_and_not_logged_is_no_trouble():

@@ -73,13 +73,14 @@ def cluster(tmp_path_factory):
 
 
 def test_the_same_weights_as_one_process(cluster) -> None:
-    alone = fit("vectorized", optimizer=Scaffold(0.1))
-    shared = fit(RayExecutor(2, executor="vectorized"), optimizer=Scaffold(0.1))
-    torch.testing.assert_close(shared.state.params, alone.state.params, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(shared.state.buffers, alone.state.buffers, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(shared.state.shared, alone.state.shared, rtol=1e-5, atol=1e-6)
+    given = {"optimizer": Scaffold(0.1), "precision": "64-true"}
+    alone = fit("vectorized", **given)
+    shared = fit(RayExecutor(2, executor="vectorized"), **given)
+    torch.testing.assert_close(shared.state.params, alone.state.params, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(shared.state.buffers, alone.state.buffers, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(shared.state.shared, alone.state.shared, rtol=1e-11, atol=1e-12)
     for one, other in zip(alone.history, shared.history, strict=True):
-        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-5)
+        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-6)
 
 
 def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(cluster) -> None:
