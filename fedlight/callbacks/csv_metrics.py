@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlight._files import appending, replacing
 from fedlight.callbacks.base import Callback
 from fedlight.checks import positive_int
 
@@ -65,21 +65,16 @@ class CSVMetrics(Callback):
         if self._new_columns(records):
             self._rewrite(trainer)
             return
-        with self.path.open("a", newline="") as file:
+        with appending(self.path, "a", newline="") as file:
             csv.writer(file).writerows(map(self._row, records))
         self._seen = len(trainer.history)
 
     def _rewrite(self, trainer: FedTrainer) -> None:
         self._columns += self._new_columns(trainer.history)
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        try:
-            with beside.open("w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(self._columns)
-                writer.writerows(map(self._row, trainer.history))
-            beside.replace(self.path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(self.path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(self._columns)
+            writer.writerows(map(self._row, trainer.history))
         self._seen = len(trainer.history)
 
     def _new_columns(self, records: Iterable[RoundRecord]) -> list[str]:

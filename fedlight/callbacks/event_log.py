@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlight._files import replacing
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -111,12 +111,8 @@ class EventLog(Callback):
 
         if stage != "fit":
             return
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        try:
-            pq.write_table(self.table(), beside)
-            beside.replace(self.path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(self.path) as file:
+            pq.write_table(self.table(), file)
 
     def table(self) -> pa.Table:
         """The events so far."""

@@ -1,0 +1,108 @@
+"""Files that a reader finds whole: written beside their place, synced, and renamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def replacing(
+    path: str | os.PathLike[str], mode: str = "wb", newline: str | None = None
+) -> Iterator[IO[Any]]:
+    """An open file that takes the place of `path` when the block ends without an error.
+
+    Until then the old file stays as it is, also if the machine loses its power. After an error
+    nothing is left of the new one.
+
+    Args:
+        path: The file to write; its folder must exist.
+        mode: "wb", or "w" for text (UTF-8).
+        newline: As for `open`.
+
+    Raises:
+        OSError: The file cannot be written; the error names `path`.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "numbers.txt")
+        >>> with replacing(path, "w") as file:
+        ...     _ = file.write("1 2 3")
+        >>> path.read_text()
+        '1 2 3'
+    """
+    path = Path(path)
+    # The process's number tells whose file it is. The rest keeps two writers of one path apart,
+    # also on two machines that share a folder, where process numbers may be equal.
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    with _naming(path, beside):
+        try:
+            with beside.open(mode, newline=newline, encoding=_encoding(mode)) as file:
+                yield file
+                file.flush()
+                # Without this, some file systems carry out the rename before the writing: after a
+                # power cut there would be an empty file in the place of the old one.
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+
+
+@contextmanager
+def appending(
+    path: str | os.PathLike[str], mode: str = "ab", newline: str | None = None
+) -> Iterator[IO[Any]]:
+    """A file opened to append; after an error it is as long as it was before the block.
+
+    Args:
+        path: The file; it is made if there is none.
+        mode: "ab", or "a" for text (UTF-8).
+        newline: As for `open`.
+
+    Raises:
+        OSError: The file cannot be written; the error names `path`.
+    """
+    path = Path(path)
+    with _naming(path):
+        length = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open(mode, newline=newline, encoding=_encoding(mode)) as file:
+                yield file
+        except BaseException:
+            # A full disk may have taken the first half of what was written.
+            if path.exists():
+                os.truncate(path, length)
+            raise
+
+
+@contextmanager
+def _naming(path: Path, beside: Path | None = None) -> Iterator[None]:
+    """Let an OSError name the file that the user knows.
+
+    An error of `write` or `fsync` names no file at all, and that of `open` names the part file.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and str(error.filename) != str(beside):
+            raise  # of another file, which the block was reading
+        reason = error.strerror or str(error)
+        raise OSError(error.errno or errno.EIO, reason, str(path)) from error
+
+
+def _encoding(mode: str) -> str | None:
+    return None if "b" in mode else "utf-8"
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name lies in the folder, which has to reach the disk as well."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
