@@ -394,7 +394,10 @@ class FedTrainer:
             except ClientError:  # it looked at the result; the server will, too
                 if self.on_client_failure == "raise":
                     raise
-        return self._server.receive(update)
+        due, released = self._server.receive(update)
+        if released:  # only a dropped update lets its client go at once
+            self._call("on_drop", update)
+        return due, released
 
     def _event_ended(self) -> None:
         """Between two events: the moment for checkpoints, and for stopping when asked to."""

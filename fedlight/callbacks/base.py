@@ -26,6 +26,9 @@ class Callback:
     def on_update(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
         """Called when an update arrives; looking at its delta computes it early."""
 
+    def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
+        """Called after ``on_update`` if the server drops the update that has arrived."""
+
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after each server update; ``trainer.history[-1]`` is its record."""
 

@@ -11,6 +11,7 @@ HOOKS = {
     "on_fit_start": [],
     "on_dispatch": ["task"],
     "on_update": ["update"],
+    "on_drop": ["update"],
     "on_round_end": [],
     "on_validation_end": [],
     "on_client_failure": ["task", "error"],
