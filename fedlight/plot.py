@@ -1,8 +1,8 @@
 """Figures to print, of a run or of a partition; needs matplotlib, the extra ``plot``.
 
 Each function draws on the axes given, or on new ones, and returns them:
-``plot.curves(trainer.history, "val_acc").figure.savefig("curve.pdf")``. The colours are told apart
-with every kind of colour vision, and lines by their dashes as well.
+``plot.curves(trainer.history, "val_acc").figure.savefig("curve.pdf")``. The colours can be told
+apart with every kind of colour vision; lines also differ by their dashes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from fedlight.checks import one_of, positive_int
 from fedlight.data import FederatedDataModule
-from fedlight.pictures import Work, label_table, lanes, shade, work_of
+from fedlight.pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
 from fedlight.types import RoundRecord
 
 if TYPE_CHECKING:
@@ -108,8 +108,12 @@ def timeline(
 ) -> Axes:
     """Who worked when: a bar for each task from its pull to its arrival, by staleness.
 
-    Server updates are lines; dropped tasks and those still under way at the end are outlined, lost
-    ones are crosses where they were pulled.
+    Server updates are lines. Tasks that were dropped, and those that are still under way at the
+    end, are outlined. A lost task is a cross at the time of its pull.
+
+    Tasks of one client that overlap lie above one another, in thinner bars. This happens with
+    arrival processes of rounds such as `UniformArrivals`. They draw a staleness for each update
+    that arrives, so a client can pull a version while its older results are still to come.
 
     Args:
         events: The file of an `EventLog`, its table, or ``trainer.history`` (which knows neither
@@ -133,34 +137,26 @@ def timeline(
     ends = [min(task.end, max(updates, default=task.end)) for task in work] + updates
     left = min((task.start for task in work), default=0.0) if start is None else start
     right = max(ends, default=0.0) if end is None else end
-    shown = [task for task in work if task.end > left and task.start < right]
-    if not shown:
+    made = Timeline.of(work, updates, left, right, lambda clients: clients[:max_clients])
+    if not made.bars:
         raise ValueError(f"there is no task between start={left!r} and end={right!r}")
-    clients = sorted({task.client for task in shown})[:max_clients]
-    place_of = {client: place for place, client in enumerate(clients)}
+    clients = made.clients
     ax = _axes(ax, (8.0, 1.3 + 0.24 * len(clients)))
-
-    most = max((task.staleness or 0 for task in shown), default=0)
-    for task, (lane, number) in zip(shown, lanes(shown), strict=True):
-        if task.client not in place_of:
-            continue
-        height = 0.8 / number
-        bottom = place_of[task.client] - 0.4 + lane * height
-        used = task.staleness is not None
+    for bar in made.bars:
+        used = bar.shade is not None
         ax.broken_barh(
-            [(task.start, task.end - task.start)],
-            (bottom, height),
-            facecolor=_staleness_colour(task.staleness, most) if used else "white",
+            [(bar.start, bar.end - bar.start)],
+            (bar.row - 0.4 + 0.8 * bar.top, 0.8 * (bar.bottom - bar.top)),
+            facecolor="white" if bar.shade is None else _colour(bar.shade),
             edgecolor="white" if used else _GREY,
             linewidth=0.6,
             zorder=3,
         )
     for client, time in lost:
-        if client in place_of and left <= time <= right:
-            ax.plot(time, place_of[client], "x", color=_GREY, markersize=5, zorder=4)
-    within = [time for time in updates if left <= time <= right]
-    width = 1.0 if len(within) <= 60 else 0.4
-    ax.vlines(within, -0.6, len(clients) - 0.4, color=_UPDATE, linewidth=width, zorder=1)
+        if client in clients and left <= time <= right:
+            ax.plot(time, clients.index(client), "x", color=_GREY, markersize=5, zorder=4)
+    width = 1.0 if len(made.updates) <= 60 else 0.4
+    ax.vlines(made.updates, -0.6, len(clients) - 0.4, color=_UPDATE, linewidth=width, zorder=1)
     ax.set_xlim(left, right)
     ax.set_ylim(len(clients) - 0.4, -0.6)
     step = -(-len(clients) // 40)
@@ -168,7 +164,7 @@ def timeline(
     ax.set_xlabel("virtual time")
     ax.set_ylabel("client")
     _plain(ax)
-    _timeline_legend(ax, most, any(task.staleness is None for task in shown), bool(lost))
+    _timeline_legend(ax, made, bool(lost))
     return ax
 
 
@@ -309,14 +305,15 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
     return work, lost, [row["time"] for row in rows if row["event"] == "server_update"]
 
 
-def _timeline_legend(ax: Axes, most: int, outlined: bool, lost: bool) -> None:
+def _timeline_legend(ax: Axes, made: Timeline, lost: bool) -> None:
     lines, patches = _import("matplotlib.lines"), _import("matplotlib.patches")
+    most = made.most
     levels = range(most + 1) if most <= 4 else sorted({0, round(most / 2), most})
     handles = [
-        patches.Patch(color=_staleness_colour(level, most), label=f"staleness {level}")
+        patches.Patch(color=_colour(staleness_shade(level, most)), label=f"staleness {level}")
         for level in levels
     ]
-    if outlined:
+    if any(bar.shade is None for bar in made.bars):
         handles.append(
             patches.Patch(facecolor="white", edgecolor=_GREY, label="not used (dropped, under way)")
         )
@@ -336,13 +333,13 @@ def _timeline_legend(ax: Axes, most: int, outlined: bool, lost: bool) -> None:
     )
 
 
-def _staleness_colour(staleness: int | None, most: int) -> tuple[float, float, float]:
-    red, green, blue = shade(0.25 + 0.75 * (staleness or 0) / max(most, 1))
+def _colour(share: float) -> tuple[float, float, float]:
+    red, green, blue = shade(share)
     return red / 255, green / 255, blue / 255
 
 
 def _colour_map() -> ListedColormap:
-    colours = [tuple(part / 255 for part in shade(step / 255)) for step in range(256)]
+    colours = [_colour(step / 255) for step in range(256)]
     made: ListedColormap = _import("matplotlib.colors").ListedColormap(colours)
     return made
 

@@ -153,7 +153,7 @@ class TensorBoardMetrics(Callback):
             points = self._points(record, axis, step)
             if points and step >= cut:
                 for logger in self._loggers:
-                    logger.experiment._get_file_writer().add_summary(Summary(value=points), step)
+                    _writer(logger).add_summary(Summary(value=points), step)
         if record.version < cut or not self._loggers:
             return
         every = self.histogram_every_n_rounds
@@ -196,7 +196,7 @@ class TensorBoardMetrics(Callback):
         start = Event(session_log=SessionLog(status=SessionLog.START))
         for logger in loggers:
             for _ in range(2):  # a running TensorBoard takes the first one as the run's beginning
-                logger.experiment._get_file_writer().add_event(start, step=cut)
+                _writer(logger).add_event(start, step=cut)
             for record in trainer.history[cut - 1 :]:
                 logger.log_metrics(record.metrics, step=record.version)
         self._replay(trainer, loggers, cut)
@@ -235,6 +235,15 @@ class TensorBoardMetrics(Callback):
     def _draw(self, tag: str, picture: NDArray[np.uint8], step: int) -> None:
         for logger in self._loggers:
             logger.experiment.add_image(tag, picture, step, dataformats="HWC")
+
+
+def _writer(logger: TensorBoardLogger) -> Any:
+    """What writes the logger's event file.
+
+    SummaryWriter has no public name for it that also works after it was closed. Its own
+    ``add_scalar`` would write one event for each point, several times as slowly.
+    """
+    return logger.experiment._get_file_writer()
 
 
 def _rounds(name: str, value: int | None) -> int | None:
