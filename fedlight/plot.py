@@ -35,7 +35,7 @@ X_AXES = {
     "models": "models communicated",
     "bytes": "bytes communicated",
 }
-"""What a curve can be drawn over."""
+"""The horizontal axes of curves, and their labels."""
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
@@ -54,16 +54,17 @@ def curves(
 ) -> Axes:
     """A metric of one or several runs over rounds, virtual time, gradients, models or bytes.
 
-    Of several runs under one name (one for each seed) it draws the mean, and one standard
-    deviation to both sides; where their points lie apart, between the points by straight lines.
+    Several runs under one name, such as one for each seed, are drawn as their mean and a band of
+    one standard deviation on both sides. If their points have different places on the axis, the
+    runs are interpolated linearly.
 
     Args:
-        runs: A trainer, or its ``history``; or by name one or several histories, as a mapping or
-            as what `fedlight.compare` returns.
+        runs: A trainer or its ``history``; or a mapping of names to one or several histories; or
+            the result of `fedlight.compare`.
         metric: Name of a metric in the records; rounds without it are left out.
         x: "round", "virtual_time", "gradients", "models" or "bytes".
-        smooth: Each point is the mean of the last so many.
-        ax: Where to draw.
+        smooth: Draw the mean of this many points, up to the current one.
+        ax: The axes to draw on; None for new ones.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -120,8 +121,8 @@ def timeline(
             lost tasks nor those under way).
         start: Virtual time at the left edge; None for the first pull.
         end: Virtual time at the right edge; None for the last arrival or update.
-        max_clients: At most so many clients, the first ones that worked.
-        ax: Where to draw.
+        max_clients: Largest number of clients, the first ones that worked.
+        ax: The axes to draw on; None for new ones.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -179,11 +180,11 @@ def partition(
     """Who holds which labels: a row for each client, a column for each class.
 
     Args:
-        data: A data module (it is set up where it is not), or a partition.
-        labels: One label for each row of the data set, where `data` is a partition.
-        names: The classes' names; None for what the data set says.
-        max_clients: At most so many clients, the first ones.
-        ax: Where to draw.
+        data: A data module, whose `setup` is called, or a partition.
+        labels: One label for each row of the data set, if `data` is a partition.
+        names: The classes' names; None for those of the data set.
+        max_clients: Largest number of clients, the first ones.
+        ax: The axes to draw on; None for new ones.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -244,7 +245,7 @@ def partition(
 def _line(
     name: str, history: History, metric: str, x: str, smooth: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Where the points of a curve lie, and how high."""
+    """The points of a curve: their places on the axis, and their values."""
     where, values = curve(history, metric, x)
     if not len(values):
         known = sorted({key for record in history for key in record.metrics})
@@ -271,7 +272,7 @@ def curve(
 
 
 def _named(runs: Any) -> dict[str, list[History]]:
-    """Histories by name; "" where there is none."""
+    """Histories by name; a single run has the name ""."""
     runs = getattr(runs, "history", runs)
     if not isinstance(runs, Mapping):
         histories = getattr(runs, "histories", None)
