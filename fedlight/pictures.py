@@ -1,7 +1,7 @@
 """Pictures for loggers, drawn with Pillow alone, and the layout that printed figures share.
 
 A picture shows who holds which labels, who worked when, or how often each client was used.
-TensorBoard shows it at about half its size, where its text can still be read. `fedlight.plot` draws
+TensorBoard shows it at about half its size, and its text can still be read. `fedlight.plot` draws
 figures to print, of the same `Timeline` and `label_table`, with matplotlib.
 """
 
@@ -323,7 +323,7 @@ def draw_participation(counts: NDArray[np.int64]) -> Picture:
 
 
 def staleness_shade(staleness: int, most: int) -> float:
-    """The darkness of a staleness, see `shade`, where `most` is the largest."""
+    """The darkness of a staleness, see `shade`; `most` is the largest staleness."""
     return _LIGHTEST + (1 - _LIGHTEST) * staleness / max(most, 1)
 
 
@@ -381,7 +381,7 @@ class _Canvas:
             self.text((_LEFT - 8, self.top + (place + 0.5) * height), f"{rows[place]}", "rm")
 
     def ticks(self, places: Sequence[float], labels: Sequence[str], room: float) -> None:
-        """Labels below the drawing; `room` is what one of them has, in pixels."""
+        """Labels below the drawing; `room` is the space for one of them, in pixels."""
         widest = max(map(self.width, labels))
         step = max(1, -(-int(widest + 8) // max(int(room), 1)))
         for place, label in list(zip(places, labels, strict=True))[::step]:
@@ -417,8 +417,8 @@ def _spread(number: int, most: int) -> list[int]:
     return [round(place) for place in np.linspace(0, number - 1, most)]
 
 
-def _of(shown: Sequence[int], number: int, what: str) -> str:
-    plural = what if number == 1 else f"{what}s"
+def _of(shown: Sequence[int], number: int, noun: str) -> str:
+    plural = noun if number == 1 else f"{noun}s"
     if len(shown) == number:
         return f"{number} {plural}"
     return f"{len(shown)} of {number:,} {plural}"

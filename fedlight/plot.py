@@ -77,11 +77,11 @@ def curves(
     for number, (name, histories) in enumerate(named.items()):
         lines = [_line(name, history, metric, x, smooth) for history in histories]
         grid = lines[0][0]
-        if any(not np.array_equal(grid, where) for where, _ in lines):
-            first = max(where[0] for where, _ in lines)
-            last = min(where[-1] for where, _ in lines)
+        if any(not np.array_equal(grid, places) for places, _ in lines):
+            first = max(places[0] for places, _ in lines)
+            last = min(places[-1] for places, _ in lines)
             grid = np.linspace(first, max(first, last), _GRID)
-        values = np.array([np.interp(grid, where, value) for where, value in lines])
+        values = np.array([np.interp(grid, places, value) for places, value in lines])
         colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
         mean = values.mean(axis=0)
         ax.plot(grid, mean, color=colour, linestyle=dashes, label=name or None, linewidth=1.8)
@@ -246,7 +246,7 @@ def _line(
     name: str, history: History, metric: str, x: str, smooth: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The points of a curve: their places on the axis, and their values."""
-    where, values = curve(history, metric, x)
+    places, values = curve(history, metric, x)
     if not len(values):
         known = sorted({key for record in history for key in record.metrics})
         of = f" of {name!r}" if name else ""
@@ -256,7 +256,7 @@ def _line(
         last = np.arange(1, len(values) + 1)
         first = np.maximum(last - smooth, 0)
         values = (sums[last] - sums[first]) / (last - first)
-    return where, values
+    return places, values
 
 
 def curve(
@@ -266,9 +266,9 @@ def curve(
     one_of("x", x, tuple(X_AXES))
     records = [record for record in history if metric in record.metrics]
     key = {"virtual_time": "time"}.get(x, x)
-    where = [r.version if x == "round" else r.metrics[f"fed/{key}"] for r in records]
+    places = [r.version if x == "round" else r.metrics[f"fed/{key}"] for r in records]
     values = [record.metrics[metric] for record in records]
-    return np.array(where, dtype=np.float64), np.array(values, dtype=np.float64)
+    return np.array(places, dtype=np.float64), np.array(values, dtype=np.float64)
 
 
 def _named(runs: Any) -> dict[str, list[History]]:

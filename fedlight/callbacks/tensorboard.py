@@ -151,8 +151,8 @@ class TensorBoardMetrics(Callback):
         for update in record.updates:
             self._used[update.client_id] += 1
         for axis in self.axes:
-            where = record.metrics[AXES[axis]]
-            step = round(where * self.time_resolution if axis == "virtual_time" else where)
+            place = record.metrics[AXES[axis]]
+            step = round(place * self.time_resolution if axis == "virtual_time" else place)
             points = self._points(record, axis, step)
             if points and step >= cut:
                 for logger in self._loggers:
@@ -242,10 +242,10 @@ class TensorBoardMetrics(Callback):
 
 
 def _writer(logger: TensorBoardLogger) -> Any:
-    """What writes the logger's event file.
+    """The writer of the logger's event file.
 
-    SummaryWriter has no public name for it that also works after it was closed. Its own
-    ``add_scalar`` would write one event for each point, several times as slowly.
+    SummaryWriter has no public method for it that also works after it was closed. Its
+    ``add_scalar`` would write an event of its own for each point of a round.
     """
     return logger.experiment._get_file_writer()
 

@@ -40,7 +40,7 @@ def checked_source(dataset: object) -> Source:
     if isinstance(dataset, str) and _HUB_ID.fullmatch(dataset):
         return dataset
     raise FileNotFoundError(
-        f"dataset={os.fspath(dataset)!r} is no folder; give a folder with the data set's files, "
+        f"dataset={os.fspath(dataset)!r} is not a folder; give a folder with the data set's files, "
         "a hub id such as 'ylecun/mnist', or 'mnist-mini'"
     )
 

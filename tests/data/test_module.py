@@ -271,7 +271,7 @@ def test_the_dataset_must_be_one(dataset):
     "folder", ["/no/such/folder", "./minst", "~/minst", "a/b/c", Path("minst")]
 )
 def test_a_folder_that_is_not_there(folder):
-    with pytest.raises(FileNotFoundError, match="is no folder"):
+    with pytest.raises(FileNotFoundError, match="is not a folder"):
         FederatedDataModule(folder, Halves())
 
 
