@@ -1,4 +1,4 @@
-"""Files that a reader finds whole: written beside their place, synced, and renamed."""
+"""Writing files so that a reader never finds half of one."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def replacing(
         '1 2 3'
     """
     path = Path(path)
-    # The process's number tells whose file it is. The rest keeps two writers of one path apart,
-    # also on two machines that share a folder, where process numbers may be equal.
+    # The process number tells who is writing. The random part separates two writers of one path,
+    # also on two machines that share a folder and may have equal process numbers.
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     with _naming(path, beside):
         try:
@@ -82,9 +82,9 @@ def appending(
 
 @contextmanager
 def _naming(path: Path, beside: Path | None = None) -> Iterator[None]:
-    """Let an OSError name the file that the user knows.
+    """Make an OSError name the file that the user knows.
 
-    An error of `write` or `fsync` names no file at all, and that of `open` names the part file.
+    An error of `write` or `fsync` names no file at all, and one of `open` names the part file.
     """
     try:
         yield
@@ -100,7 +100,7 @@ def _encoding(mode: str) -> str | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The new name lies in the folder, which has to reach the disk as well."""
+    """Sync the folder: it holds the new name, which must reach the disk as well."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

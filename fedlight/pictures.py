@@ -1,11 +1,13 @@
-"""Pictures for loggers, drawn with Pillow alone: who holds what, who worked when, who was heard.
+"""Pictures for loggers, drawn with Pillow alone, and the layout that printed figures share.
 
-For figures to print see `fedlight.plot`.
+A picture shows who holds which labels, who worked when, or how often each client was used.
+TensorBoard shows it at about half its size, and its text can still be read. `fedlight.plot` draws
+figures to print, of the same `Timeline` and `label_table`, with matplotlib.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,26 +22,33 @@ if TYPE_CHECKING:
     Picture = NDArray[np.uint8]
     Colour = tuple[int, int, int]
 
-_WIDTH = 960
-_MARGIN = 24
-_INK: Colour = (33, 37, 41)
-_FAINT: Colour = (173, 181, 189)
-_ORANGE: Colour = (230, 97, 1)
+# Pixels. A card of TensorBoard is some 340 wide: there the text of 17 comes out at 9.
+_WIDTH = 640
+_MARGIN = 20
+_LEFT = 64
+_TEXT, _TITLE, _LINE = 17, 24, 22
+_HIGH, _LOW = 28, 12  # a row, while there are few of them or many
+_FEW_ROWS = 20
 _MOST_ROWS = 60
 _MOST_CLASSES = 128
 _MOST_LINES = 60
-# From light to dark in one hue, which every kind of colour vision reads the same way.
+_INK: Colour = (33, 37, 41)
+_GREY: Colour = (90, 98, 104)
+_FAINT: Colour = (173, 181, 189)
+_ORANGE: Colour = (230, 97, 1)
+# From light to dark in one hue, which every kind of colour vision reads in the same way.
 _SCALE = ((238, 244, 251), (158, 202, 225), (66, 146, 198), (8, 81, 156), (8, 36, 85))
+_LIGHTEST = 0.25  # a bar of staleness 0 must still stand out from the paper
 
 
 class Work(NamedTuple):
     """A task as a timeline draws it.
 
     Attributes:
-        client: Who worked.
+        client: The client that worked.
         start: Virtual time of the pull.
         end: Virtual time of the arrival.
-        staleness: Versions that were made meanwhile; None where the result was not used.
+        staleness: Versions that were made meanwhile; None if the result was not used.
     """
 
     client: int
@@ -48,13 +57,87 @@ class Work(NamedTuple):
     staleness: int | None
 
 
+class Bar(NamedTuple):
+    """A task's place in a timeline.
+
+    Attributes:
+        row: Row of its client, counted from above.
+        top: Upper edge within the row, from 0 (above) to 1.
+        bottom: Lower edge within the row.
+        start: Virtual time of its left edge.
+        end: Virtual time of its right edge.
+        shade: Its colour, see `shade`; None for an outline: the result was not used.
+    """
+
+    row: int
+    top: float
+    bottom: float
+    start: float
+    end: float
+    shade: float | None
+
+
+class Timeline(NamedTuple):
+    """Tasks laid out as bars, for every way of drawing them.
+
+    Tasks of one client that overlap lie above one another, in thinner bars. They come from arrival
+    processes of rounds (`UniformArrivals`), which draw a staleness for each update that arrives: a
+    client can pull a version while its older results are still to come.
+
+    Attributes:
+        clients: The client of each row.
+        bars: The tasks.
+        updates: Virtual times of the server updates between the two edges.
+        most: The largest staleness.
+        overlaps: Whether tasks of a client overlap.
+    """
+
+    clients: list[int]
+    bars: list[Bar]
+    updates: list[float]
+    most: int
+    overlaps: bool
+
+    @classmethod
+    def of(
+        cls,
+        work: Iterable[Work],
+        updates: Iterable[float],
+        start: float,
+        end: float,
+        choose: Callable[[list[int]], list[int]],
+    ) -> Timeline:
+        """Lay out the tasks between two edges.
+
+        Args:
+            work: The tasks.
+            updates: Virtual times of all server updates.
+            start: Virtual time at the left edge.
+            end: Virtual time at the right edge.
+            choose: Chooses the clients to be drawn among those that worked.
+        """
+        shown = [task for task in work if task.end > start and task.start < end]
+        clients = choose(sorted({task.client for task in shown}))
+        row_of = {client: row for row, client in enumerate(clients)}
+        shown = [task for task in shown if task.client in row_of]
+        most = max((task.staleness or 0 for task in shown), default=0)
+        bars, overlaps = [], False
+        for task, (lane, number) in zip(shown, lanes(shown), strict=True):
+            share = None if task.staleness is None else staleness_shade(task.staleness, most)
+            edges = lane / number, (lane + 1) / number
+            bars.append(Bar(row_of[task.client], *edges, task.start, task.end, share))
+            overlaps = overlaps or number > 1
+        within = [time for time in updates if start <= time <= end]
+        return cls(clients, bars, within, most, overlaps)
+
+
 def label_table(
     data: FederatedDataModule,
 ) -> tuple[NDArray[np.int64], list[str]] | None:
     """Examples of each class that each client holds, ``[clients, classes]``, and the class names.
 
-    None where the data have no column of labels: the target is no single integer per example, or
-    there are more than 128 classes.
+    None if the data have no column of labels: the target is not one integer per example, or there
+    are more than 128 classes.
     """
     table: Any = data.train_data
     if not table.stackable or len(table.columns) < 2:
@@ -75,7 +158,7 @@ def label_table(
 
 
 def work_of(records: Iterable[RoundRecord]) -> list[Work]:
-    """The tasks whose results were used or dropped in some rounds."""
+    """The tasks whose results were used or dropped in the rounds given."""
     work = []
     for record in records:
         for update in record.updates:
@@ -116,36 +199,34 @@ def draw_partition(counts: NDArray[np.int64], names: Sequence[str]) -> Picture:
     """
     rows = _spread(len(counts), _MOST_ROWS)
     sizes = counts.sum(axis=1)
-    height = 26 if len(rows) <= 20 else 13
-    left, top, bars = 92, 76, 150
-    width = (_WIDTH - left - bars - _MARGIN) / len(names)
-    canvas = _Canvas(top + height * len(rows) + 56)
-    canvas.title(
+    height = _height(rows)
+    totals = 110  # pixels on the right, for all examples of a client
+    width = (_WIDTH - _LEFT - totals - _MARGIN) / len(names)
+    canvas = _Canvas(
         "Who holds which labels",
-        f"{_of(rows, len(counts), 'client')}, {int(sizes.sum()):,} examples, "
-        f"{len(names)} classes; the bars are the clients' totals",
+        f"{_of(rows, len(counts), 'client')}, {int(sizes.sum()):,} examples, {len(names)} classes",
+        "on the right: all examples of a client",
+        body=height * len(rows),
     )
+    canvas.clients(rows, height)
     most, largest = max(int(counts[rows].max()), 1), max(int(sizes[rows].max()), 1)
-    numbers = height >= 20 and width >= 34
+    numbers = height == _HIGH and width >= canvas.width(f"{most}") + 4
     for place, row in enumerate(rows):
-        y = top + place * height
-        if height >= 20 or place % 2 == 0:
-            canvas.text((left - 8, y + height / 2), f"client {row}", "rm")
+        y = canvas.top + place * height
         for column, count in enumerate(counts[row]):
-            x = left + column * width
+            x = _LEFT + column * width
             share = count / most
             canvas.box((x, y, x + width - 1, y + height - 1), shade(share) if count else None)
             if numbers and count:
                 ink = (255, 255, 255) if share > 0.45 else _INK
-                canvas.text((x + width / 2, y + height / 2), f"{count}", "mm", ink, small=True)
-        x = left + len(names) * width + 10
-        length = (bars - 62) * sizes[row] / largest
+                canvas.text((x + width / 2, y + height / 2), f"{count}", "mm", ink)
+        x = _LEFT + len(names) * width + 8
+        length = (totals - 66) * sizes[row] / largest
         canvas.box((x, y + 3, x + max(length, 1), y + height - 4), _FAINT)
-        if height >= 20:
-            canvas.text((x + length + 5, y + height / 2), f"{sizes[row]}", "lm", small=True)
-    bottom = top + height * len(rows)
-    canvas.ticks([left + (k + 0.5) * width for k in range(len(names))], names, bottom + 6, width)
-    canvas.legend(bottom + 34, "0", f"{most} examples of a class")
+        if height == _HIGH:
+            canvas.text((x + length + 5, y + height / 2), f"{sizes[row]}", "lm")
+    canvas.ticks([_LEFT + (k + 0.5) * width for k in range(len(names))], names, width)
+    canvas.legend("0", f"{most} examples of a class")
     return canvas.picture()
 
 
@@ -161,52 +242,46 @@ def draw_timeline(
         end: Virtual time at the right edge.
         num_clients: M.
     """
-    shown = [task for task in work if task.end > start and task.start < end]
-    active = sorted({task.client for task in shown})
-    rows = [active[k] for k in _spread(len(active), _MOST_ROWS)] if active else []
-    height = 22 if len(rows) <= 25 else 12
-    left, top = 92, 92
-    canvas = _Canvas(top + height * max(len(rows), 1) + 62)
-    canvas.title(
-        f"Who worked when, from {start:g} to {end:g}",
-        f"{_of(rows, num_clients, 'client')}; bars: tasks from pull to arrival, darker is staler, "
-        "outlined was dropped; lines: server updates",
+
+    def evenly(clients: list[int]) -> list[int]:
+        return [clients[k] for k in _spread(len(clients), _MOST_ROWS)]
+
+    made = Timeline.of(work, updates, start, end, evenly)
+    height = _height(made.clients)
+    dropped = any(bar.shade is None for bar in made.bars)
+    canvas = _Canvas(
+        f"Who worked when, from {start:.4g} to {end:.4g}",
+        f"{_of(made.clients, num_clients, 'client')}; bars: from pull to arrival, darker is staler",
+        "lines: server updates" + ("; outlined: dropped" if dropped else ""),
+        *["thin bars: tasks of one client that overlap"] * made.overlaps,
+        body=height * max(len(made.clients), 1),
     )
-    scale = (_WIDTH - left - _MARGIN) / max(end - start, 1e-12)
-    bottom = top + height * max(len(rows), 1)
+    canvas.clients(made.clients, height)
+    scale = (_WIDTH - _LEFT - _MARGIN) / max(end - start, 1e-12)
 
     def across(time: float) -> float:
-        return left + (min(max(time, start), end) - start) * scale
+        return _LEFT + (min(max(time, start), end) - start) * scale
 
-    lines = [time for time in updates if start <= time <= end]
-    foot = bottom + 2 if len(lines) <= _MOST_LINES else top - 3  # many would hide the bars
-    for time in lines:
-        canvas.box((across(time), top - 9, across(time), foot), _ORANGE)
-    place_of = {client: place for place, client in enumerate(rows)}
-    most = max((task.staleness or 0 for task in shown), default=0)
-    for task, (lane, number) in zip(shown, lanes(shown), strict=True):
-        if task.client not in place_of:
-            continue
-        y = top + place_of[task.client] * height
-        thick = (height - 4) / number
+    # Many lines would hide the bars: then they are only marks above them.
+    foot = canvas.bottom + 2 if len(made.updates) <= _MOST_LINES else canvas.top - 3
+    for time in made.updates:
+        canvas.box((across(time), canvas.top - 9, across(time), foot), _ORANGE)
+    for bar in made.bars:
+        y = canvas.top + bar.row * height + 2
         box = (
-            across(task.start),
-            y + 2 + lane * thick,
-            max(across(task.end) - 2, across(task.start) + 1),
-            y + 1 + (lane + 1) * thick,
+            across(bar.start),
+            y + bar.top * (height - 4),
+            max(across(bar.end) - 2, across(bar.start) + 1),
+            y - 1 + bar.bottom * (height - 4),
         )
-        if task.staleness is None:
+        if bar.shade is None:
             canvas.box(box, None, outline=_INK)
         else:
-            canvas.box(box, shade(0.25 + 0.75 * task.staleness / max(most, 1)))
-    for client, place in place_of.items():
-        if height >= 20 or place % 2 == 0:
-            canvas.text((left - 8, top + (place + 0.5) * height), f"client {client}", "rm")
+            canvas.box(box, shade(bar.shade))
     times = np.linspace(start, end, 6)
-    labels = [f"{time:.4g}" for time in times]
-    canvas.ticks([across(float(time)) for time in times], labels, bottom + 8, 90)
-    canvas.text((_WIDTH - _MARGIN, bottom + 40), f"virtual time; {len(lines)} server updates", "rm")
-    canvas.legend(bottom + 34, "staleness 0", str(most), low=0.25)
+    canvas.ticks([across(float(time)) for time in times], [f"{time:.3g}" for time in times], 90)
+    canvas.note(f"virtual time; {len(made.updates)} updates")
+    canvas.legend("staleness 0", str(made.most), low=_LIGHTEST)
     return canvas.picture()
 
 
@@ -216,32 +291,40 @@ def draw_participation(counts: NDArray[np.int64]) -> Picture:
     Args:
         counts: Updates used, shape ``[clients]``.
     """
-    left, top, tall = 92, 84, 260
-    canvas = _Canvas(top + tall + 60)
+    tall = 220
     groups = np.array_split(np.arange(len(counts)), min(len(counts), 160))
     means = np.array([counts[group].mean() for group in groups])
     average, silent = float(counts.mean()), int((counts == 0).sum())
-    each = "client" if len(groups) == len(counts) else f"group of {len(groups[0])} clients (mean)"
-    canvas.title(
+    each = "client" if len(groups) == len(counts) else f"{len(groups[0])} clients (their mean)"
+    canvas = _Canvas(
         "Updates used of each client",
-        f"a bar per {each}; line: mean, {average:.4g}; {silent:,} of {len(counts):,} clients "
-        "were not heard",
+        f"a bar for each {each}; line: mean, {average:.4g}",
+        f"{silent:,} of {len(counts):,} clients were not heard",
+        body=tall,
     )
-    width = (_WIDTH - left - _MARGIN) / len(groups)
+    width = (_WIDTH - _LEFT - _MARGIN) / len(groups)
     most = max(float(means.max()), 1.0)
+
+    def height(value: float) -> float:
+        return canvas.top + tall * (1 - value / most)
+
     for place, value in enumerate(means):
-        x = left + place * width
+        x = _LEFT + place * width
         gap = 1 if width > 3 else 0
-        y = top + tall * (1 - value / most)
-        canvas.box((x, y, x + width - 1 - gap, top + tall), shade(0.6))
-    y = top + tall * (1 - average / most)
-    canvas.box((left, y, _WIDTH - _MARGIN, y + 1), _ORANGE)
+        canvas.box((x, height(value), x + width - 1 - gap, canvas.bottom), shade(0.6))
+    y = height(average)
+    canvas.box((_LEFT, y, _WIDTH - _MARGIN, y + 1), _ORANGE)
     for value in (0.0, most / 2, most):
-        canvas.text((left - 8, top + tall * (1 - value / most)), f"{value:.3g}", "rm")
-    middles = [left + (place + 0.5) * width for place in range(len(groups))]
-    canvas.ticks(middles, [str(group[0]) for group in groups], top + tall + 6, width)
-    canvas.text((left + (_WIDTH - left - _MARGIN) / 2, top + tall + 40), "client", "mm")
+        canvas.text((_LEFT - 8, height(value)), f"{value:.3g}", "rm")
+    middles = [_LEFT + (place + 0.5) * width for place in range(len(groups))]
+    canvas.ticks(middles, [str(group[0]) for group in groups], width)
+    canvas.note("client")
     return canvas.picture()
+
+
+def staleness_shade(staleness: int, most: int) -> float:
+    """The darkness of a staleness, see `shade`; `most` is the largest staleness."""
+    return _LIGHTEST + (1 - _LIGHTEST) * staleness / max(most, 1)
 
 
 def shade(share: float) -> Colour:
@@ -257,26 +340,30 @@ def shade(share: float) -> Colour:
 
 
 class _Canvas:
-    """A white picture of the common width."""
+    """A white picture with a title, lines below it, room for a drawing, and a foot.
 
-    def __init__(self, height: float) -> None:
-        self._image = Image.new("RGB", (_WIDTH, round(height)), (255, 255, 255))
+    Attributes:
+        top: Upper edge of the drawing, in pixels.
+        bottom: Lower edge of the drawing.
+    """
+
+    def __init__(self, title: str, *lines: str, body: int) -> None:
+        self.top = 48 + _LINE * len(lines) + 22
+        self.bottom = self.top + body
+        self._image = Image.new("RGB", (_WIDTH, self.bottom + 70), (255, 255, 255))
         self._draw = ImageDraw.Draw(self._image)
-        self._font, self._small, self._large = map(ImageFont.load_default, (14, 12, 20))
+        self._font = ImageFont.load_default(_TEXT)
+        self._draw.text((_MARGIN, 12), title, _INK, ImageFont.load_default(_TITLE))
+        for number, line in enumerate(lines):
+            self.text((_MARGIN, 46 + _LINE * number), line, "la", _GREY)
 
     def text(
-        self,
-        place: tuple[float, float],
-        text: str,
-        anchor: str,
-        colour: Colour = _INK,
-        small: bool = False,
+        self, place: tuple[float, float], text: str, anchor: str, colour: Colour = _INK
     ) -> None:
-        self._draw.text(place, text, colour, self._small if small else self._font, anchor)
+        self._draw.text(place, text, colour, self._font, anchor)
 
-    def title(self, title: str, below: str) -> None:
-        self._draw.text((_MARGIN, 14), title, _INK, self._large)
-        self._draw.text((_MARGIN, 44), below, (90, 98, 104), self._font)
+    def width(self, text: str) -> float:
+        return self._draw.textlength(text, self._font)
 
     def box(
         self,
@@ -287,25 +374,40 @@ class _Canvas:
         x0, y0, x1, y1 = map(round, box)
         self._draw.rectangle((x0, y0, max(x0, x1), max(y0, y1)), colour, outline)
 
-    def ticks(self, places: Sequence[float], labels: Sequence[str], y: float, room: float) -> None:
-        """Labels under an axis, as many as there is room for."""
-        widest = max(self._draw.textlength(label, self._small) for label in labels)
+    def clients(self, rows: Sequence[int], height: int) -> None:
+        """The clients' numbers on the left; among low rows there is room for every second one."""
+        self.text((_MARGIN, self.top - 5), "client", "ls", _GREY)
+        for place in range(0, len(rows), 1 if height == _HIGH else 2):
+            self.text((_LEFT - 8, self.top + (place + 0.5) * height), f"{rows[place]}", "rm")
+
+    def ticks(self, places: Sequence[float], labels: Sequence[str], room: float) -> None:
+        """Labels below the drawing; `room` is the space for one of them, in pixels."""
+        widest = max(map(self.width, labels))
         step = max(1, -(-int(widest + 8) // max(int(room), 1)))
         for place, label in list(zip(places, labels, strict=True))[::step]:
-            self.text((place, y), label, "ma", small=True)
+            self.text((place, self.bottom + 8), label, "ma")
 
-    def legend(self, y: float, least: str, most: str, low: float = 0.0) -> None:
-        """The scale of colours, from the left edge of the drawing."""
-        x = 92 + self._draw.textlength(least, self._small) + 6
-        self.text((92, y + 6), least, "lm", small=True)
+    def note(self, text: str) -> None:
+        """A line at the foot, on the right."""
+        self.text((_WIDTH - _MARGIN, self.bottom + 48), text, "rm")
+
+    def legend(self, least: str, most: str, low: float = 0.0) -> None:
+        """The scale of colours, at the foot on the left."""
+        y, x = self.bottom + 48, _LEFT + self.width(least) + 6
+        self.text((_LEFT, y), least, "lm")
         for step in range(100):
             colour = shade(low + (1 - low) * step / 99)
-            self.box((x + step, y, x + step, y + 11), colour)
-        self.text((x + 106, y + 6), most, "lm", small=True)
+            self.box((x + step, y - 6, x + step, y + 7), colour)
+        self.text((x + 106, y), most, "lm")
 
     def picture(self) -> Picture:
         """Height x width x RGB."""
         return np.asarray(self._image, dtype=np.uint8)
+
+
+def _height(rows: Sequence[int]) -> int:
+    """Pixels of a row."""
+    return _HIGH if len(rows) <= _FEW_ROWS else _LOW
 
 
 def _spread(number: int, most: int) -> list[int]:
@@ -315,8 +417,8 @@ def _spread(number: int, most: int) -> list[int]:
     return [round(place) for place in np.linspace(0, number - 1, most)]
 
 
-def _of(shown: Sequence[int], number: int, what: str) -> str:
-    plural = what if number == 1 else f"{what}s"
+def _of(shown: Sequence[int], number: int, noun: str) -> str:
+    plural = noun if number == 1 else f"{noun}s"
     if len(shown) == number:
         return f"{number} {plural}"
     return f"{len(shown)} of {number:,} {plural}"

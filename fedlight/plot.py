@@ -1,8 +1,8 @@
 """Figures to print, of a run or of a partition; needs matplotlib, the extra ``plot``.
 
 Each function draws on the axes given, or on new ones, and returns them:
-``plot.curves(trainer.history, "val_acc").figure.savefig("curve.pdf")``. The colours are told apart
-with every kind of colour vision, and lines by their dashes as well.
+``plot.curves(trainer.history, "val_acc").figure.savefig("curve.pdf")``. The colours can be told
+apart with every kind of colour vision; lines also differ by their dashes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from fedlight.checks import one_of, positive_int
 from fedlight.data import FederatedDataModule
-from fedlight.pictures import Work, label_table, lanes, shade, work_of
+from fedlight.pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
 from fedlight.types import RoundRecord
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ X_AXES = {
     "models": "models communicated",
     "bytes": "bytes communicated",
 }
-"""What a curve can be drawn over."""
+"""The horizontal axes of curves, and their labels."""
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
@@ -54,16 +54,17 @@ def curves(
 ) -> Axes:
     """A metric of one or several runs over rounds, virtual time, gradients, models or bytes.
 
-    Of several runs under one name (one for each seed) it draws the mean, and one standard
-    deviation to both sides; where their points lie apart, between the points by straight lines.
+    Several runs under one name, such as one for each seed, are drawn as their mean and a band of
+    one standard deviation on both sides. If their points have different places on the axis, the
+    runs are interpolated linearly.
 
     Args:
-        runs: A trainer, or its ``history``; or by name one or several histories, as a mapping or
-            as what `fedlight.compare` returns.
+        runs: A trainer or its ``history``; or a mapping of names to one or several histories; or
+            the result of `fedlight.compare`.
         metric: Name of a metric in the records; rounds without it are left out.
         x: "round", "virtual_time", "gradients", "models" or "bytes".
-        smooth: Each point is the mean of the last so many.
-        ax: Where to draw.
+        smooth: Draw the mean of this many points, up to the current one.
+        ax: The axes to draw on; None for new ones.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -76,11 +77,11 @@ def curves(
     for number, (name, histories) in enumerate(named.items()):
         lines = [_line(name, history, metric, x, smooth) for history in histories]
         grid = lines[0][0]
-        if any(not np.array_equal(grid, where) for where, _ in lines):
-            first = max(where[0] for where, _ in lines)
-            last = min(where[-1] for where, _ in lines)
+        if any(not np.array_equal(grid, places) for places, _ in lines):
+            first = max(places[0] for places, _ in lines)
+            last = min(places[-1] for places, _ in lines)
             grid = np.linspace(first, max(first, last), _GRID)
-        values = np.array([np.interp(grid, where, value) for where, value in lines])
+        values = np.array([np.interp(grid, places, value) for places, value in lines])
         colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
         mean = values.mean(axis=0)
         ax.plot(grid, mean, color=colour, linestyle=dashes, label=name or None, linewidth=1.8)
@@ -108,16 +109,20 @@ def timeline(
 ) -> Axes:
     """Who worked when: a bar for each task from its pull to its arrival, by staleness.
 
-    Server updates are lines; dropped tasks and those still under way at the end are outlined, lost
-    ones are crosses where they were pulled.
+    Server updates are lines. Tasks that were dropped, and those that are still under way at the
+    end, are outlined. A lost task is a cross at the time of its pull.
+
+    Tasks of one client that overlap lie above one another, in thinner bars. This happens with
+    arrival processes of rounds such as `UniformArrivals`. They draw a staleness for each update
+    that arrives, so a client can pull a version while its older results are still to come.
 
     Args:
         events: The file of an `EventLog`, its table, or ``trainer.history`` (which knows neither
             lost tasks nor those under way).
         start: Virtual time at the left edge; None for the first pull.
         end: Virtual time at the right edge; None for the last arrival or update.
-        max_clients: At most so many clients, the first ones that worked.
-        ax: Where to draw.
+        max_clients: Largest number of clients, the first ones that worked.
+        ax: The axes to draw on; None for new ones.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -133,34 +138,26 @@ def timeline(
     ends = [min(task.end, max(updates, default=task.end)) for task in work] + updates
     left = min((task.start for task in work), default=0.0) if start is None else start
     right = max(ends, default=0.0) if end is None else end
-    shown = [task for task in work if task.end > left and task.start < right]
-    if not shown:
+    made = Timeline.of(work, updates, left, right, lambda clients: clients[:max_clients])
+    if not made.bars:
         raise ValueError(f"there is no task between start={left!r} and end={right!r}")
-    clients = sorted({task.client for task in shown})[:max_clients]
-    place_of = {client: place for place, client in enumerate(clients)}
+    clients = made.clients
     ax = _axes(ax, (8.0, 1.3 + 0.24 * len(clients)))
-
-    most = max((task.staleness or 0 for task in shown), default=0)
-    for task, (lane, number) in zip(shown, lanes(shown), strict=True):
-        if task.client not in place_of:
-            continue
-        height = 0.8 / number
-        bottom = place_of[task.client] - 0.4 + lane * height
-        used = task.staleness is not None
+    for bar in made.bars:
+        used = bar.shade is not None
         ax.broken_barh(
-            [(task.start, task.end - task.start)],
-            (bottom, height),
-            facecolor=_staleness_colour(task.staleness, most) if used else "white",
+            [(bar.start, bar.end - bar.start)],
+            (bar.row - 0.4 + 0.8 * bar.top, 0.8 * (bar.bottom - bar.top)),
+            facecolor="white" if bar.shade is None else _colour(bar.shade),
             edgecolor="white" if used else _GREY,
             linewidth=0.6,
             zorder=3,
         )
     for client, time in lost:
-        if client in place_of and left <= time <= right:
-            ax.plot(time, place_of[client], "x", color=_GREY, markersize=5, zorder=4)
-    within = [time for time in updates if left <= time <= right]
-    width = 1.0 if len(within) <= 60 else 0.4
-    ax.vlines(within, -0.6, len(clients) - 0.4, color=_UPDATE, linewidth=width, zorder=1)
+        if client in clients and left <= time <= right:
+            ax.plot(time, clients.index(client), "x", color=_GREY, markersize=5, zorder=4)
+    width = 1.0 if len(made.updates) <= 60 else 0.4
+    ax.vlines(made.updates, -0.6, len(clients) - 0.4, color=_UPDATE, linewidth=width, zorder=1)
     ax.set_xlim(left, right)
     ax.set_ylim(len(clients) - 0.4, -0.6)
     step = -(-len(clients) // 40)
@@ -168,7 +165,7 @@ def timeline(
     ax.set_xlabel("virtual time")
     ax.set_ylabel("client")
     _plain(ax)
-    _timeline_legend(ax, most, any(task.staleness is None for task in shown), bool(lost))
+    _timeline_legend(ax, made, bool(lost))
     return ax
 
 
@@ -183,11 +180,11 @@ def partition(
     """Who holds which labels: a row for each client, a column for each class.
 
     Args:
-        data: A data module (it is set up where it is not), or a partition.
-        labels: One label for each row of the data set, where `data` is a partition.
-        names: The classes' names; None for what the data set says.
-        max_clients: At most so many clients, the first ones.
-        ax: Where to draw.
+        data: A data module, whose `setup` is called, or a partition.
+        labels: One label for each row of the data set, if `data` is a partition.
+        names: The classes' names; None for those of the data set.
+        max_clients: Largest number of clients, the first ones.
+        ax: The axes to draw on; None for new ones.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -248,8 +245,8 @@ def partition(
 def _line(
     name: str, history: History, metric: str, x: str, smooth: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Where the points of a curve lie, and how high."""
-    where, values = curve(history, metric, x)
+    """The points of a curve: their places on the axis, and their values."""
+    places, values = curve(history, metric, x)
     if not len(values):
         known = sorted({key for record in history for key in record.metrics})
         of = f" of {name!r}" if name else ""
@@ -259,7 +256,7 @@ def _line(
         last = np.arange(1, len(values) + 1)
         first = np.maximum(last - smooth, 0)
         values = (sums[last] - sums[first]) / (last - first)
-    return where, values
+    return places, values
 
 
 def curve(
@@ -269,13 +266,13 @@ def curve(
     one_of("x", x, tuple(X_AXES))
     records = [record for record in history if metric in record.metrics]
     key = {"virtual_time": "time"}.get(x, x)
-    where = [r.version if x == "round" else r.metrics[f"fed/{key}"] for r in records]
+    places = [r.version if x == "round" else r.metrics[f"fed/{key}"] for r in records]
     values = [record.metrics[metric] for record in records]
-    return np.array(where, dtype=np.float64), np.array(values, dtype=np.float64)
+    return np.array(places, dtype=np.float64), np.array(values, dtype=np.float64)
 
 
 def _named(runs: Any) -> dict[str, list[History]]:
-    """Histories by name; "" where there is none."""
+    """Histories by name; a single run has the name ""."""
     runs = getattr(runs, "history", runs)
     if not isinstance(runs, Mapping):
         histories = getattr(runs, "histories", None)
@@ -309,14 +306,15 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
     return work, lost, [row["time"] for row in rows if row["event"] == "server_update"]
 
 
-def _timeline_legend(ax: Axes, most: int, outlined: bool, lost: bool) -> None:
+def _timeline_legend(ax: Axes, made: Timeline, lost: bool) -> None:
     lines, patches = _import("matplotlib.lines"), _import("matplotlib.patches")
+    most = made.most
     levels = range(most + 1) if most <= 4 else sorted({0, round(most / 2), most})
     handles = [
-        patches.Patch(color=_staleness_colour(level, most), label=f"staleness {level}")
+        patches.Patch(color=_colour(staleness_shade(level, most)), label=f"staleness {level}")
         for level in levels
     ]
-    if outlined:
+    if any(bar.shade is None for bar in made.bars):
         handles.append(
             patches.Patch(facecolor="white", edgecolor=_GREY, label="not used (dropped, under way)")
         )
@@ -336,13 +334,13 @@ def _timeline_legend(ax: Axes, most: int, outlined: bool, lost: bool) -> None:
     )
 
 
-def _staleness_colour(staleness: int | None, most: int) -> tuple[float, float, float]:
-    red, green, blue = shade(0.25 + 0.75 * (staleness or 0) / max(most, 1))
+def _colour(share: float) -> tuple[float, float, float]:
+    red, green, blue = shade(share)
     return red / 255, green / 255, blue / 255
 
 
 def _colour_map() -> ListedColormap:
-    colours = [tuple(part / 255 for part in shade(step / 255)) for step in range(256)]
+    colours = [_colour(step / 255) for step in range(256)]
     made: ListedColormap = _import("matplotlib.colors").ListedColormap(colours)
     return made
 

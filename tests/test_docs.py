@@ -16,10 +16,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedlight
 from data_partitioners import IidPartitioner
 from fedlight import FederatedDataModule, FedTrainer
-from fedlight.aggregators import AFACD
+from fedlight.aggregators import AFACD, FedAsync
 from fedlight.arrivals import UniformArrivals
-from fedlight.callbacks import ClientEvaluation, TensorBoardMetrics
+from fedlight.callbacks import ClientEvaluation, FedCheckpoint, TensorBoardMetrics
 from fedlight.models import LogisticRegression
+from tests.boring import Point, points, trainer
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -45,6 +46,28 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     for drawn in tmp_path.glob("*.png"):
         assert f"figures/{drawn.name}" in page.read_text(encoding="utf-8")
         assert_alike(drawn, FIGURES / drawn.name)
+
+
+def test_the_callback_of_the_guide_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    (block,) = (b for b in blocks(ROOT / "docs" / "extending.md", "python") if "(Callback)" in b)
+    assert len([line for line in block.splitlines() if line]) <= 15
+    names: dict[str, type] = {}
+    exec(block, names)
+    counts = []
+    for folder, stops in (("whole", [9]), ("resumed", [4, 9])):
+        for stop in stops:
+            run = trainer(
+                aggregator=FedAsync(alpha=0.5, max_staleness=0),
+                arrivals=UniformArrivals(per_round=2, max_staleness=2, local_steps=1),
+                callbacks=[names["DroppedUpdates"](), FedCheckpoint(tmp_path / folder)],
+                max_rounds=stop,
+            )
+            run.fit(Point(), points([1.0], [2.0], [3.0]), ckpt_path="last")
+        dropped = sum(len(record.dropped) for record in run.history)
+        assert run.history[-1].metrics["dropped"] == dropped
+        counts.append([record.metrics["dropped"] for record in run.history])
+    assert counts[0] == counts[1]
+    assert 0 < counts[0][3] < counts[0][-1]
 
 
 def assert_alike(drawn: Path, shown: Path) -> None:

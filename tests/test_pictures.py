@@ -8,6 +8,8 @@ from data_partitioners import IidPartitioner, Partition
 from data_partitioners.partitioner import Partitioner
 from fedlight import FederatedDataModule
 from fedlight.pictures import (
+    Bar,
+    Timeline,
     Work,
     draw_participation,
     draw_partition,
@@ -71,9 +73,9 @@ def test_what_has_no_labels_has_no_table(tensors):
 
 def test_a_darker_cell_is_more_and_an_empty_one_is_white():
     picture = draw_partition(np.array([[0, 400], [100, 100]]), ["a", "b"])
-    # rows of 26 pixels from 76 on; columns from 92 on, of (960 - 92 - 150 - 24) / 2 = 347
+    # rows of 28 pixels from 114 on; columns from 64 on, of (640 - 64 - 110 - 20) / 2 = 223
     corner = [
-        [tuple(picture[80 + 26 * row, 96 + 347 * column]) for column in (0, 1)] for row in (0, 1)
+        [tuple(picture[118 + 28 * row, 68 + 223 * column]) for column in (0, 1)] for row in (0, 1)
     ]
     assert corner == [[WHITE, shade(1.0)], [shade(0.25), shade(0.25)]]
 
@@ -83,7 +85,7 @@ def test_any_number_of_clients_fits(clients, classes):
     counts = np.random.default_rng(0).integers(0, 50, (clients, classes))
     picture = draw_partition(counts, [f"class {k}" for k in range(classes)])
     assert picture.dtype == np.uint8
-    assert picture.shape[1:] == (960, 3)
+    assert picture.shape[1:] == (640, 3)
     assert picture.shape[0] < 1000
 
 
@@ -107,32 +109,66 @@ def test_overlapping_tasks_of_a_client_lie_beside_each_other():
 def test_bars_lie_where_the_work_was():
     work = [Work(0, 0.0, 5.0, 0), Work(1, 5.0, 10.0, 4)]
     picture = draw_timeline(work, [10.0], 0.0, 10.0, num_clients=2)
-    # rows of 22 pixels from 92 on; 844 pixels of width from 92 on
+    # rows of 28 pixels from 114 on; 556 pixels of width from 64 on
     middle = [
-        [tuple(picture[92 + 22 * row + 11, 92 + round(844 * at)]) for at in (0.25, 0.75)]
+        [tuple(picture[114 + 28 * row + 14, 64 + round(556 * at)]) for at in (0.25, 0.75)]
         for row in (0, 1)
     ]
     assert middle == [[shade(0.25), WHITE], [WHITE, shade(1.0)]]
-    assert tuple(picture[92 - 8, 92 + 844]) == ORANGE
+    assert tuple(picture[114 - 8, 64 + 556]) == ORANGE
+
+
+def test_a_timeline_is_laid_out_once_for_all_ways_of_drawing_it():
+    work = [
+        Work(7, 0.0, 4.0, 0),
+        Work(7, 2.0, 6.0, 2),
+        Work(3, 1.0, 2.0, None),
+        Work(9, 8.0, 9.0, 5),  # after the right edge
+        Work(1, 0.0, 1.0, 4),  # not chosen
+    ]
+    made = Timeline.of(work, [0.5, 6.0, 7.0], 0.0, 6.0, lambda clients: clients[1:])
+    assert made.clients == [3, 7]
+    assert made.bars == [
+        Bar(1, 0.0, 0.5, 0.0, 4.0, 0.25),
+        Bar(1, 0.5, 1.0, 2.0, 6.0, 1.0),
+        Bar(0, 0.0, 1.0, 1.0, 2.0, None),
+    ]
+    assert made.updates == [0.5, 6.0]
+    assert made.most == 2
+    assert made.overlaps
+    assert not Timeline.of(work[1:], [], 0.0, 6.0, lambda clients: clients).overlaps
+
+
+def test_overlapping_tasks_are_explained():
+    one, two = [Work(0, 0.0, 2.0, 0)], [Work(0, 0.0, 2.0, 0), Work(0, 1.0, 3.0, 0)]
+    heights = [draw_timeline(work, [], 0.0, 3.0, 1).shape[0] for work in (one, two)]
+    assert heights[1] - heights[0] == 22  # one more line below the title
+
+
+def test_a_card_of_tensorboard_shows_letters_of_a_readable_size():
+    """A card is some 340 pixels wide; a digit needs 5 or 6 pixels of height there."""
+    cell = draw_partition(np.array([[8]]), ["a"])[118:138, 100:400]
+    ink = np.flatnonzero((cell.min(axis=2) > 128).any(axis=1))
+    assert (ink[-1] - ink[0] + 1) * 340 / 640 > 5.5
 
 
 def test_many_updates_do_not_hide_the_work():
     work = [Work(0, 0.0, 10.0, 0)]
-    picture = draw_timeline(work, np.linspace(0, 10, 500).tolist(), 0.0, 10.0, num_clients=1)
-    assert tuple(picture[86, 500]) == ORANGE
-    assert ORANGE not in colours(picture[92:114])
+    picture = draw_timeline(work, np.linspace(0, 10, 501).tolist(), 0.0, 10.0, num_clients=1)
+    assert tuple(picture[108, 64 + 278]) == ORANGE
+    assert ORANGE not in colours(picture[114:142])
 
 
 def test_a_stretch_without_work_can_be_drawn():
-    assert draw_timeline([], [1.0], 0.0, 1.0, num_clients=3).shape[1] == 960
-    assert draw_timeline([Work(0, 0.0, 1.0, None)], [], 0.0, 0.0, 1).shape[1] == 960
+    assert draw_timeline([], [1.0], 0.0, 1.0, num_clients=3).shape[1] == 640
+    assert draw_timeline([Work(0, 0.0, 1.0, None)], [], 0.0, 0.0, 1).shape[1] == 640
 
 
 @pytest.mark.parametrize("clients", [1, 30, 5000])
 def test_participation_of_any_number_of_clients(clients):
     counts = np.arange(clients) % 7
     picture = draw_participation(counts)
-    assert picture.shape == (404, 960, 3)
+    assert picture.shape == (404, 640, 3)
     assert ORANGE in colours(picture)
     assert (shade(0.6) in colours(picture)) == (clients > 1)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlight._files import replacing
 from fedlight.checks import non_negative_int, number, positive, positive_int
 
 if TYPE_CHECKING:
@@ -147,13 +147,8 @@ class ScheduleTable:
         """Write the schedule to a parquet file; one that is there is replaced only when whole."""
         import pyarrow.parquet as pq
 
-        path = Path(path)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            pq.write_table(self.to_arrow(), beside)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(path) as file:
+            pq.write_table(self.to_arrow(), file)
 
     @classmethod
     def load(cls, path: str | Path) -> ScheduleTable:

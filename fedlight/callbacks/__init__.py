@@ -1,4 +1,4 @@
-"""Callbacks: what looks on while a federation trains."""
+"""Callbacks: they observe a run, log, stop it early, and save it."""
 
 from fedlight.callbacks.base import Callback
 from fedlight.callbacks.checkpoint import FedCheckpoint

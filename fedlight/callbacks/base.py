@@ -1,4 +1,4 @@
-"""What a callback is: Lightning's, with the events of a federation."""
+"""The base class of callbacks: Lightning's hooks, and those for the events of a federation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Hooks that `FedTrainer` calls; each does nothing until it is overridden."""
+    """Hooks that `FedTrainer` calls; each of them does nothing unless it is overridden.
+
+    For each update that arrives the order is ``on_update``, ``on_drop`` (if the server drops it) or
+    ``on_round_end`` (if the server makes a new version), ``on_dispatch`` for each client that goes
+    on, ``on_event_end``.
+    """
 
     def setup(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
         """Called when "fit", "validate" or "test" begins."""
@@ -24,7 +29,10 @@ class Callback:
         """Called when a client pulls the model and starts to work."""
 
     def on_update(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
-        """Called when an update arrives; looking at its delta computes it early."""
+        """Called when an update arrives; reading its ``delta`` computes it early."""
+
+    def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
+        """Called after ``on_update`` if the server drops the update that has arrived."""
 
     def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
         """Called when the aggregator does not accept an update that has arrived."""
@@ -33,7 +41,7 @@ class Callback:
         """Called after each server update; ``trainer.history[-1]`` is its record."""
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Called between two events, when the one before is wholly handled."""
+        """Called when an event has been handled completely, before the next one."""
 
     def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after a validation; ``trainer.callback_metrics`` holds its metrics."""
@@ -41,7 +49,7 @@ class Callback:
     def on_client_failure(
         self, trainer: FedTrainer, module: LightningModule, task: Task, error: BaseException
     ) -> None:
-        """Called when a client's local run failed."""
+        """Called when a client's local run has failed, or when its result is lost."""
 
     def on_exception(
         self, trainer: FedTrainer, module: LightningModule, exception: BaseException
@@ -55,8 +63,8 @@ class Callback:
         """Called when "fit", "validate" or "test" ends, also after an exception."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the callback."""
+        """What a checkpoint keeps: tensors, numbers, strings, None, and lists and dicts of them."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Restore what `state_dict` returned; called before `setup` and `on_fit_start`."""

@@ -1,4 +1,4 @@
-"""The server's model on each client's own data."""
+"""Evaluation of the server's model on each client's own data."""
 
 from __future__ import annotations
 
@@ -23,43 +23,44 @@ if TYPE_CHECKING:
     from fedlight.trainer import FedTrainer
 
 LOWER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae")
-"""A metric with one of these words in its name is better where it is smaller."""
+"""A metric whose name contains one of these words is better if it is smaller."""
 
 
 class ClientEvaluation(Callback):
-    """How well the server's model does on each client's own data, and how unevenly.
+    """Evaluates the server's model on each client's own data, and how much the clients differ.
 
-    Runs ``validation_step`` over each client's examples by themselves. Of every metric m that it
-    logs, with m_i that of client i, the round gets
+    Runs ``validation_step`` over the examples of each client separately. For each metric m that it
+    logs, with the value m_i on client i and the clients' weights p_i (which sum to 1), it logs
 
     - ``clients/m_mean``: ``sum of p_i * m_i``, which for a loss is the federated objective;
     - ``clients/m_std``: ``sqrt(sum of p_i * (m_i - mean)^2)``;
-    - ``clients/m_worst_tenth``: the plain mean over the worst tenth of the clients (one at least).
+    - ``clients/m_worst_tenth``: the plain mean over the worst tenth of the clients, at least one.
 
-    in ``trainer.history``, ``trainer.callback_metrics`` and all loggers; the newest m_i are in
-    `last`.
+    They are in ``trainer.history``, ``trainer.callback_metrics`` and all loggers. The newest m_i
+    are in `last`.
 
     Args:
-        every_n_rounds: Evaluate after every so many rounds, and after the first.
-        data: "train": each client's training examples. "validation" or "test": its rows of that
-            split, where clients are the natural ones of a `NaturalIdPartitioner`; clients without
-            any are left out.
-        max_clients: At most so many clients, drawn once by the run's seed; None for all.
-        max_examples: At most so many examples of each client, the first ones; None for all.
-        client_weights: p_i, "uniform" or by "examples" (of the examples evaluated).
-        lower_is_better: A metric whose name contains one of these words is worse where it is
-            larger; all others are worse where they are smaller.
+        every_n_rounds: Evaluate after the first round and after each multiple of this number.
+        data: "train" for each client's training examples; "validation" or "test" for its rows of
+            that split. The latter need a `NaturalIdPartitioner`; clients without rows there are
+            left out.
+        max_clients: Largest number of clients, drawn once with the run's seed; None for all.
+        max_examples: Largest number of examples of each client, the first ones; None for all.
+        client_weights: p_i: "uniform", or proportional to the "examples" that are evaluated.
+        lower_is_better: A metric whose name contains one of these words is worse if it is larger;
+            all others are worse if they are smaller.
 
     Attributes:
         clients: The clients evaluated.
-        last: The newest metrics, each with a value per client evaluated.
+        last: The newest metrics, each with one value per client evaluated.
 
     Raises:
         ValueError: An argument is outside its range; (at the start of ``fit``) the module has no
-            ``validation_step``, or the split cannot be shared out.
+            ``validation_step``, or the split cannot be divided among the clients.
 
-    Source: the FedFix paper (Fraboni et al.), Section 5: the loss of the federated problem, and
-    its standard deviation over the clients.
+    Source: Fraboni, Vidal, Kameni and Lorenzi, "A General Theory for Federated Optimization with
+    Asynchronous and Heterogeneous Clients Updates", Section 5: the loss of the federated problem
+    and its standard deviation over the clients. https://arxiv.org/abs/2206.10189
 
     Example:
         >>> callback = ClientEvaluation(every_n_rounds=10, max_clients=100)
@@ -86,7 +87,7 @@ class ClientEvaluation(Callback):
         self.last: dict[str, NDArray[np.float64]] = {}
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Choose the clients."""
+        """Choose the clients and collect their examples."""
         if not is_overridden("validation_step", module, LightningModule):
             raise ValueError(
                 f"ClientEvaluation needs {type(module).__name__}.validation_step(batch, batch_idx) "
@@ -107,7 +108,7 @@ class ClientEvaluation(Callback):
         self._batch_size = data.eval_batch_size
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Evaluate where it is due."""
+        """Evaluate in the first round and in every n-th round."""
         if trainer.version != 1 and trainer.version % self.every_n_rounds:
             return
         found = [
@@ -130,7 +131,7 @@ class ClientEvaluation(Callback):
         )
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
-        """Let the data go."""
+        """Release the data."""
         if stage == "fit":
             self._rows, self._examples = [], None
 
@@ -152,7 +153,7 @@ class ClientEvaluation(Callback):
 
 
 def _shared_out(data: FederatedDataModule, split: str) -> tuple[Partition, Any]:
-    """Who holds which rows of a split, and its examples."""
+    """The clients' rows of a split, and its examples."""
     if split == "train":
         return data.partition, data.train_data
     dataset = data.val_dataset if split == "validation" else data.test_dataset

@@ -1,13 +1,13 @@
-"""The rounds of a run as a table on the disk."""
+"""The rounds of a run as a CSV file."""
 
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlight._files import appending, replacing
 from fedlight.callbacks.base import Callback
 from fedlight.checks import positive_int
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 
 class CSVMetrics(Callback):
-    """One CSV file with a row per round: its version, and every metric of it.
+    """Writes one CSV file with a row for each round: its version and all its metrics.
 
-    A metric that a round does not have (it was not validated) is an empty cell. The file always
-    holds whole rows; a run that goes on from a checkpoint goes on from the row of the checkpoint.
+    A metric that a round does not have, such as one of a validation, is an empty cell. The file
+    always consists of whole rows. A resumed run continues after the last row of its checkpoint.
 
     Args:
-        path: The file; what is there is replaced when a run begins. Its folder is made.
-        flush_every_n_rounds: Write to the disk after every so many rounds, and at the end.
+        path: The file. A file that exists is replaced when a run begins. The folder is made.
+        flush_every_n_rounds: Write to the file after this many rounds, and at the end.
 
     Raises:
-        TypeError: `path` is no path.
+        TypeError: `path` is not a path.
         ValueError: `flush_every_n_rounds` is below 1.
+        OSError: (during the run) The file cannot be written.
 
     Example:
         >>> callback = CSVMetrics("runs/first.csv")
@@ -45,41 +46,37 @@ class CSVMetrics(Callback):
         self._seen = 0
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Write the rounds that a checkpoint brought, if any."""
+        """Start the file, with the rounds of the checkpoint in a resumed run."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._columns = ["version"]
         self._rewrite(trainer)
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Write what is due."""
+        """Write the new rounds if there are enough of them."""
         if len(trainer.history) - self._seen >= self.flush_every_n_rounds:
             self._write(trainer)
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
-        """Write the rest, also after an error."""
+        """Write the remaining rounds, also after an error."""
         if stage == "fit" and self._columns:
             self._write(trainer)
 
     def _write(self, trainer: FedTrainer) -> None:
         records = trainer.history[self._seen :]
         if self._new_columns(records):
+            # A column in the middle of the run changes the header, and with it every row.
             self._rewrite(trainer)
             return
-        with self.path.open("a", newline="") as file:
+        with appending(self.path, "a", newline="") as file:
             csv.writer(file).writerows(map(self._row, records))
         self._seen = len(trainer.history)
 
     def _rewrite(self, trainer: FedTrainer) -> None:
         self._columns += self._new_columns(trainer.history)
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        try:
-            with beside.open("w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(self._columns)
-                writer.writerows(map(self._row, trainer.history))
-            beside.replace(self.path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(self.path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(self._columns)
+            writer.writerows(map(self._row, trainer.history))
         self._seen = len(trainer.history)
 
     def _new_columns(self, records: Iterable[RoundRecord]) -> list[str]:

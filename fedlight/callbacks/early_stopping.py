@@ -1,4 +1,4 @@
-"""Stop when a metric no longer gets better."""
+"""Stop a run when a metric no longer improves."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(Callback):
-    """Stops the run when a metric has not got better for `patience` looks at it.
+    """Stops the run when a metric has not improved for `patience` checks.
 
-    A look is a round that has the metric: one that was validated, or any round for a training
-    metric. Better is ``value < best - min_delta``, or ``value > best + min_delta`` for "max".
+    The metric is checked in each round that has it: after a validation, or in every round for a
+    training metric. A value is an improvement if ``value < best - min_delta``, or with mode "max"
+    if ``value > best + min_delta``.
 
     Args:
         monitor: Name of the metric.
-        min_delta: By how much a value must be better, 0 or larger.
-        patience: Looks in a row without a better value, after which the run stops.
-        verbose: Say when the metric got better.
-        mode: "min" or "max" of the metric is best.
-        strict: An error where the metric is not there after the first validation (after the first
-            round, in a run without validation).
+        min_delta: Smallest change that counts as an improvement, 0 or larger.
+        patience: Number of checks in a row without improvement after which the run stops.
+        verbose: Print a line for each improvement.
+        mode: "min" if smaller values are better, "max" if larger ones are.
+        strict: Raise an error if the metric is missing after the first validation, or after the
+            first round of a run without validation.
         check_finite: Stop when the metric is nan or infinite.
         stopping_threshold: Stop as soon as the metric is better than this.
         divergence_threshold: Stop as soon as the metric is worse than this.
 
     Attributes:
         best_score: The best value so far.
-        wait_count: Looks since then.
-        stopped_round: The round after which it stopped the run; 0 while it did not.
-        reason: Why it stopped, in words.
+        wait_count: Number of checks since then.
+        stopped_round: The round after which the run was stopped; 0 if it was not.
+        reason: Why the run was stopped.
 
     Raises:
-        ValueError: An argument is outside its range; (during the run) there is no such metric.
+        ValueError: An argument is outside its range; (during the run) the metric is missing.
 
     Example:
         >>> stopping = EarlyStopping("val_acc", patience=5, mode="max")
@@ -73,19 +74,19 @@ class EarlyStopping(Callback):
         self._forget()
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Begin anew, unless the run goes on from a checkpoint."""
+        """Reset the state, unless the run was resumed from a checkpoint."""
         self._seen = len(trainer.history)
         if not trainer.history:
             self._forget()
         elif self.stopped_round == trainer.version and self.wait_count not in range(self.patience):
-            trainer.should_stop = True  # it died between its last event and its end
+            trainer.should_stop = True  # the run ended between its last event and its regular end
 
     def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Note that there was a validation."""
+        """Note that a validation has taken place."""
         self._validated = True
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Look at a new round, with all that the other callbacks have added to it."""
+        """Check the metric of a new round, after other callbacks have added theirs."""
         if len(trainer.history) == self._seen:
             return
         self._seen = len(trainer.history)
@@ -143,7 +144,7 @@ class EarlyStopping(Callback):
         self._validated = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value and how long ago it was."""
+        """The best value, the number of checks since then, and whether the run was stopped."""
         return {
             "best_score": self.best_score,
             "wait_count": self.wait_count,
@@ -152,7 +153,7 @@ class EarlyStopping(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.best_score = state["best_score"]
         self.wait_count = state["wait_count"]
         self.stopped_round = state["stopped_round"]

@@ -24,8 +24,8 @@ class ProgressBar(Callback):
     """Shows rounds, virtual time, updates per second, staleness and the newest metrics.
 
     Args:
-        refresh_rate: Redraws per second of real time.
-        console: Where to draw; standard error by default.
+        refresh_rate: How often to redraw, per second of real time.
+        console: The console to draw on; standard error by default.
 
     Raises:
         ValueError: `refresh_rate` is not above 0.
@@ -57,7 +57,7 @@ class ProgressBar(Callback):
         self._progress.start()
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Move the bar."""
+        """Update the bar."""
         if self._progress is None:
             return
         record = trainer.history[-1]
@@ -67,7 +67,8 @@ class ProgressBar(Callback):
             for name, value in trainer.callback_metrics.items()
             if not name.startswith(("fed/", "clients/", "lr/"))
         ]
-        # The newest come last, the validation's among them; a narrow terminal shows these first.
+        # The newest metrics, such as those of a validation, are last in the dict. They come first
+        # here, because a narrow terminal cuts off the end of the line.
         figures = metrics[: -_MOST_METRICS - 1 : -1]
         figures += [
             f"t={trainer.now:g}",
@@ -80,14 +81,14 @@ class ProgressBar(Callback):
         )
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
-        """Leave the bar as it stands."""
+        """Stop redrawing; the bar stays on the screen."""
         if stage == "fit" and self._progress is not None:
             self._progress.stop()
             self._progress = None
 
 
 def _goal(trainer: FedTrainer) -> tuple[float | None, float]:
-    """How far the run has to go and how far it is, by the first limit that was given."""
+    """The total and the progress so far, in the unit of the first limit that the run has."""
     if trainer.max_rounds is not None:
         return trainer.max_rounds, trainer.version
     if trainer.max_updates is not None:
@@ -96,6 +97,6 @@ def _goal(trainer: FedTrainer) -> tuple[float | None, float]:
 
 
 def _rounds(trainer: FedTrainer) -> str:
-    """The round, and how many there are to be where that is known."""
+    """The current round, and the total number of rounds if it is known."""
     of = "" if trainer.max_rounds is None else f"/{trainer.max_rounds}"
     return f"round {trainer.version}{of}"

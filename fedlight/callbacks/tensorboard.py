@@ -1,4 +1,4 @@
-"""The papers' axes, histograms and pictures in TensorBoard."""
+"""Curves over the papers' axes, histograms and pictures for TensorBoard."""
 
 from __future__ import annotations
 
@@ -37,42 +37,44 @@ AXES = {
     "models": "fed/models",
     "bytes": "fed/bytes",
 }
-"""Horizontal axes beside the rounds, and the metric of a round that says where it lies."""
+"""The horizontal axes besides rounds, and the metric that gives a round's place on each."""
 
 
 class TensorBoardMetrics(Callback):
-    """Each scalar against the papers' axes; histograms; pictures: who holds what, who worked when.
+    """Logs each scalar over the papers' axes, and histograms and pictures of the run.
 
-    The trainer itself logs every scalar of a round, such as ``val_acc``, by rounds. This callback
-    adds, beside it in the same group of TensorBoard, the same curve over
+    The trainer itself logs each scalar of a round, such as ``val_acc``, over the rounds. This
+    callback adds the same curve over
 
     - ``val_acc/by_virtual_time``: virtual time. TensorBoard's steps are integers, so they count
-      thousandths of a unit (``step = round(now * time_resolution)``): 12.5 reads as 12,500.
+      thousandths of a unit: ``step = round(now * time_resolution)``. A time of 12.5 is step 12,500.
     - ``val_acc/by_gradients``: local steps of all updates that have arrived, used or dropped.
-    - ``val_acc/by_models``: models sent, pulls and arrivals together, lost ones too.
-    - ``val_acc/by_bytes``: the same in bytes, of parameters, buffers and pulled client state.
+    - ``val_acc/by_models``: models sent, that is pulls and arrivals, including pulls of lost tasks.
+    - ``val_acc/by_bytes``: their bytes: parameters, buffers and pulled client state.
 
-    Where an axis has not moved since the curve's last point (a deadline at which nothing had
-    arrived) there is no new point. A run that goes on from a checkpoint writes the points that an
-    uninterrupted one would have written, each once.
+    A curve gets no new point if its axis has not moved since its last one, as at a deadline before
+    which nothing has arrived. A resumed run writes the same points as an uninterrupted one, each
+    of them once.
 
-    Histograms, over the updates of the last `histogram_every_n_rounds` rounds:
-    ``updates/staleness``, ``updates/local_steps``, ``updates/norm``; and
-    ``clients/updates_used``, the number of updates used so far of each client.
+    Histograms over the updates of the last `histogram_every_n_rounds` rounds are
+    ``updates/staleness``, ``updates/local_steps`` and ``updates/norm``. The histogram
+    ``clients/updates_used`` is over the clients: the number of updates of each that the server has
+    used so far.
 
-    Pictures: ``clients/labels`` (who holds which labels, once), ``clients/participation`` and
-    ``clients/timeline`` (who worked when, and the server's updates, page by page: the slider goes
-    through the run), every `picture_every_n_rounds` rounds and at the end.
+    Pictures are ``clients/labels`` (who holds which labels; once), ``clients/participation`` (how
+    often each client's updates were used) and ``clients/timeline`` (who worked when). The latter
+    two are drawn every `picture_every_n_rounds` rounds and at the end; a timeline shows the rounds
+    since the one before.
 
     Args:
-        axes: Which axes, of "virtual_time", "gradients", "models" and "bytes".
-        metrics: Names of the scalars to draw over them; None for all.
+        axes: The axes: "virtual_time", "gradients", "models", "bytes", or several of them.
+        metrics: Names of the scalars to draw over these axes; None for all.
         time_resolution: Steps per unit of virtual time.
         histogram_every_n_rounds: Rounds per histogram; None for no histograms.
         picture_every_n_rounds: Rounds per picture; None for no pictures.
 
     Raises:
-        TypeError: `axes` or `metrics` is one string.
+        TypeError: `axes` or `metrics` is a single string.
         ValueError: An argument is outside its range.
 
     Example:
@@ -97,7 +99,7 @@ class TensorBoardMetrics(Callback):
         self._folders: list[str] = []
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Draw who holds what; or take up the curves where a checkpoint left them."""
+        """Draw who holds which labels; in a resumed run, continue the curves of the checkpoint."""
         loggers = [each for each in trainer.loggers if isinstance(each, TensorBoardLogger)]
         if trainer.loggers and not loggers:
             rank_zero_warn(
@@ -115,16 +117,17 @@ class TensorBoardMetrics(Callback):
             self._draw_labels(trainer)
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Write what a new round brought, with all that the other callbacks have added to it."""
+        """Write a new round, after other callbacks have added their metrics."""
         if len(trainer.history) > self._seen:
             self._write_round(trainer)
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Histograms and pictures of the last rounds; none where the run is to go on later."""
+        """Write histograms and pictures of the last rounds, unless the run was interrupted."""
         if trainer.interrupted or not self._loggers:
             return
         version = trainer.version
-        if self._going_on and version == self._begun:  # it may have ended so before, and then died
+        if self._going_on and version == self._begun:
+            # The checkpoint is one of the end of a run: its last pictures may be there already.
             loggers = self._loggers
             self._cut(trainer, self._going_on, version - 1)
             self._loggers = loggers
@@ -134,26 +137,26 @@ class TensorBoardMetrics(Callback):
             self._pictures(trainer, version - version % self.picture_every_n_rounds)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the curves lie; the points themselves follow from the trainer's history."""
+        """The folders of the curves; their points follow from the trainer's history."""
         return {"folders": list(self._folders)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up where the curves lie."""
+        """Restore the folders of the curves."""
         self._folders = list(state["folders"])
 
     def _write_round(self, trainer: FedTrainer, cut: int = 0) -> None:
-        """The next round of the history, as far as it lies at step `cut` or later on each axis."""
+        """Write the next round of the history, but no point before step `cut` of its axis."""
         record = trainer.history[self._seen]
         self._seen += 1
         for update in record.updates:
             self._used[update.client_id] += 1
         for axis in self.axes:
-            where = record.metrics[AXES[axis]]
-            step = round(where * self.time_resolution if axis == "virtual_time" else where)
+            place = record.metrics[AXES[axis]]
+            step = round(place * self.time_resolution if axis == "virtual_time" else place)
             points = self._points(record, axis, step)
             if points and step >= cut:
                 for logger in self._loggers:
-                    logger.experiment._get_file_writer().add_summary(Summary(value=points), step)
+                    _writer(logger).add_summary(Summary(value=points), step)
         if record.version < cut or not self._loggers:
             return
         every = self.histogram_every_n_rounds
@@ -174,7 +177,7 @@ class TensorBoardMetrics(Callback):
         return points
 
     def _replay(self, trainer: FedTrainer, loggers: list[Any], cut: int) -> None:
-        """All rounds of the history once more, written from step `cut` on."""
+        """Go through the whole history again, and write the points from step `cut` on."""
         self._loggers, self._seen = loggers, 0
         self._last: dict[str, int] = {}
         self._used = np.zeros(trainer.federation.num_clients, dtype=np.int64)
@@ -182,11 +185,11 @@ class TensorBoardMetrics(Callback):
             self._write_round(trainer, cut)
 
     def _cut(self, trainer: FedTrainer, loggers: list[Any], version: int) -> None:
-        """Strike out what lies behind a version, and nothing else.
+        """Remove the points after a version, and only those.
 
-        A reader of event files drops all points of the folder from one step on, whatever their
-        axis. So the cut is made where the first axis ends, and what is good behind it is written
-        once more.
+        An event file can only be cut at one step, for all its curves: a reader drops the points
+        from that step on, whatever their axis. So the cut is made after the step that the shortest
+        axis has reached, and the valid points of the other axes are written again.
         """
         ends = {
             axis: max((s for tag, s in self._last.items() if tag.endswith(axis)), default=0)
@@ -195,14 +198,15 @@ class TensorBoardMetrics(Callback):
         cut = min(version, *ends.values()) + 1
         start = Event(session_log=SessionLog(status=SessionLog.START))
         for logger in loggers:
-            for _ in range(2):  # a running TensorBoard takes the first one as the run's beginning
-                logger.experiment._get_file_writer().add_event(start, step=cut)
+            # A TensorBoard that is running takes the first such event for the start of the run.
+            for _ in range(2):
+                _writer(logger).add_event(start, step=cut)
             for record in trainer.history[cut - 1 :]:
                 logger.log_metrics(record.metrics, step=record.version)
         self._replay(trainer, loggers, cut)
 
     def _histograms(self, trainer: FedTrainer, after: int) -> None:
-        """Of the rounds behind `after` up to the last one seen."""
+        """Of the rounds after `after`, up to the last one written."""
         records = trainer.history[after : self._seen]
         updates = [update for record in records for update in record.updates]
         values = {
@@ -218,7 +222,7 @@ class TensorBoardMetrics(Callback):
                     logger.experiment.add_histogram(tag, array, self._seen, _bins(array))
 
     def _pictures(self, trainer: FedTrainer, after: int) -> None:
-        """Of the rounds behind `after` up to the last one seen."""
+        """Of the rounds after `after`, up to the last one written."""
         records = trainer.history[after : self._seen]
         start = trainer.history[after - 1].now if after else 0.0
         times = [record.now for record in records]
@@ -237,12 +241,21 @@ class TensorBoardMetrics(Callback):
             logger.experiment.add_image(tag, picture, step, dataformats="HWC")
 
 
+def _writer(logger: TensorBoardLogger) -> Any:
+    """The writer of the logger's event file.
+
+    SummaryWriter has no public method for it that also works after it was closed. Its
+    ``add_scalar`` would write an event of its own for each point of a round.
+    """
+    return logger.experiment._get_file_writer()
+
+
 def _rounds(name: str, value: int | None) -> int | None:
     return None if value is None else positive_int(name, value)
 
 
 def _bins(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Edges of bins: one for each integer where there are few, else thirty of equal width."""
+    """Edges of the bins: one bin per integer if these are few, else thirty of equal width."""
     low, high = float(values.min()), float(values.max())
     if values.dtype.kind == "i" and high - low < 64:
         return np.arange(low, high + 2) - 0.5

@@ -1,4 +1,4 @@
-"""The clients' data: loaded once, kept as compact tensors, gathered on the device."""
+"""The clients' data: loaded once, stored as compact tensors, gathered on the device."""
 
 from fedlight.data.columns import LEAF_ALPHABET, Column
 from fedlight.data.examples import ExampleList, ExampleTable

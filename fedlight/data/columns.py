@@ -1,4 +1,4 @@
-"""The columns of a `datasets.Dataset` as compact tensors, and how a batch of them is read."""
+"""The columns of a `datasets.Dataset` as compact tensors, and how batches are made of them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ LEAF_ALPHABET = (
     "ABCDEFGHIJKLMNOPQRSTUVWXYZ[]"
     "abcdefghijklmnopqrstuvwxyz}"
 )  # fmt: skip
-"""The 80 characters of LEAF's Shakespeare task (Caldas et al., 2018); the place is the token."""
+"""The 80 characters of LEAF's Shakespeare task; a character's position is its token.
 
-_CHUNK = 10_000  # rows that are in memory undecoded at a time
+Source: Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018,
+https://arxiv.org/abs/1812.01097.
+"""
+
+_CHUNK = 10_000  # rows whose undecoded form is in memory at the same time
 _UNKNOWN = 255
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One column of a table: a stored value per row, and what a batch of it is turned into.
+    """One column of a table: a stored value per row, and how a batch of values is converted.
 
-    A batch is `values[rows]` as `dtype`, then, if there is a scale, `batch * scale + shift`.
+    A batch is `values[rows]` as `dtype`. If there is a scale, it is `batch * scale + shift`.
 
     Args:
-        values: What is stored, `[rows, ...]`, in the smallest type that holds it.
-        dtype: Type of the batches handed out.
-        scale: Factor, broadcast against one example; None leaves the values as they are.
+        values: The stored values, `[rows, ...]`, in the smallest type that can hold them.
+        dtype: Type of the batches.
+        scale: Factor, broadcast against one example; None for no conversion.
         shift: Addend of the same shape as `scale`.
 
     Example:
@@ -54,9 +58,9 @@ class Column:
         """The column whose batches are `(values / unit - mean) / std`, per channel.
 
         Args:
-            mean: One number per channel (dimension 1 of a batch), or one for all.
-            std: As many numbers.
-            unit: The stored value that stands for 1.
+            mean: One number per channel (dimension 1 of a batch), or one for all channels.
+            std: As many numbers as `mean`.
+            unit: The stored value that represents 1.
         """
         shape = [len(mean)] + [1] * (self.values.dim() - 2) if len(mean) > 1 else []
         mean_, std_ = (torch.tensor(s, dtype=torch.float64).reshape(shape) for s in (mean, std))
@@ -64,7 +68,7 @@ class Column:
         return Column(self.values, dtype, scale=1 / (unit * std_), shift=-mean_ / std_)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None) -> Column:
-        """The column on a device, its floating batches as `dtype` (None keeps their type)."""
+        """The column on a device, its floating-point batches of `dtype` (None keeps their type)."""
         out = dtype if dtype is not None and self.dtype.is_floating_point else self.dtype
         return Column(
             self.values.to(device, out if self.values.is_floating_point() else None),
@@ -74,33 +78,33 @@ class Column:
         )
 
     def take(self, rows: Tensor) -> Tensor:
-        """The batch of some rows: `[b, ...]` for `rows` of `[b]`."""
+        """The batch of the rows given: `[b, ...]` for `rows` of shape `[b]`."""
         batch = self.values.index_select(0, rows)
         if batch.dtype != self.dtype:
             batch = batch.to(self.dtype)
         if self.scale is None or self.shift is None:
             return batch
         if self._factor is not None:
-            # one pass in place, over what is ours; torch.addcmul takes three times as long
+            # One pass, in place: `batch` is a new tensor. torch.addcmul takes three times as long.
             return torch.add(self.shift, batch, alpha=self._factor, out=batch)
         return batch.mul_(self.scale).add_(self.shift)
 
     @cached_property
     def _factor(self) -> float | None:
-        """The scale where it is one number on the CPU."""
+        """The scale if it is a single number on the CPU, else None."""
         scale = self.scale
         one = scale is not None and scale.dim() == 0 and scale.device.type == "cpu"
         return scale.item() if scale is not None and one else None
 
 
 def read_images(dataset: datasets.Dataset, name: str) -> Tensor:
-    """The images of a column, decoded once: uint8 `[rows, channels, height, width]`.
+    """Decode the images of a column: uint8 `[rows, channels, height, width]`.
 
-    Grey pictures have one channel, pictures with a palette become RGB.
+    Grey images have one channel. Images with a palette become RGB.
 
     Raises:
-        ValueError: An image is missing, has another size than the first one, or has pixels of
-            more than 8 bits.
+        ValueError: An image is missing, differs in size from the first one, or has pixels of more
+            than 8 bits.
     """
     feature = dataset.features[name]
     images: np.ndarray | None = None
@@ -125,10 +129,10 @@ def read_images(dataset: datasets.Dataset, name: str) -> Tensor:
 
 
 def read_numbers(dataset: datasets.Dataset, name: str) -> Tensor:
-    """The numbers of a column, or its lists of numbers: `[rows, ...]` in their own type.
+    """Read the numbers of a column, or its lists of numbers: `[rows, ...]` in their own type.
 
     Raises:
-        TypeError: The column holds something else, such as strings.
+        TypeError: The column holds other values, such as strings.
         ValueError: A value is missing, or lists differ in length.
     """
     values = _in_memory(dataset, name)
@@ -142,21 +146,21 @@ def read_numbers(dataset: datasets.Dataset, name: str) -> Tensor:
         values[row : row + len(numbers)] = numbers
         row += len(numbers)
     assert values is not None
-    # torch has hardly any operation for the wider unsigned types
+    # torch supports hardly any operation for the wider unsigned types.
     wider = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}.get(values.dtype.name)
     if wider is not None:
         values = values.astype(wider)
-    with warnings.catch_warnings():  # what is only read need not be writable
+    with warnings.catch_warnings():  # the tensor is only read, so it need not be writable
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         return torch.from_numpy(values)
 
 
 def read_text(dataset: datasets.Dataset, name: str, length: int) -> Tensor:
-    """The strings of a column as tokens of LEAF's alphabet: uint8 `[rows, length]`.
+    """Read the strings of a column as tokens of LEAF's alphabet: uint8 `[rows, length]`.
 
     Raises:
-        ValueError: A string is missing, has another length, or has a character outside the
-            alphabet.
+        ValueError: A string is missing, has a different length, or contains a character outside
+            the alphabet.
     """
     token_of = np.full(256, _UNKNOWN, dtype=np.uint8)
     token_of[np.frombuffer(LEAF_ALPHABET.encode(), dtype=np.uint8)] = range(len(LEAF_ALPHABET))
@@ -192,14 +196,14 @@ def first_image_shape(dataset: datasets.Dataset, name: str) -> tuple[int, ...]:
 
 
 def _chunks(dataset: datasets.Dataset, name: str) -> Iterator[pa.Array]:
-    """The column as arrow arrays of at most `_CHUNK` rows."""
+    """The column as Arrow arrays of at most `_CHUNK` rows."""
     column = dataset.select_columns([name]).with_format("arrow")
     for start in range(0, len(dataset), _CHUNK):
         yield column[start : start + _CHUNK].column(name).combine_chunks()
 
 
 def _in_memory(dataset: datasets.Dataset, name: str) -> np.ndarray | None:
-    """The numbers of a column that lies in memory in one piece, without a copy; else None."""
+    """The numbers of a column, without a copy, if it is in memory in one piece; else None."""
     if dataset.cache_files:
         return None
     column = dataset.select_columns([name]).with_format("arrow")[:].column(name)
@@ -221,7 +225,7 @@ def _pixels(image: object, name: str, row: int) -> np.ndarray:
 
 
 def _numbers(array: pa.Array, name: str) -> np.ndarray:
-    """An arrow array of numbers or nested lists of them as a numpy array."""
+    """An Arrow array of numbers, or of nested lists of numbers, as a NumPy array."""
     if isinstance(array, pa.ExtensionArray):  # datasets' Array2D and the like
         array = array.storage
     if array.null_count:
@@ -239,7 +243,7 @@ def _numbers(array: pa.Array, name: str) -> np.ndarray:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return np.asarray(array.to_numpy(zero_copy_only=False))
     raise TypeError(
-        f"column {name!r} holds {kind}, which is no number; turn it into numbers with "
+        f"column {name!r} holds {kind}, which is not a number; convert it to numbers with "
         "dataset.map(...) first, or name other columns in columns="
     )
 

@@ -1,4 +1,4 @@
-"""The examples of all clients in one place, from which batches are gathered."""
+"""The examples of all clients in one table or list, from which batches are gathered."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Transform: TypeAlias = Callable[[Batch], Batch]
 
 
 class ExampleTable(Dataset[Batch]):
-    """Examples as tensors with one row each: gathered by index, on the device, in any number.
+    """Examples as tensors with one row per example; batches are gathered on the device.
 
     Args:
-        columns: The columns, of equal length; a batch is a tuple with a tensor of each.
-        transform: A function of a gathered batch giving another one with as many examples. It
-            sees batches of any size, often of several clients at once, so it must treat each
-            example by itself.
+        columns: The columns, of equal length; a batch is a tuple with one tensor per column.
+        transform: A function that maps a gathered batch to another one with as many examples. It
+            gets batches of any size, often of several clients at once, so it must treat each
+            example separately.
 
     Raises:
-        ValueError: There is no column, no row, or columns differ in length.
+        ValueError: There is no column or no row, or the columns differ in length.
 
     Example:
         >>> table = ExampleTable.of_tensors([torch.arange(6).reshape(3, 2), torch.arange(3)])
@@ -52,7 +52,7 @@ class ExampleTable(Dataset[Batch]):
 
     @classmethod
     def of_tensors(cls, tensors: Sequence[Tensor]) -> ExampleTable:
-        """A table of tensors with a row per example; their types are kept."""
+        """A table of tensors with one row per example; their types are kept."""
         return cls([Column(tensor, tensor.dtype) for tensor in tensors])
 
     def __len__(self) -> int:
@@ -66,12 +66,12 @@ class ExampleTable(Dataset[Batch]):
         return self.__getitems__([int(row) % len(self)])[0]
 
     def __getitems__(self, rows: Sequence[int]) -> list[Batch]:
-        """Several examples at once, as `torch.utils.data.DataLoader` asks for them."""
+        """Several examples at once; `torch.utils.data.DataLoader` calls this if it is there."""
         batch = self.gather(torch.as_tensor(rows, dtype=torch.int64))
         return list(zip(*batch, strict=True))
 
     def gather(self, rows: Tensor) -> Batch:
-        """The examples of some rows, with the shape of `rows` as leading dimensions.
+        """The examples of the rows given, with the shape of `rows` as leading dimensions.
 
         Args:
             rows: int64 `[..., b]`, for example `[clients, b]`.
@@ -90,7 +90,7 @@ class ExampleTable(Dataset[Batch]):
             yield self.gather(torch.arange(start, min(start + batch_size, len(self))))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ExampleTable:
-        """The table on a device, its floating-point batches as `dtype` (None keeps their type)."""
+        """The table on a device, with floating-point batches of `dtype` (None keeps their type)."""
         return ExampleTable([column.to(device, dtype) for column in self.columns], self.transform)
 
     def _transformed(self, batch: Batch, size: int) -> Batch:
@@ -98,7 +98,7 @@ class ExampleTable(Dataset[Batch]):
         result = self.transform(batch)
         if not isinstance(result, tuple):
             raise TypeError(
-                "transform must return a tuple of tensors as it got one, "
+                "transform must return a tuple of tensors, as it gets one, "
                 f"returned {type(result).__name__}"
             )
         if any(part.shape[:1] != (size,) for part in result):
@@ -110,13 +110,13 @@ class ExampleTable(Dataset[Batch]):
 
 
 class ExampleList(Dataset[Any]):
-    """Examples of any kind, in map-style data sets one after another, collated batch by batch.
+    """Examples of any kind: concatenated map-style data sets, collated batch by batch.
 
     Args:
         datasets: The data sets; row 0 of the second follows the last row of the first.
-        collate_fn: A function of a list of examples giving a batch.
-        device: Where gathered batches are moved to; None leaves them where they are.
-        dtype: Type that their floating-point tensors are turned into; None keeps it.
+        collate_fn: A function that makes a batch of a list of examples.
+        device: Device to which gathered batches are moved; None leaves them where they are.
+        dtype: Type to which their floating-point tensors are converted; None keeps their type.
 
     Example:
         >>> examples = ExampleList([["a", "b"], ["c"]])
@@ -133,7 +133,7 @@ class ExampleList(Dataset[Any]):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Puts the data sets one after another."""
+        """Concatenates the data sets."""
         self.datasets = tuple(datasets)
         self.collate_fn = collate_fn
         self.device = device
@@ -145,11 +145,11 @@ class ExampleList(Dataset[Any]):
         return len(self._examples)
 
     def __getitem__(self, row: int) -> Any:
-        """One example, as its data set gives it."""
+        """One example, as its data set returns it."""
         return self._examples[row]
 
     def gather(self, rows: Tensor) -> Any:
-        """The collated batch of some rows.
+        """The collated batch of the rows given.
 
         Args:
             rows: int64 `[b]`.
@@ -171,7 +171,7 @@ class ExampleList(Dataset[Any]):
             yield self.gather(torch.arange(start, min(start + batch_size, len(self))))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ExampleList:
-        """The same examples, whose batches are moved to a device when they are gathered."""
+        """The same examples; their batches are moved to a device when they are gathered."""
         return ExampleList(self.datasets, self.collate_fn, device, dtype)
 
     def _moved(self, tensor: Tensor) -> Tensor:
@@ -181,17 +181,17 @@ class ExampleList(Dataset[Any]):
 def examples_of(
     datasets: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None = None
 ) -> ExampleTable | ExampleList:
-    """The examples of map-style data sets: a table where they are tensors of one shape.
+    """The examples of map-style data sets: a table if they are tensors of one shape, else a list.
 
     Args:
         datasets: Map-style data sets, for example `torch.utils.data.TensorDataset`s.
-        collate_fn: How a list of examples becomes a batch; giving one rules out the table.
+        collate_fn: A function that makes a batch of a list of examples; with one there is no table.
     """
     if collate_fn is not None:
         return ExampleList(datasets, collate_fn)
     kinds = {
         tuple((tensor.shape[1:], tensor.dtype) for tensor in dataset.tensors)
-        if type(dataset) is TensorDataset  # a subclass may hand out something else
+        if type(dataset) is TensorDataset  # a subclass may return something else than its tensors
         else None
         for dataset in datasets
     }

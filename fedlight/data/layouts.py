@@ -1,19 +1,19 @@
 """Which columns of a data set are input and target, and how they are read.
 
-What is known of a data set is told by its columns, not by its name, so a folder with the schema of
-a hub data set is read like it:
+A known data set is recognised by its columns, not by its name. A folder with the columns of a hub
+data set is therefore read in the same way:
 
 - *Shakespeare*: string columns `character_id`, `x` and `y`. `x` (80 characters) becomes int64
-  tokens `[80]`, `y` (1 character) an int64 token, of LEAF's alphabet.
-- *MNIST*: an image column `image` of 28 x 28 grey pixels and a column `label` of integers whose
+  tokens `[80]` of LEAF's alphabet, and `y` (1 character) becomes one int64 token.
+- *MNIST*: an image column `image` of 28 x 28 grey pixels, and a column `label` of integers whose
   class names, if it has any, are "0" to "9". Mean 0.1307, standard deviation 0.3081. (Fashion-MNIST
-  has other class names and is not taken for MNIST.)
-- *CIFAR-10*: an image column `img` of 32 x 32 RGB pixels and a column `label` of integers whose
+  has other class names, so it is not mistaken for MNIST.)
+- *CIFAR-10*: an image column `img` of 32 x 32 RGB pixels, and a column `label` of integers whose
   class names, if it has any, are CIFAR-10's. Mean (0.4914, 0.4822, 0.4465), standard deviation
   (0.2470, 0.2435, 0.2616).
-- *Other images*: scaled to 0 … 1 and nothing else, unless `normalize` is given.
-- *Numbers and lists of numbers*: floating-point ones in the type of the run, integers in their own
-  type; class numbers (the target) always as int64.
+- *Other images*: scaled to 0 … 1, and normalised only if `normalize` is given.
+- *Numbers and lists of numbers*: floating-point values in the type of the run, integers in their
+  own type. A target of class numbers is always int64.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _KNOWN_IMAGES = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How a data set is read; decided once on the training split and used for every split.
+    """How a data set is read; determined on the training split and used for every split.
 
     Args:
         inputs: Input columns.
-        target: Target column, None where there is none.
-        statistics: Mean and standard deviation of the input, None leaves it as it is.
+        target: Target column; None if there is none.
+        statistics: Mean and standard deviation of the input; None for no normalisation.
         text: Whether the columns hold characters of LEAF's alphabet.
         class_target: Whether the target must hold class numbers.
     """
@@ -89,7 +89,7 @@ class Layout:
     def read(
         self, dataset: datasets.Dataset, split: str, transform: Transform | None = None
     ) -> ExampleTable:
-        """The examples of a split as compact tensors.
+        """Read the examples of a split as compact tensors.
 
         Raises:
             ValueError: The split is empty, lacks a column, or has values that cannot be read.
@@ -142,16 +142,16 @@ class Layout:
 def layout_of(
     dataset: datasets.Dataset, columns: Columns | None, statistics: Statistics | None
 ) -> Layout:
-    """How the data set is read, from its columns and what the user said.
+    """Determine how the data set is read, from its columns and the user's arguments.
 
     Args:
         dataset: The training split.
-        columns: Input columns and target column; None takes the known ones.
-        statistics: Mean and standard deviation; None takes the known ones.
+        columns: Input columns and target column; None for the known ones.
+        statistics: Mean and standard deviation; None for the known ones.
 
     Raises:
-        ValueError: A named column is not there, none can be told by their names, or there are
-            statistics but not one input column that they could be for.
+        ValueError: A named column is missing, the columns cannot be recognised by their names, or
+            there are statistics but no single input column for them.
     """
     features = dataset.features
     inputs, target = _default_columns(features) if columns is None else columns
@@ -172,10 +172,10 @@ def layout_of(
 
 
 def checked_columns(columns: object) -> Columns | None:
-    """The argument `columns` in its full form.
+    """Check the argument `columns`, and return its full form.
 
     Raises:
-        TypeError: It is no pair of input and target.
+        TypeError: It is not a pair of input and target.
     """
     if columns is None:
         return None
@@ -195,10 +195,10 @@ def checked_columns(columns: object) -> Columns | None:
 
 
 def checked_statistics(normalize: object) -> Statistics | None:
-    """The argument `normalize` in its full form.
+    """Check the argument `normalize`, and return its full form.
 
     Raises:
-        TypeError: It is no pair of numbers or of sequences of numbers.
+        TypeError: It is not a pair of numbers or of sequences of numbers.
         ValueError: The two differ in length, or a standard deviation is not above 0.
     """
     if normalize is None:

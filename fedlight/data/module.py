@@ -1,4 +1,4 @@
-"""`FederatedDataModule`: a data set, who holds which of its rows, and how it is read."""
+"""`FederatedDataModule`: a data set and its partition over clients."""
 
 from __future__ import annotations
 
@@ -30,34 +30,35 @@ class _Loaded:
 
 
 class FederatedDataModule(LightningDataModule):
-    """A data set split over clients, as a `LightningDataModule` that also trains centrally.
+    """A data set divided among clients, as a `LightningDataModule` that also trains centrally.
 
-    The data are loaded once, at `setup`, as compact tensors (images stay uint8) and batches are
-    gathered from them, converted and normalised on the device. Columns and normalisation of the
-    data sets of the papers are known from their columns: see `fedlight.data.layouts`.
+    The data are loaded once, in `setup`, as compact tensors: images stay uint8. Batches are
+    gathered from them, converted and normalised on the device. The data sets of the papers are
+    recognised by their columns; see `fedlight.data.layouts`.
 
     A batch is a tuple: the input columns, then the target.
 
     Args:
         dataset: A hub id (`"ylecun/mnist"`), a folder with the same files, `"mnist-mini"` (10,000
-            and 2,000 images of MNIST that come with the package), a `datasets.Dataset` or a
-            `datasets.DatasetDict`.
-        partitioner: Who holds which rows of the training split.
-        batch_size: Examples per local step (a client with fewer uses all it has).
+            training and 2,000 test images of MNIST that come with the package), a
+            `datasets.Dataset` or a `datasets.DatasetDict`.
+        partitioner: Divides the rows of the training split among the clients.
+        batch_size: Examples per local step; a client with fewer examples uses all of them.
         columns: Input column(s) and target column, such as `("image", "label")`,
-            `(("age", "income"), "y")` or `("x", None)`; None takes the ones known for the data set.
-        normalize: `(mean, std)`, numbers or one per channel, of images scaled to 0 … 1 or of a
-            column of numbers; None takes what is known for the data set, `(0.0, 1.0)` leaves the
-            scaled images.
-        transform: A function of a gathered batch (a tuple of tensors) giving another one. It is
+            `(("age", "income"), "y")` or `("x", None)`; None for those known for the data set.
+        normalize: `(mean, std)`, two numbers or one number per channel each, of images scaled to
+            0 … 1 or of a column of numbers. None for those known for the data set; `(0.0, 1.0)`
+            for no normalisation.
+        transform: A function that maps a gathered batch (a tuple of tensors) to another one. It is
             applied to every split, on the device, to batches of any size, often of several
-            clients at once: it must treat each example by itself and draw no random numbers.
-        train_split: Split that is given to the clients.
-        val_split: Split for validation, or None. A data set with the training split only has none.
-        test_split: Split for `test`, likewise.
+            clients at once: it must treat each example separately and draw no random numbers.
+        train_split: Split that is divided among the clients.
+        val_split: Split for validation, or None. A data set that has only the training split is
+            not validated.
+        test_split: Split for `test`, or None, likewise.
         val_dataset: A `datasets.Dataset` for validation instead of a split.
         test_dataset: A `datasets.Dataset` for `test` instead of a split.
-        partition_seed: Seed given to the partitioner.
+        partition_seed: Seed that the partitioner gets.
         eval_batch_size: Examples per step of validation and test.
         name: Configuration of the hub data set.
         revision: Revision of the hub data set.
@@ -66,15 +67,15 @@ class FederatedDataModule(LightningDataModule):
         batch_size: As given.
         eval_batch_size: As given.
         train_dataset: The training split as it was loaded, a `datasets.Dataset` with all its
-            columns (None after `from_client_datasets` and before `setup`).
-        val_dataset: The validation split likewise; its rows of each client of a natural partition
-            are `partitioner.partition(val_dataset, client_ids=partition.client_ids)`.
-        test_dataset: The test split likewise.
+            columns; None before `setup` and after `from_client_datasets`.
+        val_dataset: The validation split, likewise. In a natural partition, each client's rows of
+            it are `partitioner.partition(val_dataset, client_ids=partition.client_ids)`.
+        test_dataset: The test split, likewise.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: A number is out of range.
-        FileNotFoundError: `dataset` is written like a folder and there is none.
+        FileNotFoundError: `dataset` looks like a folder that does not exist.
 
     Example:
         >>> import datasets
@@ -116,7 +117,7 @@ class FederatedDataModule(LightningDataModule):
         checked_partitioner(partitioner)
         if transform is not None and not callable(transform):
             raise TypeError(
-                f"transform must be a function of a batch giving a batch, got {transform!r}"
+                f"transform must be a function of a batch that returns a batch, got {transform!r}"
             )
         for argument, value in (("val_dataset", val_dataset), ("test_dataset", test_dataset)):
             if not isinstance(value, datasets.Dataset | None):
@@ -147,10 +148,10 @@ class FederatedDataModule(LightningDataModule):
         eval_batch_size: int = 1000,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> FederatedDataModule:
-        """A data module of one map-style data set per client, whose examples may be of any kind.
+        """A data module of one map-style data set per client, with examples of any kind.
 
-        Where all are `TensorDataset`s of one shape and type, they are put into one table, from
-        which the batches of many clients are gathered at once.
+        If all of them are `TensorDataset`s of one shape and type, they form one table, from which
+        the batches of many clients are gathered at once.
 
         Args:
             datasets: One `torch.utils.data.Dataset` (or list) per client.
@@ -158,7 +159,8 @@ class FederatedDataModule(LightningDataModule):
             val_dataset: A map-style data set for validation.
             test_dataset: A map-style data set for `test`.
             eval_batch_size: Examples per step of validation and test.
-            collate_fn: How a list of examples becomes a batch; None is torch's default.
+            collate_fn: A function that makes a batch of a list of examples; None for torch's
+                default.
 
         Raises:
             TypeError: A data set has no length or no items.
@@ -192,11 +194,11 @@ class FederatedDataModule(LightningDataModule):
         return module
 
     def setup(self, stage: str | None = None) -> None:
-        """Loads and partitions the data; the second time there is nothing to do.
+        """Loads and partitions the data; a second call does nothing.
 
         Raises:
-            ConnectionError: The hub was needed and cannot be reached.
-            ValueError: A split or column is not there or holds what cannot be read.
+            ConnectionError: The hub is needed and cannot be reached.
+            ValueError: A split or column is missing, or holds values that cannot be read.
         """
         if self._loaded is not None:
             return
@@ -230,22 +232,22 @@ class FederatedDataModule(LightningDataModule):
         self._loaded = _Loaded(partition, train_data, val_data, test_data)
 
     def repartition(self, partitioner: Partitioner, partition_seed: int = 0) -> FederatedDataModule:
-        """The same data, loaded once for both, shared out anew.
+        """A data module of the same loaded data with a different partition.
 
         Args:
-            partitioner: Who holds which rows of the training split now.
-            partition_seed: Seed given to the partitioner.
+            partitioner: Divides the rows of the training split among the clients.
+            partition_seed: Seed that the partitioner gets.
 
         Raises:
-            TypeError: `partitioner` is none.
-            ValueError: The data came as one data set per client.
+            TypeError: `partitioner` is not a `Partitioner`.
+            ValueError: The data were given as one data set per client.
         """
         checked_partitioner(partitioner)
         self.setup()
         if self.train_dataset is None:
             raise ValueError(
-                "the data came as one data set per client (from_client_datasets) and cannot be "
-                "shared out anew; make another FederatedDataModule of them"
+                "the data were given as one data set per client (from_client_datasets) and cannot "
+                "be partitioned again; make another FederatedDataModule of them"
             )
         other = copy(self)
         other.partitioner = partitioner
@@ -257,7 +259,7 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def partition(self) -> Partition:
-        """Who holds which rows of `train_data`."""
+        """The rows of `train_data` that each client holds."""
         return self._ready().partition
 
     @property
@@ -267,17 +269,17 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def train_data(self) -> ExampleTable | ExampleList:
-        """The examples of all clients, whose rows the partition counts."""
+        """The examples of all clients; the partition refers to its rows."""
         return self._ready().train
 
     @property
     def val_data(self) -> ExampleTable | ExampleList | None:
-        """The examples for validation."""
+        """The examples for validation, or None."""
         return self._ready().val
 
     @property
     def test_data(self) -> ExampleTable | ExampleList | None:
-        """The examples for test."""
+        """The examples for `test`, or None."""
         return self._ready().test
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -289,12 +291,12 @@ class FederatedDataModule(LightningDataModule):
         return _loader(self.train_data, pool, self.batch_size, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """The examples for validation in their order; an empty list where there are none."""
+        """The examples for validation in their order; an empty list if there are none."""
         data = self.val_data
         return [] if data is None else _loader(data, data, self.eval_batch_size, shuffle=False)
 
     def test_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """The examples for test in their order; an empty list where there are none."""
+        """The examples for `test` in their order; an empty list if there are none."""
         data = self.test_data
         return [] if data is None else _loader(data, data, self.eval_batch_size, shuffle=False)
 
@@ -326,20 +328,25 @@ def _split(splits: datasets.DatasetDict, argument: str, split: str) -> datasets.
     if split not in splits:
         none = "" if argument == "train_split" else f" or {argument}=None"
         raise ValueError(
-            f"{argument}={split!r} is no split of the data set, which has {list(splits)}; "
+            f"{argument}={split!r} is not a split of the data set, which has {list(splits)}; "
             f"name one of them{none}"
         )
     return splits[split]
 
 
 def _check_partition(partition: Partition, num_rows: int, partitioner: Partitioner) -> None:
-    """Holds a user's own partitioner to its promises; fails here and not in some round."""
+    """Checks the result of the partitioner, so that a faulty one fails here and not in a round."""
     shared = len(partition.rows) + len(partition.unused)
     if shared != num_rows:
-        raise ValueError(f"{partitioner!r} shared out {shared} rows of a data set of {num_rows}")
+        raise ValueError(
+            f"{partitioner!r} returned {shared} rows for a data set of {num_rows}; each row must "
+            "have a client or be in Partition.unused"
+        )
     if (partition.sizes == 0).any():
         client = int((partition.sizes == 0).argmax())
-        raise ValueError(f"{partitioner!r} left client {client} without an example")
+        raise ValueError(
+            f"{partitioner!r} left client {client} without an example; each client needs one"
+        )
 
 
 def _size(name: str, data: Any) -> int:

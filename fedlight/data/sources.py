@@ -1,4 +1,4 @@
-"""Where a data set comes from: the hub, a folder, the bundled sample, or an object at hand."""
+"""Loading a data set: from the hub, a folder, the bundled sample, or an object in memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def checked_source(dataset: object) -> Source:
-    """The argument `dataset`, a folder as a `Path`.
+    """Check the argument `dataset`, and return a folder as a `Path`.
 
     Raises:
         TypeError: It is neither a name, a folder nor a data set of the `datasets` library.
-        FileNotFoundError: It is written like a folder and there is none.
+        FileNotFoundError: It looks like a folder that does not exist.
     """
     if isinstance(dataset, datasets.Dataset | datasets.DatasetDict) or dataset == BUNDLED:
         return dataset
@@ -40,7 +40,7 @@ def checked_source(dataset: object) -> Source:
     if isinstance(dataset, str) and _HUB_ID.fullmatch(dataset):
         return dataset
     raise FileNotFoundError(
-        f"dataset={os.fspath(dataset)!r} is no folder; give a folder with the data set's files, "
+        f"dataset={os.fspath(dataset)!r} is not a folder; give a folder with the data set's files, "
         "a hub id such as 'ylecun/mnist', or 'mnist-mini'"
     )
 
@@ -48,16 +48,16 @@ def checked_source(dataset: object) -> Source:
 def load_splits(
     source: Source, name: str | None, revision: str | None, train_split: str
 ) -> datasets.DatasetDict:
-    """All splits of the data set.
+    """Load all splits of the data set.
 
-    The bundled sample and objects are not written anywhere. A folder or a hub data set is
-    converted once into the cache of the `datasets` library (`HF_DATASETS_CACHE`, by default
-    `~/.cache/huggingface/datasets`); nothing is written into the folder.
+    A folder or a hub data set is converted once into the cache of the `datasets` library
+    (`HF_DATASETS_CACHE`, by default `~/.cache/huggingface/datasets`). Nothing is written into the
+    folder itself. The bundled sample and objects in memory are not written anywhere.
 
     Raises:
-        ConnectionError: The hub was needed and cannot be reached (its client tries for about 25 s;
-            with `HF_HUB_OFFLINE=1` in the environment it does not try).
-        FileNotFoundError: The hub has no such data set, or the folder no data files.
+        ConnectionError: The hub is needed and cannot be reached. Its client tries for about 25 s;
+            it does not try if the environment has `HF_HUB_OFFLINE=1`.
+        FileNotFoundError: The hub has no such data set, or the folder has no data files.
     """
     if isinstance(source, datasets.DatasetDict):
         return source
@@ -68,7 +68,7 @@ def load_splits(
     try:
         return datasets.load_dataset(os.fspath(source), name=name, revision=revision)
     except (ConnectionError, FileNotFoundError) as error:
-        # behind a proxy that refuses, the library finds no file where it could not look for it
+        # If a proxy refuses the connection, the library reports a missing file, not a lost network.
         if not isinstance(error, ConnectionError) and "LocalEntryNotFoundError" not in str(error):
             raise
         raise ConnectionError(

@@ -1,4 +1,4 @@
-"""The models of the papers' experiments, as ordinary LightningModules."""
+"""The models of the papers' experiments as ordinary LightningModules."""
 
 from fedlight.models.char_lstm import CharLSTM
 from fedlight.models.classifier import Classifier

@@ -1,4 +1,4 @@
-"""The recurrent network for the next character of Shakespeare's plays."""
+"""A recurrent network that predicts the next character of Shakespeare's plays."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from fedlight.models.classifier import Classifier
 
 
 class CharLSTM(Classifier):
-    """Embedding, two LSTM layers, one dense layer on the last state (Anarchic FL, appendix E.1).
+    """An embedding, two LSTM layers, and one dense layer on the last state.
 
-    The task and the network are LEAF's (Caldas et al., 2018): of 80 characters the next one.
+    The network reads 80 characters and scores the next one.
+
+    Source: Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018,
+    https://arxiv.org/abs/1812.01097; as used in Yang, Zhang, Khanduri and Liu, "Anarchic Federated
+    Learning", ICML 2022, appendix E.1, https://arxiv.org/abs/2108.09875.
 
     Args:
         num_classes: Number of characters in the alphabet.
-        embedding_dim: Numbers that stand for a character.
+        embedding_dim: Size of the vector that represents a character.
         hidden_size: Units of each LSTM layer.
         num_layers: Number of LSTM layers.
         lr: Learning rate of the module's own SGD.
@@ -37,7 +41,7 @@ class CharLSTM(Classifier):
         num_layers: int = 2,
         lr: float = 0.8,
     ) -> None:
-        """Makes the layers, with torch's default initial weights."""
+        """Creates the layers with torch's default initial weights."""
         super().__init__(num_classes, lr)
         self.save_hyperparameters()
         positive_int("hidden_size", hidden_size)
@@ -48,7 +52,7 @@ class CharLSTM(Classifier):
         self.dense = nn.Linear(hidden_size, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores `[batch, num_classes]` of tokens `[batch, length]`."""
+        """Scores `[batch, num_classes]` for tokens `[batch, length]`."""
         states, _ = self.lstm(self.embedding(x))  # [batch, length, hidden_size]
         scores: Tensor = self.dense(states[:, -1])
         return scores

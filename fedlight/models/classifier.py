@@ -1,4 +1,4 @@
-"""What the classifiers of this package share: loss, accuracy, and plain SGD."""
+"""The base class of the models: loss, accuracy and plain SGD."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Classifier(LightningModule):
-    """A network that scores classes: cross-entropy, accuracy, SGD.
+    """A classifier that is trained with cross-entropy and plain SGD.
 
-    `training_step` logs `train_loss` and `train_acc`, `validation_step` `val_loss` and `val_acc`,
-    `test_step` `test_loss` and `test_acc`. A subclass defines `forward`, from a batch of inputs to
-    scores `[batch, num_classes]`.
+    `training_step` logs `train_loss` and `train_acc`; `validation_step` logs `val_loss` and
+    `val_acc`; `test_step` logs `test_loss` and `test_acc`. A subclass defines `forward`, which maps
+    a batch of inputs to scores `[batch, num_classes]`.
 
     Args:
         num_classes: Number of classes, at least 2.
@@ -29,7 +29,7 @@ class Classifier(LightningModule):
     """
 
     def __init__(self, num_classes: int, lr: float) -> None:
-        """Sets up the metrics."""
+        """Creates the metrics."""
         super().__init__()
         if integer("num_classes", num_classes) < 2:
             raise ValueError(f"num_classes must be at least 2, got {num_classes}")
@@ -42,14 +42,15 @@ class Classifier(LightningModule):
         x, y = batch
         scores = self(x)
         loss = functional.cross_entropy(scores, y)
-        # a tensor expression and no metric object: that would not run under torch.func.vmap
+        # A tensor expression, because a metric object does not run under torch.func.vmap, with
+        # which the local runs of many clients are computed at once.
         accuracy = (scores.argmax(-1) == y).to(loss.dtype).mean()
         self.log("train_loss", loss, batch_size=len(y))
         self.log("train_acc", accuracy, batch_size=len(y))
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Loss and accuracy on a batch of the validation data."""
+        """Logs loss and accuracy on a batch of the validation data."""
         x, y = batch
         scores = self(x)
         self.val_acc(scores, y)
@@ -57,7 +58,7 @@ class Classifier(LightningModule):
         self.log("val_acc", self.val_acc, batch_size=len(y))
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Loss and accuracy on a batch of the test data."""
+        """Logs loss and accuracy on a batch of the test data."""
         x, y = batch
         scores = self(x)
         self.test_acc(scores, y)

@@ -1,4 +1,4 @@
-"""The convolutional network for CIFAR-10 of the Anarchic Federated Learning paper."""
+"""A convolutional network for CIFAR-10."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from fedlight.models.classifier import Classifier
 
 
 class CNN(Classifier):
-    """Two convolutions with pooling and three dense layers (Anarchic FL, appendix E.1, Table 1).
+    """Two convolutions with max-pooling, and three dense layers.
 
-    5x5x32, ReLU, max-pooling 2x2, 5x5x64, ReLU, max-pooling 2x2, then dense layers of 512, 128
-    and `num_classes`, with ReLU between them.
+    Convolution 5x5x32, ReLU, max-pooling 2x2, convolution 5x5x64, ReLU, max-pooling 2x2, then dense
+    layers of 512, 128 and `num_classes` units with ReLU between them.
 
-    The convolutions are not padded, so of an image of side 32 (CIFAR-10) a side of 5 reaches the
-    dense layers, 64 * 5 * 5 = 1600 numbers. The 1024 = 64 * 4 * 4 that Table 1 names are those of
-    an image of side 28; no padding gives them with side 32. Crop the images to 28 and say
-    `image_size=28` for the table to the letter.
+    Source: Yang, Zhang, Khanduri and Liu, "Anarchic Federated Learning", ICML 2022, appendix E.1,
+    Table 1, https://arxiv.org/abs/2108.09875. The table gives the first dense layer
+    1024 = 64 * 4 * 4 inputs. Images of side 28 have that many. Those of CIFAR-10 have side 32 and
+    give 64 * 5 * 5 = 1600, because the convolutions are not padded, and no padding would give 1024.
+    To follow the table exactly, crop the images to 28 and pass `image_size=28`.
 
     Args:
         num_classes: Number of classes.
@@ -43,7 +44,7 @@ class CNN(Classifier):
         image_size: int = 32,
         lr: float = 0.1,
     ) -> None:
-        """Makes the layers, with torch's default initial weights."""
+        """Creates the layers with torch's default initial weights."""
         super().__init__(num_classes, lr)
         self.save_hyperparameters()
         side = ((positive_int("image_size", image_size) - 4) // 2 - 4) // 2
@@ -68,6 +69,6 @@ class CNN(Classifier):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores `[batch, num_classes]` of images `[batch, channels, side, side]`."""
+        """Scores `[batch, num_classes]` for images `[batch, channels, side, side]`."""
         scores: Tensor = self.dense(self.convolutions(x).flatten(1))
         return scores

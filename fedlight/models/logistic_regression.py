@@ -9,10 +9,13 @@ from fedlight.models.classifier import Classifier
 
 
 class LogisticRegression(Classifier):
-    """One dense layer: `scores = W x + b`, the model for MNIST of Anarchic FL (section 5).
+    """One dense layer: `scores = W x + b`.
+
+    Source: the model for MNIST in Yang, Zhang, Khanduri and Liu, "Anarchic Federated Learning",
+    ICML 2022, section 5, https://arxiv.org/abs/2108.09875.
 
     Args:
-        in_features: Numbers in one example; its dimensions are flattened.
+        in_features: Number of values in one example; its dimensions are flattened.
         num_classes: Number of classes.
         lr: Learning rate of the module's own SGD.
 
@@ -26,12 +29,12 @@ class LogisticRegression(Classifier):
     """
 
     def __init__(self, in_features: int, num_classes: int, lr: float = 0.1) -> None:
-        """Makes the layer, with torch's default initial weights."""
+        """Creates the layer with torch's default initial weights."""
         super().__init__(num_classes, lr)
         self.save_hyperparameters()
         self.dense = nn.Linear(positive_int("in_features", in_features), num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores `[batch, num_classes]` of inputs `[batch, ...]`."""
+        """Scores `[batch, num_classes]` for inputs `[batch, ...]`."""
         scores: Tensor = self.dense(x.flatten(1))
         return scores

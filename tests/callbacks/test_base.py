@@ -1,4 +1,6 @@
+import ast
 import inspect
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ HOOKS = {
     "on_fit_start": [],
     "on_dispatch": ["task"],
     "on_update": ["update"],
+    "on_drop": ["update"],
     "on_round_end": [],
     "on_validation_end": [],
     "on_client_failure": ["task", "error"],
@@ -26,6 +29,13 @@ def test_hooks_do_nothing_until_they_are_overridden(name):
     assert list(inspect.signature(hook).parameters) == ["self", "trainer", "module", *HOOKS[name]]
     assert hook(Callback(), None, None, *HOOKS[name]) is None
     assert hook.__doc__.startswith("Called")
+
+
+def test_callbacks_need_no_private_part_of_the_trainer():
+    for path in Path(inspect.getfile(Callback)).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "trainer":
+                assert not node.attr.startswith("_"), f"{path.name}:{node.lineno}"
 
 
 def test_there_is_nothing_to_keep():

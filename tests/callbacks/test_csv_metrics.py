@@ -69,6 +69,27 @@ def test_the_next_run_replaces_the_file(tmp_path):
         assert len(read(callback.path)) == rounds
 
 
+def test_a_full_disk_leaves_whole_rows(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.csv"
+    callback = CSVMetrics(path, flush_every_n_rounds=1)
+
+    class Full(Callback):
+        """From round 3 on the disk takes half a row and no more."""
+
+        def on_round_end(self, trainer, module):
+            if trainer.version == 3:
+                monkeypatch.setattr(callback, "_row", self.half)
+
+        def half(self, record):
+            with path.open("a") as file:
+                file.write("3,0.")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*metrics\.csv'"):
+        trainer(callbacks=[Full(), callback]).fit(Boring(), classes())
+    assert [row["version"] for row in read(path)] == ["1", "2"]
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(TypeError, match="path must name a file"):
         CSVMetrics(None)

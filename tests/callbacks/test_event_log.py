@@ -102,16 +102,96 @@ def test_the_next_run_begins_anew(tmp_path):
     assert sizes[0] == sizes[1]
 
 
+class Choosy(FedAsync):
+    """Accepts every second update that it is asked about."""
+
+    asked = 0
+
+    def accepts(self, update, version):
+        self.asked += 1
+        return self.asked % 2 == 1
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_the_server_alone_decides_what_is_dropped(tmp_path, logged):
+    """An `accepts` that counts gives the same run with and without the log."""
+    log = EventLog(tmp_path / "events.parquet")
+    aggregator = Choosy(alpha=0.5)
+    run = trainer(
+        arrivals=replay(*[(0, 0, float(time), 1) for time in range(1, 8)]),
+        aggregator=aggregator,
+        callbacks=log if logged else None,
+    )
+    run.fit(Point(), points([1.0]))
+    assert aggregator.asked == 7
+    assert [record.now for record in run.history] == [1.0, 3.0, 5.0, 7.0]
+    if logged:
+        found = rows(log.path, "event", "time")
+        assert [time for event, time in found if event == "drop"] == [2.0, 4.0, 6.0]
+
+
+def test_each_dropped_update_is_told_of_after_its_arrival():
+    calls = []
+
+    class Note(Callback):
+        def on_update(self, trainer, module, update):
+            calls.append(("update", update))
+
+        def on_drop(self, trainer, module, update):
+            calls.append(("drop", update))
+
+        def on_round_end(self, trainer, module):
+            calls.append(("round", trainer.version))
+
+    run = trainer(
+        arrivals=replay((0, 0, 1.0, 1), (0, 0, 2.0, 1), (0, 1, 3.0, 1)),
+        aggregator=FedAsync(alpha=0.5, max_staleness=0),
+        callbacks=Note(),
+    )
+    run.fit(Point(), points([1.0]))
+    assert [name for name, _ in calls] == ["update", "round", "update", "drop", "update", "round"]
+    assert calls[3][1] is calls[2][1]
+
+
+def test_the_state_is_a_list_that_only_grows(tmp_path):
+    """A checkpoint stores new rows alone: those that it has stored stay as they are."""
+    log, seen = EventLog(tmp_path / "events.parquet"), []
+
+    class Look(Callback):
+        def on_event_end(self, trainer, module):
+            found = log.state_dict()["rows"]
+            assert not seen or found[: len(seen[-1])] == seen[-1]
+            seen.append(list(found))
+
+    trainer(callbacks=[log, Look()]).fit(Boring(), classes())
+    assert len(seen[-1]) > len(seen[0]) > 0
+    again = EventLog(tmp_path / "again.parquet")
+    again.load_state_dict({"rows": [list(row) for row in log.state_dict()["rows"]]})
+    assert again.table().equals(log.table())
+
+
+def test_the_events_outlive_a_full_disk(tmp_path, monkeypatch):
+    log = EventLog(tmp_path / "events.parquet")
+
+    def full(table, where):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*events\.parquet"):
+        trainer(callbacks=log).fit(Boring(), classes())
+    assert "server_update" in log.table()["event"].to_pylist()
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "events.parquet"
     path.write_bytes(b"old")
 
     def fails(table, where):
-        where.write_bytes(b"half")
-        raise OSError("no space")
+        where.write(b"half")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", fails)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match=r"No space left on device: .*events\.parquet"):
         trainer(callbacks=EventLog(path)).fit(Boring(), classes())
     assert [p.name for p in tmp_path.iterdir()] == ["events.parquet"]
     assert path.read_bytes() == b"old"

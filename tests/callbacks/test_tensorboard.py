@@ -162,7 +162,7 @@ def test_pictures_are_there_at_their_rounds(tmp_path):
     assert [e.step for e in events.Images("clients/timeline")] == [2, 4, 5]
     assert [e.step for e in events.Images("clients/participation")] == [2, 4, 5]
     image = events.Images("clients/labels")[0]
-    assert image.width == 960
+    assert image.width == 640
     assert image.encoded_image_string.startswith(b"\x89PNG")
 
 

@@ -146,7 +146,7 @@ def test_missing_numbers_are_refused():
 
 def test_strings_are_no_numbers():
     dataset = datasets.Dataset.from_dict({"x": ["one"]})
-    with pytest.raises(TypeError, match="'x' holds string, which is no number"):
+    with pytest.raises(TypeError, match="'x' holds string, which is not a number"):
         read_numbers(dataset, "x")
 
 

@@ -194,13 +194,13 @@ def test_a_split_may_be_left_out():
 @pytest.mark.parametrize("argument", ["train_split", "val_split", "test_split"])
 def test_an_unknown_split_is_refused(argument):
     splits = datasets.DatasetDict({"train": pixels(0, 1), "test": pixels(3)})
-    with pytest.raises(ValueError, match=rf"{argument}='dev' is no split.*\['train', 'test'\]"):
+    with pytest.raises(ValueError, match=rf"{argument}='dev' is not a split.*\['train', 'test'\]"):
         loaded(splits, **{argument: "dev"})
 
 
 def test_a_missing_validation_split_is_refused_where_there_are_others():
     splits = datasets.DatasetDict({"train": pixels(0, 1), "valid": pixels(3)})
-    with pytest.raises(ValueError, match=r"val_split='test' is no split.*or val_split=None"):
+    with pytest.raises(ValueError, match=r"val_split='test' is not a split.*or val_split=None"):
         loaded(splits)
 
 
@@ -229,7 +229,7 @@ def test_a_partition_of_another_data_set_is_refused():
         def partition(self, dataset, seed=0):
             return super().partition(dataset.select(range(2)), seed)
 
-    with pytest.raises(ValueError, match="shared out 2 rows of a data set of 3"):
+    with pytest.raises(ValueError, match="returned 2 rows for a data set of 3"):
         FederatedDataModule(pixels(0, 1, 2), Wrong()).setup()
 
 
@@ -271,7 +271,7 @@ def test_the_dataset_must_be_one(dataset):
     "folder", ["/no/such/folder", "./minst", "~/minst", "a/b/c", Path("minst")]
 )
 def test_a_folder_that_is_not_there(folder):
-    with pytest.raises(FileNotFoundError, match="is no folder"):
+    with pytest.raises(FileNotFoundError, match="is not a folder"):
         FederatedDataModule(folder, Halves())
 
 
