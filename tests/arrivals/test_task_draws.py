@@ -2,7 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlight.arrivals import ExponentialDurations, UniformSpeeds, UniformSteps
-from fedlight.arrivals.work import IdleClients, Visits, Work
+from fedlight.arrivals._idle_clients import IdleClients
+from fedlight.arrivals._task_draws import TaskDraws, Visits
 from fedlight.randomness import Concern, Uniforms, stream
 
 
@@ -54,9 +55,9 @@ def test_visits():
 
 def test_streams_are_named_by_client_and_task(federation):
     here = federation(3, seed=8)
-    work = Work(ExponentialDurations(2.0), UniformSteps(1, 99))
-    work.setup(here)
-    drawn = [work.draw(client) for client in (2, 0, 2)]
+    draws = TaskDraws(ExponentialDurations(2.0), UniformSteps(1, 99))
+    draws.setup(here)
+    drawn = [draws.draw(client, starts_at=0.0) for client in (2, 0, 2)]
     for (duration, num_steps), (client, visit) in zip(drawn, [(2, 0), (0, 0), (2, 1)], strict=True):
         assert num_steps == stream(8, Concern.STEPS, client, visit).integers(1, 100)
         rng = stream(8, Concern.DURATIONS, client, visit)
@@ -64,7 +65,8 @@ def test_streams_are_named_by_client_and_task(federation):
 
 
 def test_what_is_not_random_counts_nothing(federation):
-    work = Work(UniformSpeeds(0.8), 5)
-    work.setup(federation(3))
-    assert [work.draw(client) for client in (0, 1, 2)] == [(0.2, 5), (0.6, 5), (1.0, 5)]
-    assert work.state_dict() == []
+    draws = TaskDraws(UniformSpeeds(0.8), 5)
+    draws.setup(federation(3))
+    drawn = [draws.draw(client, starts_at=0.0) for client in (0, 1, 2)]
+    assert drawn == [(0.2, 5), (0.6, 5), (1.0, 5)]
+    assert draws.state_dict() == []
