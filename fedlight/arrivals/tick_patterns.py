@@ -280,8 +280,8 @@ class _RandomGaps:
         if probability < 1 / LAST_TICK and (self.max_gap is None or self.max_gap > LAST_TICK):
             often = "never" if probability == 0 else "hardly ever"
             raise ValueError(
-                f"{name} is {probability:g}, so the client would {often} communicate: give max_gap, "
-                "the largest number of ticks between two communications"
+                f"{name} is {probability:g}, so the client would {often} communicate: give "
+                "max_gap, the largest number of ticks between two communications"
             )
         return probability
 

@@ -245,6 +245,20 @@ def test_a_model_sees_the_time_of_the_pull(arrivals, pulls, times):
     assert [event.time for event in table.events] == times
 
 
+class Drifting(DurationModel):
+    def draw(self, rng, client_id, num_steps, federation, starts_at):
+        return num_steps * (1.5 + math.sin(starts_at + client_id)) * rng.uniform(0.9, 1.1)
+
+
+@pytest.mark.parametrize("stop_after", [1, 7, 30])
+def test_speeds_that_drift_need_no_state(drive, stop_after):
+    def make():
+        return ContinuousArrivals(Drifting(), concurrency=3, idle=0.2, local_steps=2)
+
+    whole = drive(make, 5, num_events=40, buffer_size=2)
+    assert drive(make, 5, num_events=40, buffer_size=2, stop_after=stop_after) == whole
+
+
 def test_a_drawn_client_sees_the_time_of_its_pull():
     for arrivals in [
         ContinuousArrivals(Slowing(), concurrency=1, idle=0.5),
