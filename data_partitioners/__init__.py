@@ -1,7 +1,7 @@
-"""Who holds which rows: partitions of a data set among the clients of a federation.
+"""Partitions of a data set among the clients of a federation: who holds which rows.
 
-Needs numpy and ``datasets`` only. A partitioner is a small frozen value whose one method
-``partition(dataset, seed)`` gives a ``Partition``: flat row numbers and offsets.
+The package needs numpy and ``datasets`` only. A partitioner is a small frozen dataclass. Its method
+``partition(dataset, seed)`` returns a ``Partition``: flat row numbers and offsets.
 """
 
 from data_partitioners.dirichlet import DirichletPartitioner

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def check_integer(name: str, value: Any, minimum: int) -> int:
-    """Return ``value`` as an int, or say why it is not a whole number from ``minimum`` on."""
+    """Return ``value`` as an int, or raise an error if it is not an integer >= ``minimum``."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a whole number (int)")
     if value < minimum:
@@ -18,7 +18,7 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
 
 
 def check_real(name: str, value: Any) -> float:
-    """Return ``value`` as a finite float, or say why it is none."""
+    """Return ``value`` as a finite float, or raise an error if it is not one."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a number (float)")
     if not math.isfinite(value):
@@ -27,7 +27,7 @@ def check_real(name: str, value: Any) -> float:
 
 
 def check_column_name(name: str, value: Any) -> str:
-    """Return ``value`` if it can name a column."""
+    """Return ``value`` if it can be the name of a column."""
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a column's name (str)")
     if not value:
@@ -48,7 +48,7 @@ def check_dataset(dataset: Any) -> datasets.Dataset:
 
 
 def check_enough_rows(num_partitions: int, num_rows: int, per_client: int = 1) -> None:
-    """Refuse to share ``num_rows`` rows among more clients than can have ``per_client`` each."""
+    """Raise an error unless each client can have ``per_client`` of the ``num_rows`` rows."""
     if num_partitions * per_client > num_rows:
         raise ValueError(
             f"num_partitions={num_partitions} clients with at least {per_client} row(s) each "

@@ -1,4 +1,4 @@
-"""Columns of a data set as numpy arrays, read once and without decoding any other column."""
+"""Reads a column of a data set as a numpy array, once and without decoding other columns."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ def read_codes(dataset: datasets.Dataset, column: str) -> tuple[NDArray[np.int64
 
     Raises:
         ValueError: There is no such column, it holds neither numbers nor strings, or a row of it
-            is None, NaN or the -1 with which a ClassLabel says that a label is missing.
+            is None, NaN, or -1 in a ClassLabel column, which marks a missing label.
     """
     if column not in dataset.column_names:
         raise ValueError(
             f"the data set has no column {column!r}; its columns are {dataset.column_names}"
         )
-    # Formatting as Arrow keeps what the user set by set_format or set_transform out of the way.
+    # Formatting as Arrow bypasses what the user chose by set_format or set_transform.
     arrow = dataset.select_columns([column]).with_format("arrow")[:].column(column)
     if arrow.null_count:
         raise ValueError(
@@ -34,7 +34,7 @@ def read_codes(dataset: datasets.Dataset, column: str) -> tuple[NDArray[np.int64
     kind = str(arrow.type)
     if not kind.startswith(("int", "uint", "float", "double", "half", "bool", "string", "large_s")):
         raise ValueError(f"column {column!r} holds {kind}; it must hold numbers or strings")
-    # Hashing first leaves only the distinct values to sort: a million strings take no time.
+    # Hashing first leaves only the distinct values to be sorted, not a million strings.
     hashed = arrow.dictionary_encode().combine_chunks()
     ranks, distinct = encode(hashed.dictionary.to_numpy(zero_copy_only=False))
     codes = ranks[hashed.indices.to_numpy(zero_copy_only=False)]

@@ -1,15 +1,15 @@
-"""Arithmetic of sizes."""
+"""How rows move from large clients to clients that are too small."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def donations(sizes: NDArray[np.int64], minimum: int) -> NDArray[np.int64]:
-    """Return how many rows each client must give so that all reach ``minimum``.
+    """Return how many rows each client must give so that every client has ``minimum``.
 
-    Each row is taken from whoever is the largest at that moment, the last of equals, so that
-    sizes that fall still do so afterwards. The sum of ``sizes`` must reach ``minimum`` times
-    their number.
+    Each row comes from the client that is largest at that moment, and from the last one if several
+    are equal, so that decreasing sizes stay decreasing. The sum of ``sizes`` must be at least
+    ``minimum`` times the number of clients.
 
     Example:
         >>> donations(np.array([9, 0, 7, 1, 2]), minimum=2)
@@ -19,7 +19,8 @@ def donations(sizes: NDArray[np.int64], minimum: int) -> NDArray[np.int64]:
     """
     needed = int(np.maximum(minimum - sizes, 0).sum())
     low, high = minimum, int(sizes.max())
-    # The highest level above which there are enough rows: bisection, log2(rows) steps.
+    # Taking rows one by one would need as many steps as rows. Bisection finds, in log2(rows)
+    # steps, the highest level above which there are enough rows.
     while low < high:
         level = (low + high + 1) // 2
         if np.maximum(sizes - level, 0).sum() >= needed:

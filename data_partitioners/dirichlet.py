@@ -1,4 +1,4 @@
-"""Label skew by a Dirichlet distribution."""
+"""Label skew drawn from a Dirichlet distribution."""
 
 from dataclasses import dataclass
 
@@ -22,24 +22,27 @@ from data_partitioners.partitioner import Partitioner
 
 @dataclass(frozen=True)
 class DirichletPartitioner(Partitioner):
-    r"""Cut each class's rows among the clients in proportions drawn from a Dirichlet.
+    r"""Divide the rows of each class among the clients in Dirichlet-distributed proportions.
 
     $$q_c \sim \mathrm{Dir}_M(\alpha, \ldots, \alpha), \qquad n_{i,c} \approx q_{c,i} \, n_c$$
 
-    There is one draw and no retry. Clients that come out smaller than ``min_partition_size`` are
-    filled up by random rows of whoever is the largest at that moment, which works for any alpha.
-    The proportions depend only on the seed, M, alpha and the number of classes, so that train and
-    test splits get the same ones.
+    Client i holds the share $q_{c,i}$ of the $n_c$ rows of class c.
 
-    Source: Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated
-    Visual Classification" (2019), section 3; the draw over clients per class, by which all rows
-    are used, is that of Yurochkin et al., "Bayesian Nonparametric Federated Learning" (2019).
+    There is one draw and no retry. Clients with fewer than ``min_partition_size`` rows are filled
+    up with random rows of the client that is largest at that moment, which works for any alpha. The
+    proportions depend only on the seed, M, alpha and the number of classes, so the train and test
+    splits get the same ones.
+
+    Source: Hsu et al., [Measuring the Effects of Non-Identical Data Distribution for Federated
+    Visual Classification](https://arxiv.org/abs/1909.06335), Section 3. The draw over the clients
+    for each class, by which all rows are used, is that of Yurochkin et al., [Bayesian Nonparametric
+    Federated Learning of Neural Networks](https://arxiv.org/abs/1905.12022).
 
     Args:
         num_partitions: M, the number of clients.
-        alpha: Concentration > 0: small is skewed, large is nearly i.i.d.
+        alpha: Concentration > 0; small values are skewed, large ones nearly i.i.d.
         partition_by: The column of labels.
-        min_partition_size: Least number of rows of a client.
+        min_partition_size: Smallest number of rows of a client.
 
     Raises:
         TypeError: An argument is of another type.
@@ -79,7 +82,7 @@ class DirichletPartitioner(Partitioner):
         start = 0
         for size in np.bincount(codes, minlength=len(classes)):
             shares = np.cumsum(_draw_dirichlet(self.alpha, self.num_partitions, proportions_rng))
-            # Rounding the ends, not the shares: the last is exactly all of the rows.
+            # The ends are rounded, not the shares, so that the last end is exactly all rows.
             ends = np.rint(shares / shares[-1] * size).astype(np.int64)
             owners[order[start : start + size]] = np.repeat(
                 np.arange(self.num_partitions), np.diff(ends, prepend=0)
@@ -89,7 +92,7 @@ class DirichletPartitioner(Partitioner):
         return Partition.from_owners(owners, self.num_partitions)
 
     def _fill_up(self, owners: NDArray[np.int64], rng: np.random.Generator) -> None:
-        """Move rows in place from the largest clients to those that are too small."""
+        """Move rows from the largest clients to those that are too small, in place."""
         sizes = np.bincount(owners, minlength=self.num_partitions)
         given = donations(sizes, self.min_partition_size)
         order = rng.permutation(len(owners))
@@ -101,10 +104,11 @@ class DirichletPartitioner(Partitioner):
 
 
 def _draw_dirichlet(alpha: float, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw from a symmetric Dirichlet, in logarithms: no alpha makes all of it 0, hence 0/0.
+    """Draw from a symmetric Dirichlet distribution for any alpha.
 
-    A Gamma(alpha) variable is a Gamma(alpha + 1) variable times U^(1/alpha), and -log U is
-    exponential. As only ratios count, the largest U may be taken for 1.
+    A small alpha would make all Gamma variables 0, and their ratios 0/0. Hence logarithms: a
+    Gamma(alpha) variable is a Gamma(alpha + 1) variable times U^(1/alpha), and -log U is
+    exponential. Only ratios count, so the largest U is taken as 1.
     """
     exponential = rng.standard_exponential(size)
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Partitioners of the package flwr-datasets."""
+"""Partitioners from the package flwr-datasets."""
 
 import copy
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ _ROW = "__row_number__"
 
 @dataclass(frozen=True)
 class FlowerPartitioner(Partitioner):
-    r"""Ask a partitioner of the package ``flwr-datasets`` who holds which rows.
+    r"""Use a partitioner from the package ``flwr-datasets``.
 
     $$\text{client } i \text{ holds the rows of } \texttt{load\_partition}(i)$$
 
-    The partitioner sees the data set as it is, with one more column that numbers the rows. A copy
-    of it is used, so that it can serve several splits. It carries a seed of its own: the one
-    given to ``partition`` is checked and not used. The package itself is not imported.
+    The partitioner gets the data set with one more column, which numbers the rows. A copy of the
+    partitioner is used, so that one object can serve several splits. It has a seed of its own: the
+    one given to ``partition`` is checked but not used. The package itself is not imported.
 
     Args:
         partitioner: An object with ``dataset``, ``num_partitions`` and ``load_partition``, whose
-            ``dataset`` has not been assigned yet. Each client takes one call, which is meant for
-            thousands of clients, not for millions.
+            ``dataset`` has not been assigned yet. It is called once for each client, which suits
+            thousands of clients, not millions.
 
     Raises:
         TypeError: ``partitioner`` is something else.
         ValueError: It has a data set already; or, from ``partition``, it gives a row to two
-            clients, none to some client, or does not share rows at all.
+            clients, gives no rows to a client, or does not partition by rows.
 
     Example:
         >>> import datasets
@@ -52,7 +52,7 @@ class FlowerPartitioner(Partitioner):
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        # Not hasattr: without a data set, properties may raise whatever they like.
+        # Not hasattr: without a data set, a property may raise any exception.
         missing = {"dataset", "num_partitions", "load_partition"}.difference(dir(self.partitioner))
         if missing or isinstance(self.partitioner, type):
             raise TypeError(

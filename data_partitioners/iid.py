@@ -1,4 +1,4 @@
-"""Equal shares at random."""
+"""Equal shares of random rows."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,21 @@ from data_partitioners.partitioner import Partitioner
 
 @dataclass(frozen=True)
 class IidPartitioner(Partitioner):
-    r"""Deal the shuffled rows to the clients one by one.
+    r"""Give each client the same number of random rows.
 
     $$n_i \in \{\lfloor n/M \rfloor, \lceil n/M \rceil\}$$
 
-    The first n mod M clients have one row more. This is the i.i.d. case of McMahan et al.,
-    "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017), section 3.
+    n is the number of rows and M the number of clients; the first n mod M clients have one row
+    more.
+
+    Source: McMahan et al., [Communication-Efficient Learning of Deep Networks from Decentralized
+    Data](https://arxiv.org/abs/1602.05629), Section 3, the i.i.d. case.
 
     Args:
         num_partitions: M, the number of clients.
 
     Raises:
-        TypeError: ``num_partitions`` is no whole number.
+        TypeError: ``num_partitions`` is not an integer.
         ValueError: It is below 1; or, from ``partition``, larger than the number of rows.
 
     Example:

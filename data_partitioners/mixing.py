@@ -1,4 +1,4 @@
-"""From i.i.d. to disjoint by one number."""
+"""A mixture of i.i.d. and disjoint shares."""
 
 from dataclasses import dataclass
 
@@ -20,21 +20,22 @@ from data_partitioners.partitioner import Partitioner
 
 @dataclass(frozen=True)
 class MixingPartitioner(Partitioner):
-    r"""Spread a share of the rows at random; cut the rest, sorted by label, in consecutive pieces.
+    r"""Spread a share of the rows at random; divide the rest, sorted by label, into pieces.
 
     $$k = \mathrm{round}(\text{ratio} \cdot n) \text{ rows dealt evenly}, \qquad
     n_i \in \{\lfloor n/M \rfloor, \lceil n/M \rceil\}$$
 
-    Ratio 1 is i.i.d.; ratio 0 gives client 0 the lowest labels and the last client the highest,
-    so that two clients share a class only where a piece ends inside it. The first n mod M clients
-    have one row more.
+    n is the number of rows and M the number of clients; the first n mod M clients have one row
+    more. Ratio 1 is i.i.d. Ratio 0 gives client 0 the lowest labels and the last client the highest
+    ones, so two clients share a class only if a piece ends inside it.
 
-    Source: the mixing rate (1, 1/2, 1/10, 0) of the experiments of "Federated Learning under
-    Arbitrary Communication Patterns" (Avdiukhin and Kasiviswanathan, 2021), figure 1.
+    Source: Avdiukhin and Kasiviswanathan, [Federated Learning under Arbitrary Communication
+    Patterns](https://proceedings.mlr.press/v139/avdiukhin21a.html), Figure 1, whose experiments use
+    the mixing rates 1, 1/2, 1/10 and 0.
 
     Args:
         num_partitions: M, the number of clients.
-        ratio: The share of the rows, from 0 to 1, that is spread evenly at random.
+        ratio: The share of the rows, from 0 to 1, that is spread at random.
         partition_by: The column of labels.
 
     Raises:
@@ -70,6 +71,6 @@ class MixingPartitioner(Partitioner):
         spread, rest = np.split(order, [round(self.ratio * len(codes))])
         owners = np.empty(len(codes), dtype=np.int64)
         owners[spread] = deal[: len(spread)]
-        # The pieces are what each client still lacks, so that all sizes are equal, give or take 1.
+        # Each piece has the rows that its client still lacks, so sizes differ by at most 1.
         owners[rest[np.argsort(codes[rest], kind="stable")]] = np.sort(deal[len(spread) :])
         return Partition.from_owners(owners, self.num_partitions)

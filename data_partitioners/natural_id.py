@@ -1,6 +1,6 @@
-"""One client per writer, speaker, hospital."""
+"""One client per writer, speaker or hospital."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import datasets
@@ -20,18 +20,19 @@ class NaturalIdPartitioner(Partitioner):
     $$\text{client of row } r = \mathrm{rank}(\mathrm{id}_r)$$
 
     Integers are sorted as numbers, strings by code point; the order of the rows has no influence.
-    The ids, as strings, are the partition's ``client_ids``. To split a second data set among the
-    same clients, hand them on: ``partition(test, client_ids=train_partition.client_ids)``.
-    Nothing is random: the seed is checked and not used.
+    The ids, as strings, are the partition's ``client_ids``. To divide a second split among the same
+    clients, pass them on: ``partition(test, client_ids=train_partition.client_ids)``. Nothing is
+    random: the seed is checked but not used.
 
-    The natural partition of Shakespeare in Caldas et al., "LEAF" (2018), and in Yang et al.,
-    "Anarchic Federated Learning" (2022), appendix E.1.
+    Source: Caldas et al., [LEAF: A Benchmark for Federated
+    Settings](https://arxiv.org/abs/1812.01097), for Shakespeare; Yang et al., [Anarchic Federated
+    Learning](https://arxiv.org/abs/2108.09875), Appendix E.1.
 
     Args:
         partition_by: The column of ids, integers or strings.
 
     Raises:
-        TypeError: ``partition_by`` is no string.
+        TypeError: ``partition_by`` is not a string.
         ValueError: From ``partition``: no such column, no rows, or ids of another type or missing.
 
     Example:
@@ -63,15 +64,15 @@ class NaturalIdPartitioner(Partitioner):
         Args:
             dataset: One split.
             seed: Not used.
-            client_ids: The clients, in their order, as another split's partition has them. A
-                client without rows in this split gets an empty share; rows of ids that are not
-                among them are unused.
+            client_ids: The clients in their order, taken from the partition of another split. A
+                client without rows in this split gets an empty share; rows of other ids are
+                unused.
 
         Returns:
             One client per id. Without ``client_ids`` all rows are used and no client is empty.
 
         Raises:
-            TypeError: ``client_ids`` is a single string or holds something else than strings.
+            TypeError: ``client_ids`` is not a list of strings.
             ValueError: ``client_ids`` are empty or not distinct, or no row belongs to them.
         """
         generator(seed, "rows")
@@ -103,7 +104,14 @@ class NaturalIdPartitioner(Partitioner):
 
 
 def _number(client_ids: Sequence[str]) -> dict[str, int]:
-    if isinstance(client_ids, str) or not all(isinstance(name, str) for name in client_ids):
+    # A set of strings has another order in every Python process.
+    if isinstance(client_ids, str | Set) or not isinstance(client_ids, Iterable):
+        raise TypeError(
+            "client_ids must be a sequence of strings, as a partition's client_ids are, "
+            f"got {client_ids!r}"
+        )
+    client_ids = list(client_ids)
+    if not all(isinstance(name, str) for name in client_ids):
         raise TypeError(
             "client_ids must be a sequence of strings, as a partition's client_ids are; "
             "write integer ids as str(id)"

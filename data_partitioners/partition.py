@@ -16,20 +16,20 @@ def _no_rows() -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partition:
-    r"""Who holds which rows of one data set, in three flat arrays.
+    r"""Which client holds which rows of a data set, in three flat arrays.
 
     $$\text{client } i \text{ holds } \mathrm{rows}[\mathrm{offsets}_i : \mathrm{offsets}_{i+1}]$$
 
-    Together, ``rows`` and ``unused`` hold each row number from 0 on exactly once. The arrays are
-    not copied when a client is looked at: treat them as constants.
+    ``rows`` and ``unused`` together hold each row number from 0 on exactly once. ``partition[i]``
+    is a view of ``rows``, not a copy: do not change it.
 
     Args:
         rows: Row numbers of client 0, then of client 1, and so on.
         offsets: ``len(partition) + 1`` positions in ``rows``.
-        unused: Rows that nobody holds.
-        unused_reason: Why, if there are such rows.
+        unused: Rows that no client holds.
+        unused_reason: Why there are such rows.
         client_ids: The clients' natural ids, in the order of the clients. Only with them may a
-            client have no rows: it then has its rows in another split.
+            client have no rows here: it then has rows in another split.
 
     Raises:
         ValueError: The arrays contradict each other, a row is held twice or is missing, a client
@@ -54,7 +54,7 @@ class Partition:
     client_ids: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check the record and store the arrays as int64."""
+        """Check the arrays and store them as int64."""
         for name in ("rows", "offsets", "unused"):
             object.__setattr__(self, name, _as_row_numbers(name, getattr(self, name)))
         if (
@@ -105,9 +105,9 @@ class Partition:
         """Make a partition from each row's client; each client's rows are then in rising order.
 
         Args:
-            owners: For each row of the data set its client, or -1 for nobody.
+            owners: The client of each row of the data set, or -1 for no client.
             num_partitions: Number of clients.
-            unused_reason: Why some rows belong to nobody.
+            unused_reason: Why some rows belong to no client.
             client_ids: The clients' natural ids.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What every partitioner is."""
+"""The base class of all partitioners."""
 
 from abc import ABC, abstractmethod
 
@@ -12,9 +12,9 @@ class Partitioner(ABC):
 
     $$(\text{data set}, \text{seed}) \mapsto \text{partition}$$
 
-    A partitioner is a value: its arguments are given at construction, checked there and never
-    changed. The same data set and seed give the same partition on every machine; the global
-    random state is neither read nor written.
+    A partitioner is a value: its arguments are checked at construction and never change. The same
+    data set and seed give the same partition on every machine. The global random state is neither
+    read nor changed.
 
     Example:
         >>> import datasets, numpy as np
@@ -30,14 +30,14 @@ class Partitioner(ABC):
         """Return who holds which rows of ``dataset``.
 
         Args:
-            dataset: One split; a column that is needed is read once.
-            seed: A whole number >= 0.
+            dataset: One split of a data set. A column that is needed is read once.
+            seed: An integer >= 0.
 
         Returns:
-            Disjoint shares, none of them empty. Rows that nobody holds are in its ``unused``,
-            with the reason.
+            Disjoint shares, none of them empty. ``unused`` has the rows that no client holds, and
+            ``unused_reason`` the reason.
 
         Raises:
-            TypeError: ``dataset`` is no data set or ``seed`` no whole number.
-            ValueError: The data set cannot be shared like this; the message has the numbers.
+            TypeError: ``dataset`` is not a data set, or ``seed`` not an integer.
+            ValueError: The data set cannot be partitioned like this; the message has the numbers.
         """

@@ -1,4 +1,4 @@
-"""A few classes for each client."""
+"""Clients that hold a few classes each."""
 
 from dataclasses import dataclass
 
@@ -15,19 +15,24 @@ from data_partitioners.partitioner import Partitioner
 
 @dataclass(frozen=True)
 class PathologicalPartitioner(Partitioner):
-    r"""Deal p distinct classes to each client; the holders of a class share its rows equally.
+    r"""Give each client p distinct classes; the holders of a class share its rows equally.
 
     $$h_c \in \{\lfloor Mp/C \rfloor, \lceil Mp/C \rceil\} \text{ holders of class } c, \qquad
     n_{i,c} \in \{\lfloor n_c/h_c \rfloor, \lceil n_c/h_c \rceil\}$$
 
-    p is the papers' degree of heterogeneity: 1 is one class per client, C is nearly i.i.d. All
-    C classes are in use if M·p >= C; otherwise the rows of the classes that nobody drew are
-    unused. Clients have equal sizes if the classes do and h_c divides n_c; classes of unequal
-    size (MNIST's training set has 5421 to 6742 rows per class) give clients of unequal size, as
-    no row is thrown away to make them equal. The deal depends only on the seed, M, p and C, so
-    that train and test splits with the same classes give each client the same ones.
+    M is the number of clients, C the number of classes, $n_c$ the rows of class c, and p the degree
+    of heterogeneity: 1 is one class per client, C is nearly i.i.d.
 
-    Source: Yang et al., "Anarchic Federated Learning" (2022), appendix E.1.
+    All C classes are used if M·p >= C; otherwise the rows of the classes that no client drew are
+    unused. Clients have equal sizes if the classes do and $h_c$ divides $n_c$. Classes of unequal
+    size (MNIST's training set has 5421 to 6742 rows per class) give clients of unequal size: no row
+    is dropped to make them equal. Who holds which classes depends only on the seed, M, p and C, so
+    each client has the same classes in the train and test splits.
+
+    Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Appendix
+    E.1. It follows the pathological case of McMahan et al., [Communication-Efficient Learning of
+    Deep Networks from Decentralized Data](https://arxiv.org/abs/1602.05629), Section 3, where most
+    clients hold two classes.
 
     Args:
         num_partitions: M, the number of clients.
@@ -103,11 +108,11 @@ def _deal(
 ) -> list[NDArray[np.int64]]:
     """Return the holders of each class, in random order.
 
-    The classes' turns come in random order. At its turn a class draws its holders weighted and
-    without replacement: they are those with the smallest exponential times, of rate
-    need / (turns left - need). A client that needs each class left is certain to be drawn, one
-    that needs none cannot be. As the numbers of holders differ by one at most, there are never
-    more certain clients than holders nor fewer possible ones, so that no draw can fail.
+    The classes take turns in random order. At its turn a class draws its holders by weights and
+    without replacement: the clients with the smallest exponential times, of rate
+    need / (turns left - need). A client that needs every class that is left is certain to be drawn;
+    one that needs none cannot be drawn. The numbers of holders differ by at most one, so there are
+    never more certain clients than holders, and never fewer possible ones: no draw can fail.
     """
     slots = num_partitions * per_partition
     num_holders = np.full(num_classes, slots // num_classes)
@@ -120,7 +125,7 @@ def _deal(
             odds_against = (len(turns) - turn) / needs - 1
         times = rng.standard_exponential(num_partitions) * odds_against
         first = np.argpartition(times, num_holders[label] - 1)[: num_holders[label]]
-        # Sorted before it is shuffled: the order within argpartition is nobody's promise.
+        # Sorted before the shuffle, since numpy does not specify the order within argpartition.
         deal[label] = rng.permutation(np.sort(first))
         needs[first] -= 1
     return deal

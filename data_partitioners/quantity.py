@@ -1,6 +1,6 @@
 """Clients of unequal size."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import datasets
@@ -21,26 +21,26 @@ from data_partitioners.partitioner import Partitioner
 
 @dataclass(frozen=True)
 class QuantityPartitioner(Partitioner):
-    r"""Deal random rows in sizes that follow a power law or are given.
+    r"""Give the clients random rows in sizes that follow a power law or are given.
 
     $$n_i \propto (i + 1)^{-\text{exponent}} \qquad \text{or} \qquad n_i = \text{sizes}_i$$
 
-    By the power law all rows are used: sizes are rounded down, the first clients take the rows
-    left over, and clients without a row get one from the largest. With given sizes, rows beyond
-    their sum are unused. The sizes do not depend on the seed.
+    With the power law all rows are used: sizes are rounded down, the first clients take the
+    remaining rows, and clients without a row get one from the largest client. With given sizes,
+    rows beyond their sum are unused. The sizes do not depend on the seed.
 
-    A power law of sizes as in Li et al., "Federated Optimization in Heterogeneous Networks"
-    (2020), section 5.1.
+    Source: Li et al., [Federated Optimization in Heterogeneous
+    Networks](https://arxiv.org/abs/1812.06127), Section 5.1, where sizes follow a power law.
 
     Args:
         num_partitions: M, the number of clients.
-        exponent: A number >= 0; 0 makes equal sizes. Either this or ``sizes``.
-        sizes: M numbers of rows, each >= 1.
+        exponent: A number >= 0; 0 gives equal sizes. Give either this or ``sizes``.
+        sizes: The number of rows of each of the M clients, >= 1.
 
     Raises:
         TypeError: An argument is of another type.
-        ValueError: Both or neither of ``exponent`` and ``sizes``, a number out of range, another
-            number of sizes than M; or, from ``partition``, more rows wanted than there are.
+        ValueError: Both or neither of ``exponent`` and ``sizes`` are given, a number is out of
+            range, or there are not M sizes; or, from ``partition``, there are too few rows.
 
     Example:
         >>> import datasets
@@ -65,8 +65,12 @@ class QuantityPartitioner(Partitioner):
         if self.exponent is not None and check_real("exponent", self.exponent) < 0:
             raise ValueError(f"exponent={self.exponent} is negative; give a number >= 0")
         if self.sizes is not None:
-            if not isinstance(self.sizes, Iterable):
-                raise TypeError(f"sizes={self.sizes!r} must be a sequence, one size per client")
+            # The keys of a mapping would be taken for sizes, and a set has no order.
+            if isinstance(self.sizes, Mapping | Set) or not isinstance(self.sizes, Iterable):
+                raise TypeError(
+                    f"sizes={self.sizes!r} must be a sequence with one size per client, in the "
+                    "order of the clients"
+                )
             sizes = tuple(check_integer("each of sizes", size, 1) for size in self.sizes)
             if len(sizes) != self.num_partitions:
                 raise ValueError(
@@ -98,7 +102,7 @@ class QuantityPartitioner(Partitioner):
         assert self.exponent is not None
         check_enough_rows(self.num_partitions, num_rows)
         weights = np.arange(1, self.num_partitions + 1, dtype=np.float64) ** -self.exponent
-        # The addend keeps a share that is whole on paper from falling just below it.
+        # A share that is an integer on paper may come out just below it: the addend corrects that.
         shares = weights / weights.sum() * num_rows
         sizes: NDArray[np.int64] = np.floor(shares + 1e-9).astype(np.int64)
         sizes[: num_rows - sizes.sum()] += 1

@@ -1,19 +1,12 @@
-"""Arrival processes: who works when, from which version of the model, for how many steps.
+"""Arrival processes: which client works when, from which version, for how many local steps.
 
-Nothing in this package needs torch, and nothing in it sees the model.
+No part of this package needs torch or sees the model.
 """
 
 from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
 from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import ArrivalProcess
-from fedlight.arrivals.communication import (
-    CommunicationPattern,
-    ImbalancedTicks,
-    PeriodicTicks,
-    RandomTicks,
-    TableTicks,
-    TickPattern,
-)
+from fedlight.arrivals.communication import CommunicationPattern
 from fedlight.arrivals.continuous import ContinuousArrivals
 from fedlight.arrivals.dropout import DropOut
 from fedlight.arrivals.durations import (
@@ -40,7 +33,14 @@ from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
 from fedlight.arrivals.simulation import simulate
 from fedlight.arrivals.synchronous import SynchronousArrivals
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
-from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Windows
+from fedlight.arrivals.tick_patterns import (
+    ImbalancedTicks,
+    PeriodicTicks,
+    RandomTicks,
+    TableTicks,
+    TickPattern,
+)
+from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Window, Windows
 
 __all__ = [
     "Action",
@@ -80,6 +80,7 @@ __all__ = [
     "UniformSpeeds",
     "UniformSteps",
     "Wake",
+    "Window",
     "Windows",
     "simulate",
 ]

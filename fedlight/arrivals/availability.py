@@ -1,4 +1,4 @@
-"""Availability: clients that can only start when they are there."""
+"""Availability: clients that can start a task only at certain times."""
 
 from __future__ import annotations
 
@@ -19,23 +19,28 @@ if TYPE_CHECKING:
 class Availability(Wrapper):
     """A client pulls the model only within its windows of virtual time.
 
-    What becomes of a task that would start outside of them is up to the process: by rounds the
-    client does not take part; on the clock it starts with its next window, or, where clients are
-    drawn (a concurrency, or `PoissonArrivals`), another one is drawn in its place; on the common
-    clock of a `CommunicationPattern` it is silent until its next tick. A client that is never there
-    again does nothing any more.
+    ``start <= t < end`` for a pull at time t and one of the client's windows.
+
+    The process decides what happens to a task that would start outside all windows. By rounds, the
+    client does not take part. By the clock, it starts when its next window does; if clients are
+    drawn (a concurrency, or `PoissonArrivals`), another client is drawn instead. With a
+    `CommunicationPattern` it is silent until its next tick.
 
     Args:
         arrivals: Any arrival process.
         windows: ``[(start, end), …]`` for all clients; a mapping from client to such a list; the
             path of a CSV file with the columns client, start, end; or `DiurnalWindows`.
-        unfinished: "finish": a client that works at the end of its window goes on until it is done;
-            "lose": its result is lost.
+        unfinished: What happens to a task at the end of its client's window. "finish": the client
+            completes it; "lose": its result is lost.
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: The windows cannot be meant.
+        ValueError: A window ends before it starts, or two overlap.
         FileNotFoundError: There is no such file.
+
+    Source: Bonawitz et al., [Towards Federated Learning at Scale: System
+    Design](https://arxiv.org/abs/1902.01046), where devices take part only while they are idle,
+    charging and on an unmetered network.
 
     Example:
         >>> from fedlight.arrivals import ContinuousArrivals, FixedDurations
@@ -62,7 +67,7 @@ class Availability(Wrapper):
         self.unfinished = one_of("unfinished", unfinished, ("finish", "lose"))
 
     def setup(self, federation: Federation) -> None:
-        """Set the wrapped process and the windows up.
+        """Set up the wrapped process and the windows.
 
         Raises:
             ValueError: They do not fit the federation.
@@ -71,12 +76,14 @@ class Availability(Wrapper):
         self.windows.setup(federation)
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
-        """Let those start that are there; ask the process about the others."""
+        """Let the available clients start; ask the process what to do about the others."""
         ticks = to_ticks(now)
-        open_ = [iter(actions)]  # a stack, since a process may offer one client after the other
+        # A stack instead of recursion: a process may offer thousands of clients one after another
+        # until one of them is available.
+        pending = [iter(actions)]
         postponed = 0
-        while open_:
-            for action in open_[-1]:
+        while pending:
+            for action in pending[-1]:
                 if not isinstance(action, Dispatch):
                     yield action
                     continue
@@ -89,6 +96,7 @@ class Availability(Wrapper):
                     postponed = 0
                     yield action
                     continue
+                # Windows of one's own may postpone a task for ever, each time to a later window.
                 postponed += action.delay > 0
                 if postponed > 1000:
                     raise ValueError(
@@ -97,13 +105,13 @@ class Availability(Wrapper):
                     )
                 until = None if window is None else to_time(window.start)
                 instead = self.arrivals.on_unavailable(action, until, now)
-                open_.append(iter(instead))
+                pending.append(iter(instead))
                 break
             else:
-                open_.pop()
+                pending.pop()
 
     def over(self, now: float) -> bool:
-        """Whether the windows of all clients lie in the past."""
+        """Whether all windows of all clients lie in the past."""
         return self.windows.over(to_ticks(now)) or super().over(now)
 
     def __repr__(self) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from fedlight.arrivals._idle_clients import IdleClients
+from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.durations import DurationModel
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
-from fedlight.arrivals.work import IdleClients, Work
 from fedlight.checks import non_negative, one_of, positive_int
 from fedlight.events import to_ticks, to_time
 
@@ -20,25 +21,31 @@ if TYPE_CHECKING:
 
 
 class ContinuousArrivals(ArrivalProcess):
-    """Each client pulls, works, arrives, waits for the server if told to, idles, and pulls again.
+    """Each client pulls the model, works, arrives, waits, idles, and pulls again.
+
+    ``next pull = time at which the client is free + idle``
+
+    A client is free as soon as it has arrived, or only when the server has used its update: see
+    `resume`.
 
     Args:
         durations: How long a task takes, for example ``UniformSpeeds(0.8)``.
-        concurrency: How many clients work at any time. Whenever one has arrived, the next one is
-            drawn evenly among the idle clients; one whose update waits at the server is neither at
-            work nor idle. Where nobody is idle, the place is filled as soon as somebody is. None
-            for all clients, each of which goes on by itself.
-        idle: Virtual time from when a client is free until it pulls (or may be drawn) again.
-        resume: "on_aggregation": a client is free when its update was used (or dropped), and so
-            pulls the model made from it; "on_arrival": as soon as it has arrived.
-        local_steps: Policy for K, or a number of steps.
+        concurrency: How many of the M clients work at the same time. When one of them arrives, the
+            next one is drawn uniformly among the idle clients; a client whose update waits at the
+            server is not idle. If no client is idle, the next one that becomes idle takes the
+            place. None lets all clients work, each at its own pace.
+        idle: Virtual time from when a client is free until it pulls or may be drawn again.
+        resume: "on_aggregation": a client is free when its update was used or dropped, so it pulls
+            a model that contains its own work; "on_arrival": it is free when it arrives.
+        local_steps: Policy for K, the number of local steps of a task, or a number of steps.
 
     Raises:
         TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range.
 
-    Source: FedFix paper (Fraboni et al.), Sections 2.2, 2.3 and 5.1 ("on_aggregation"); Nguyen et
-    al. 2022, FedBuff, Algorithm 1 ("on_arrival", with a concurrency).
+    Source: Fraboni et al., [the FedFix paper](https://arxiv.org/abs/2206.10189), Sections 2.2, 2.3
+    and 5.1 ("on_aggregation"); Nguyen et al., [FedBuff](https://arxiv.org/abs/2106.06639),
+    Algorithm 1 ("on_arrival", with a concurrency).
 
     Example:
         >>> from fedlight.arrivals import FixedDurations
@@ -56,7 +63,7 @@ class ContinuousArrivals(ArrivalProcess):
         resume: str = "on_aggregation",
         local_steps: LocalSteps | int = LocalEpochs(1),
     ) -> None:
-        self._work = Work(durations, local_steps)
+        self._tasks = TaskDraws(durations, local_steps)
         self.concurrency = None if concurrency is None else positive_int("concurrency", concurrency)
         self.idle = non_negative("idle", idle)
         if 0 < self.idle < 1e-9:
@@ -68,7 +75,7 @@ class ContinuousArrivals(ArrivalProcess):
 
         Raises:
             ValueError: There are fewer clients than `concurrency`, or the durations or steps do
-                not fit.
+                not fit the federation.
         """
         num_clients = federation.num_clients
         if self.concurrency is not None and self.concurrency > num_clients:
@@ -76,10 +83,11 @@ class ContinuousArrivals(ArrivalProcess):
                 f"concurrency={self.concurrency} is more than the {num_clients} clients; "
                 f"write concurrency={num_clients} or less, or None for all"
             )
-        self._work.setup(federation)
+        self._tasks.setup(federation)
         self._num_clients = num_clients
         self._started = False
         self._waiting: set[int] = set()
+        # With a place for every client nobody has to be drawn, and the pool would only cost time.
         self._pool: IdleClients | None = None
         if self.concurrency is not None and self.concurrency < num_clients:
             self._pool = IdleClients(federation)
@@ -87,16 +95,17 @@ class ContinuousArrivals(ArrivalProcess):
             self._wake_at = -1
 
     def on_wake(self, now: float) -> Iterable[Action]:
-        """All that work start; later, places that were empty are filled."""
+        """Start the clients; later, fill places that were empty."""
         if self._pool is not None:
             return self._fill(self._pool, now)
         if self._started:
             return ()
         self._started = True
-        return map(self._dispatch, range(self._num_clients))
+        return (self._dispatch(client, now) for client in range(self._num_clients))
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
         """The client waits for the server, or is free."""
+        # A lost update never reaches the server, so there is nothing to wait for.
         waits = self.resume == "on_aggregation" and not task.lost
         if waits:
             self._waiting.add(task.client_id)
@@ -105,14 +114,15 @@ class ContinuousArrivals(ArrivalProcess):
             if not waits:
                 self._free(self._pool, task.client_id, now)
             return self._fill(self._pool, now)
-        return () if waits else (self._dispatch(task.client_id, self.idle),)
+        return () if waits else (self._dispatch(task.client_id, now, self.idle),)
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
-        """Those whose updates were used are free."""
+        """The clients whose updates were used or dropped are free."""
+        # Sorted: the order of a set depends on its history, which a resumed run does not have.
         free = sorted(self._waiting.intersection(clients))
         self._waiting.difference_update(free)
         if self._pool is None:
-            return [self._dispatch(client, self.idle) for client in free]
+            return [self._dispatch(client, now, self.idle) for client in free]
         for client in free:
             self._free(self._pool, client, now)
         return self._fill(self._pool, now) if free else ()
@@ -120,7 +130,7 @@ class ContinuousArrivals(ArrivalProcess):
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float
     ) -> Iterable[Action]:
-        """With a concurrency another client is drawn in its place."""
+        """Wait for the window; with a concurrency, draw another client instead."""
         if self._pool is None:
             return super().on_unavailable(dispatch, until, now)
         if until is not None:
@@ -139,27 +149,28 @@ class ContinuousArrivals(ArrivalProcess):
         actions: list[Action] = []
         while self._places and len(pool):
             self._places -= 1
-            actions.append(self._dispatch(pool.draw()))
+            actions.append(self._dispatch(pool.draw(), now))
+        # One `Wake` for the client that is due first; the next call asks for the one after it.
         due = pool.next_wake if self._places else None
         if due is not None and due != self._wake_at:
             self._wake_at = due
             actions.append(Wake(to_time(due - to_ticks(now))))
         return actions
 
-    def _dispatch(self, client: int, delay: float = 0.0) -> Dispatch:
-        duration, num_steps = self._work.draw(client)
+    def _dispatch(self, client: int, now: float, delay: float = 0.0) -> Dispatch:
+        duration, num_steps = self._tasks.draw(client, starts_at=now + delay)
         return Dispatch(client, duration, num_steps, delay)
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of the duration model."""
-        return self._work.expected_durations()
+        return self._tasks.expected_durations()
 
     def state_dict(self) -> dict[str, Any]:
-        """Who waits and who is idle, and how many tasks each client had."""
+        """The clients that wait or are idle, and how many tasks each client had."""
         state: dict[str, Any] = {
             "started": self._started,
             "waiting": sorted(self._waiting),
-            "work": self._work.state_dict(),
+            "tasks": self._tasks.state_dict(),
         }
         if self._pool is not None:
             state["pool"] = self._pool.state_dict()
@@ -167,16 +178,16 @@ class ContinuousArrivals(ArrivalProcess):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the state that `state_dict` gave."""
         self._started = state["started"]
         self._waiting = set(state["waiting"])
-        self._work.load_state_dict(state["work"])
+        self._tasks.load_state_dict(state["tasks"])
         if self._pool is not None:
             self._pool.load_state_dict(state["pool"])
             self._places, self._wake_at = state["places"], state["wake_at"]
 
     def __repr__(self) -> str:
         return (
-            f"ContinuousArrivals({self._work.durations!r}, concurrency={self.concurrency}, "
-            f"idle={self.idle:g}, resume={self.resume!r}, local_steps={self._work.local_steps!r})"
+            f"ContinuousArrivals({self._tasks.durations!r}, concurrency={self.concurrency}, "
+            f"idle={self.idle:g}, resume={self.resume!r}, local_steps={self._tasks.local_steps!r})"
         )

@@ -1,12 +1,12 @@
-"""Drop-outs: clients that start and are never heard of."""
+"""Drop-outs: clients that start a task and never deliver its result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
-from fedlight.arrivals.work import Visits
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.checks import fraction
 from fedlight.randomness import Concern, Streams
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 class DropOut(Wrapper):
     """Each task is lost with some probability: its result never arrives.
 
-    The client has worked for nothing; it is free again when it would have arrived.
+    ``lost = u < probability``, u uniform in [0, 1), for each task.
+
+    The client is free again at the time at which it would have arrived.
 
     Args:
         arrivals: Any arrival process.
-        probability: Share of the tasks that are lost, from 0 to below 1.
+        probability: Probability that a task is lost, from 0 to below 1.
 
     Raises:
-        TypeError: `arrivals` is no arrival process.
+        TypeError: `arrivals` is not an arrival process, or `probability` not a number.
         ValueError: `probability` is not in [0, 1).
 
-    Source: Anarchic Federated Learning, Section 4.1: the server waits for any m updates, whoever
-    they come from.
+    Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Section
+    4.1: the server waits for any m updates, whichever workers send them.
 
     Example:
         >>> from fedlight.arrivals import ContinuousArrivals, UniformSpeeds
@@ -46,15 +48,16 @@ class DropOut(Wrapper):
             raise ValueError("probability must be below 1, got 1: nobody would ever arrive")
 
     def setup(self, federation: Federation) -> None:
-        """Set the wrapped process up."""
+        """Set up the wrapped process, and start with the first task of each client."""
         super().setup(federation)
         self._streams = Streams(federation.seed, Concern.DROPOUT)
         self._visits = Visits()
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
-        """Lose some of the tasks; each client's losses are a sequence of their own."""
+        """Lose some of the tasks."""
         for action in actions:
             if isinstance(action, Dispatch) and self.probability:
+                # The k-th task of a client has its own stream: who else works does not matter.
                 rng = self._streams.at(action.client_id, self._visits.next(action.client_id))
                 if rng.random() < self.probability:
                     action = action._replace(lost=True)
@@ -65,7 +68,7 @@ class DropOut(Wrapper):
         return {**super().state_dict(), "visits": self._visits.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the state that `state_dict` gave."""
         super().load_state_dict(state)
         self._visits.load_state_dict(state["visits"])
 

@@ -4,61 +4,99 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlight.arrivals._per_client import (
+    brief,
+    check_length,
+    of_client,
+    one_for_all_or_each,
+    one_for_each,
+    spread_out,
+)
 from fedlight.checks import fraction, non_negative, positive
+from fedlight.events import MAX_TICKS, TICKS_PER_UNIT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedlight.types import Federation
 
-SHORTEST = 1e-9
-"""The tick of virtual time: what is drawn shorter takes this long."""
+SHORTEST = 1 / TICKS_PER_UNIT
+"""One tick, in virtual time: shorter draws are raised to it, since time has to go on."""
+
+LONGEST = MAX_TICKS / TICKS_PER_UNIT
+"""The last virtual time that is kept exactly; no task can take longer."""
 
 
 class DurationModel(ABC):
-    """Compute plus communication time of a task, always larger than 0."""
+    """How long a task takes: its computation and communication together, in virtual time.
+
+    A subclass defines `draw`. It keeps nothing from draw to draw: what changes over time is a
+    function of `starts_at`, and what is random comes from `rng`. A resumed run then needs no state
+    of it.
+    """
 
     uses_rng: bool = True
-    """Whether `draw` takes numbers from `rng`; False saves the time to prepare it."""
+    """Whether `draw` reads `rng`; False saves the time to prepare it."""
 
     @abstractmethod
     def draw(
-        self, rng: np.random.Generator, client_id: int, num_steps: int, federation: Federation
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
     ) -> float:
-        """Duration of one task of `num_steps` local steps, virtual time > 0.
+        """Return the duration of one task, in virtual time, at least 1e-9.
 
-        On the clock `rng` is a stream of this task alone, by rounds one of this round.
+        Args:
+            rng: Arrivals by the clock give each task a stream of its own; arrivals by rounds give
+                the tasks of a round one stream.
+            client_id: Who works.
+            num_steps: K, the task's local steps.
+            federation: The number of clients, their sizes and the seed.
+            starts_at: Virtual time of the client's pull. If `Availability` postpones the task, it
+                is the time before that.
         """
 
     def check(self, federation: Federation) -> None:
-        """Raise a ValueError where the model does not fit the federation."""
+        """Raise a ValueError if the model does not fit the federation."""
         return
 
     def expected(
         self, federation: Federation, num_steps: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64] | None:
-        """T_i, the mean duration of each client's tasks, shape ``[M]``, where it is known.
+        """Return T_i, the mean duration of each client's tasks, shape ``[M]``.
 
-        `num_steps` are the mean numbers of local steps, shape ``[M]``, or None if unknown.
+        None means that it is unknown, as for durations that change over time.
+
+        Args:
+            federation: M clients.
+            num_steps: Mean number of local steps of each client, shape ``[M]``, or None if unknown.
         """
         return None
 
 
 class FixedDurations(DurationModel):
-    """Every task of client i takes ``durations[i]``.
+    """Every task of client i takes the same time.
+
+    ``T_i = durations[i]``
 
     Args:
-        durations: T_i in virtual time, one for each client, larger than 0.
+        durations: T_i, one for each of the M clients, in virtual time, at least 1e-9.
 
     Raises:
-        ValueError: A duration is not above 0, or there is none.
+        TypeError: `durations` is not a list of numbers.
+        ValueError: A duration is below 1e-9 or above 9 million units, or there is none.
 
-    Source: FedFix paper (Fraboni et al.), Section 5.1, "fixed update times".
+    Source: Fraboni et al., [A General Theory for Federated Optimization with Asynchronous and
+    Heterogeneous Clients Updates](https://arxiv.org/abs/2206.10189) (the FedFix paper), Section
+    5.1, "fixed update times".
 
     Example:
         >>> FixedDurations([1.0, 0.8, 0.2])
@@ -68,22 +106,22 @@ class FixedDurations(DurationModel):
     uses_rng = False
 
     def __init__(self, durations: Sequence[float]) -> None:
-        if not isinstance(durations, Iterable):
-            raise TypeError(
-                f"durations must be a list of one number for each client, got {durations!r}; "
-                "for equal ones write FixedDurations([1.0] * num_clients)"
-            )
-        self.durations = per_client("durations", durations)
+        self.durations = one_for_each("durations", durations, _tick_or_longer)
 
     def draw(
-        self, rng: np.random.Generator, client_id: int, num_steps: int, federation: Federation
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
     ) -> float:
         """T_i."""
         return self.durations[client_id]
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError unless there is one duration for each client."""
-        one_for_each("durations", self.durations, federation)
+        check_length("durations", self.durations, federation)
 
     def expected(
         self, federation: Federation, num_steps: NDArray[np.float64] | None = None
@@ -96,20 +134,23 @@ class FixedDurations(DurationModel):
 
 
 class UniformSpeeds(DurationModel):
-    """Each client always takes the same time; the times are evenly spaced up to the slowest's.
+    """Each client always takes the same time; the clients' times are evenly spaced.
 
-    ``T_i = slowest * (1 - spread * (M - 1 - i) / (M - 1))``: client 0 is the fastest and takes
-    ``1 - spread`` of the time of the last client, the slowest. ``UniformSpeeds(0.8)`` is the
-    paper's F80, ``UniformSpeeds(0)`` its F0.
+    ``T_i = slowest * (1 - spread * (M - 1 - i) / (M - 1))`` for the clients i = 0..M-1.
+
+    Client 0 is the fastest: it takes ``1 - spread`` of the time of the slowest client, M - 1.
+    ``UniformSpeeds(0.8)`` is the paper's F80, ``UniformSpeeds(0)`` its F0.
 
     Args:
-        spread: How much faster the fastest is, from 0 to below 1.
+        spread: By which share of `slowest` the fastest client is faster, from 0 to below 1.
         slowest: The longest duration, in virtual time.
 
     Raises:
+        TypeError: An argument is not a number.
         ValueError: `spread` is not in [0, 1), or `slowest` is not above 0.
 
-    Source: FedFix paper (Fraboni et al.), Section 5.1, "Hardware Scenarios".
+    Source: Fraboni et al., [the FedFix paper](https://arxiv.org/abs/2206.10189), Section 5.1,
+    "Hardware Scenarios".
 
     Example:
         >>> from fedlight.arrivals import ContinuousArrivals
@@ -127,14 +168,20 @@ class UniformSpeeds(DurationModel):
                 "spread must be below 1, got 1: the fastest client would take no time at all; "
                 "for example UniformSpeeds(0.8)"
             )
-        self.slowest = positive("slowest", slowest)
+        self.slowest = _duration("slowest", slowest)
 
     def draw(
-        self, rng: np.random.Generator, client_id: int, num_steps: int, federation: Federation
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
     ) -> float:
         """T_i."""
         ahead = federation.num_clients - 1 - client_id
         share = ahead / (federation.num_clients - 1) if ahead else 0.0
+        # Rounded to ticks, as the event queue would, so that `expected` is what really happens.
         return max(SHORTEST, round(self.slowest * (1 - self.spread * share), 9))
 
     def expected(
@@ -152,27 +199,36 @@ class UniformSpeeds(DurationModel):
 class ExponentialDurations(DurationModel):
     """Each task takes an exponentially distributed time.
 
+    ``T = mean * e``, e standard exponential.
+
     Args:
         mean: Mean in virtual time, one for all clients or one for each.
 
     Raises:
+        TypeError: `mean` is neither a number nor a list of numbers.
         ValueError: A mean is not above 0.
 
-    Source: FedFix paper (Fraboni et al.), Section 2.2, where update times are random variables.
+    Source: Fraboni et al., [the FedFix paper](https://arxiv.org/abs/2206.10189), Section 4.1, for
+    clients with unreliable hardware.
     """
 
     def __init__(self, mean: float | Sequence[float]) -> None:
-        self.mean = for_all_or_each("mean", mean)
+        self.mean = one_for_all_or_each("mean", mean, _duration)
 
     def draw(
-        self, rng: np.random.Generator, client_id: int, num_steps: int, federation: Federation
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
     ) -> float:
-        """One exponential number."""
+        """Return one exponential number."""
         return max(SHORTEST, of_client(self.mean, client_id) * rng.standard_exponential())
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError unless there is one mean for all or one for each client."""
-        one_for_each("mean", self.mean, federation)
+        check_length("mean", self.mean, federation)
 
     def expected(
         self, federation: Federation, num_steps: NDArray[np.float64] | None = None
@@ -185,29 +241,39 @@ class ExponentialDurations(DurationModel):
 
 
 class HalfNormalDurations(DurationModel):
-    """Each task takes ``scale * |z|``, z standard normal; the mean is ``scale * sqrt(2 / pi)``.
+    """Each task takes a half-normally distributed time.
+
+    ``T = scale * |z|``, z standard normal; the mean is ``scale * sqrt(2 / pi)``.
 
     Args:
         scale: Scale in virtual time, one for all clients or one for each.
 
     Raises:
+        TypeError: `scale` is neither a number nor a list of numbers.
         ValueError: A scale is not above 0.
 
-    Source: Nguyen et al. 2022, FedBuff, whose experiments draw training times so.
+    Source: Nguyen et al., [Federated Learning with Buffered Asynchronous
+    Aggregation](https://arxiv.org/abs/2106.06639) (FedBuff), whose experiments draw training times
+    from this distribution.
     """
 
     def __init__(self, scale: float | Sequence[float]) -> None:
-        self.scale = for_all_or_each("scale", scale)
+        self.scale = one_for_all_or_each("scale", scale, _duration)
 
     def draw(
-        self, rng: np.random.Generator, client_id: int, num_steps: int, federation: Federation
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
     ) -> float:
-        """The size of one normal number."""
+        """Return the absolute value of one normal number."""
         return max(SHORTEST, of_client(self.scale, client_id) * abs(rng.standard_normal()))
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError unless there is one scale for all or one for each client."""
-        one_for_each("scale", self.scale, federation)
+        check_length("scale", self.scale, federation)
 
     def expected(
         self, federation: Federation, num_steps: NDArray[np.float64] | None = None
@@ -220,32 +286,48 @@ class HalfNormalDurations(DurationModel):
 
 
 class LogNormalDurations(DurationModel):
-    """Each task takes ``median * exp(sigma * z)``, z standard normal: a long tail of stragglers.
+    """Each task takes a log-normally distributed time: a long tail of stragglers.
 
-    The mean is ``median * exp(sigma**2 / 2)``.
+    ``T = median * exp(sigma * z)``, z standard normal; the mean is
+    ``median * exp(sigma**2 / 2)``.
 
     Args:
         median: Median in virtual time, one for all clients or one for each.
-        sigma: Standard deviation of the logarithm; 0 for no spread.
+        sigma: Standard deviation of the logarithm, without a unit; 0 for no spread.
 
     Raises:
-        ValueError: A median is not above 0, or `sigma` is negative.
+        TypeError: An argument is not a number, or a list of numbers for `median`.
+        ValueError: A median is below 1e-9, `sigma` is negative, or the mean is above 9 million
+            units.
     """
 
     def __init__(self, median: float | Sequence[float], sigma: float) -> None:
-        self.median = for_all_or_each("median", median)
+        self.median = one_for_all_or_each("median", median, _tick_or_longer)
         self.sigma = non_negative("sigma", sigma)
+        # In logarithms, since the mean itself overflows from sigma = 38 on. With this bound and
+        # medians of a tick or more, exp(sigma * z) in `draw` is finite for every z.
+        if np.log(np.max(self.median)) + self.sigma**2 / 2 > math.log(LONGEST):
+            raise ValueError(
+                f"sigma={sigma!r} is too large: the mean duration, median * exp(sigma**2 / 2), "
+                f"would be above {LONGEST:,.0f} units of virtual time, the longest possible; "
+                "sigma is the standard deviation of the logarithm, for example 0.5"
+            )
 
     def draw(
-        self, rng: np.random.Generator, client_id: int, num_steps: int, federation: Federation
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
     ) -> float:
-        """One log-normal number."""
+        """Return one log-normal number."""
         factor = math.exp(self.sigma * rng.standard_normal())
         return max(SHORTEST, of_client(self.median, client_id) * factor)
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError unless there is one median for all or one for each client."""
-        one_for_each("median", self.median, federation)
+        check_length("median", self.median, federation)
 
     def expected(
         self, federation: Federation, num_steps: NDArray[np.float64] | None = None
@@ -258,13 +340,16 @@ class LogNormalDurations(DurationModel):
 
 
 class StepDurations(DurationModel):
-    """A task takes time in proportion to its local steps: ``T = overhead + per_step * K``.
+    """A task takes a fixed time and a time in proportion to its local steps.
+
+    ``T = overhead + per_step * K``, K the task's number of local steps.
 
     Args:
         per_step: Virtual time of one local step, one for all clients or one for each.
-        overhead: Virtual time on top for each task, such as the transfer of the model.
+        overhead: Virtual time of a task apart from its steps, such as the transfer of the model.
 
     Raises:
+        TypeError: An argument is not a number, or a list of numbers for `per_step`.
         ValueError: A time per step is not above 0, or `overhead` is negative.
 
     Example:
@@ -280,23 +365,28 @@ class StepDurations(DurationModel):
     uses_rng = False
 
     def __init__(self, per_step: float | Sequence[float], overhead: float = 0.0) -> None:
-        self.per_step = for_all_or_each("per_step", per_step)
+        self.per_step = one_for_all_or_each("per_step", per_step, _duration)
         self.overhead = non_negative("overhead", overhead)
 
     def draw(
-        self, rng: np.random.Generator, client_id: int, num_steps: int, federation: Federation
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
     ) -> float:
         """The time of `num_steps` local steps."""
         return self.overhead + of_client(self.per_step, client_id) * num_steps
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError unless there is one time per step for all or one for each client."""
-        one_for_each("per_step", self.per_step, federation)
+        check_length("per_step", self.per_step, federation)
 
     def expected(
         self, federation: Federation, num_steps: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64] | None:
-        """The time of the mean number of local steps, where that is known."""
+        """The time of the mean number of local steps, or None if that is unknown."""
         if num_steps is None:
             return None
         return np.round(self.overhead + spread_out(self.per_step, federation) * num_steps, 9)
@@ -306,10 +396,10 @@ class StepDurations(DurationModel):
 
 
 def as_durations(value: object) -> DurationModel:
-    """`value` where it is a duration model.
+    """Return `value` if it is a duration model.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is something else.
     """
     if isinstance(value, DurationModel):
         return value
@@ -319,52 +409,22 @@ def as_durations(value: object) -> DurationModel:
     )
 
 
-def per_client(name: str, values: Sequence[float]) -> list[float]:
-    """Numbers above 0, one for each client.
-
-    Raises:
-        TypeError: There is something else in the list.
-        ValueError: A number is not above 0, or there is none.
-    """
-    numbers = [positive(f"{name}[{client}]", value) for client, value in enumerate(values)]
-    if not numbers:
-        raise ValueError(f"{name} must hold one number for each client, got none")
-    return numbers
-
-
-def for_all_or_each(name: str, value: float | Sequence[float]) -> float | list[float]:
-    """A number above 0, or a list of them.
-
-    Raises:
-        TypeError: It is neither.
-        ValueError: A number is not above 0, or there is none.
-    """
-    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
-        return per_client(name, value)
-    return positive(name, value)
-
-
-def brief(value: float | Sequence[float]) -> str:
-    """A number as it is, of a long list the beginning alone."""
-    if isinstance(value, Sequence) and len(value) > 20:
-        return f"[{', '.join(map(repr, value[:3]))}, ... {len(value)} in all]"
-    return repr(value)
-
-
-def of_client(value: float | list[float], client_id: int) -> float:
-    """The number of one client."""
-    return value[client_id] if isinstance(value, list) else value
-
-
-def spread_out(value: float | list[float], federation: Federation) -> NDArray[np.float64]:
-    """One number for each client, shape ``[M]``."""
-    return np.broadcast_to(np.asarray(value, dtype=np.float64), (federation.num_clients,)).copy()
-
-
-def one_for_each(name: str, value: float | list[float], federation: Federation) -> None:
-    """Raise a ValueError where a list does not have one number for each client."""
-    if isinstance(value, list) and len(value) != federation.num_clients:
+def _duration(name: str, value: object) -> float:
+    duration = positive(name, value)
+    if duration > LONGEST:
         raise ValueError(
-            f"{name} has {len(value)} numbers, "
-            f"but there are {federation.num_clients} clients; give one for each"
+            f"{name} must be at most {LONGEST:,.0f} units of virtual time, got {value!r}; "
+            "choose a larger unit, such as hours instead of milliseconds"
         )
+    return duration
+
+
+def _tick_or_longer(name: str, value: object) -> float:
+    duration = _duration(name, value)
+    # Half a tick would be rounded to 0 and stop the clock; the queue would not know whose it is.
+    if duration <= SHORTEST / 2:
+        raise ValueError(
+            f"{name} must be at least {SHORTEST:g} of virtual time, got {value!r}; "
+            "choose a smaller unit"
+        )
+    return duration

@@ -1,4 +1,4 @@
-"""How many local steps a client makes: K_i."""
+"""How many local steps a task makes: K."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight.arrivals.durations import brief
+from fedlight.arrivals._per_client import brief, check_length, one_for_each
 from fedlight.checks import positive, positive_int
 
 if TYPE_CHECKING:
@@ -18,34 +18,54 @@ if TYPE_CHECKING:
 
     from fedlight.types import Federation
 
+MOST = 2**53
+"""The largest number of steps: up to here a float holds every integer exactly."""
+
 
 class LocalSteps(ABC):
-    """A policy for the number of local steps of a task."""
+    """A policy for K, the number of local steps of a task.
+
+    A subclass defines `draw`. It keeps nothing from draw to draw, so a resumed run needs no state
+    of it.
+    """
 
     uses_rng: bool = True
-    """Whether `draw` takes numbers from `rng`; False saves the time to prepare it."""
+    """Whether `draw` reads `rng`; False saves the time to prepare it."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, client_id: int, federation: Federation) -> int:
-        """K for one task of a client, at least 1.
+        """Return K for one task of a client, at least 1.
 
-        On the clock `rng` is a stream of this task alone, by rounds one of this round.
+        Args:
+            rng: Arrivals by the clock give each task a stream of its own; arrivals by rounds give
+                the tasks of a round one stream.
+            client_id: Who works.
+            federation: The number of clients, their sizes, the batch size and the seed.
         """
 
     def check(self, federation: Federation) -> None:
-        """Raise a ValueError where the policy does not fit the federation."""
+        """Raise a ValueError if the policy does not fit the federation."""
         return
 
     def expected(self, federation: Federation) -> NDArray[np.float64] | None:
-        """The mean of K for each client, shape ``[M]``, where it is known."""
+        """Return the mean of K for each client, shape ``[M]``, or None if it is unknown."""
         return None
 
 
 class ConstantSteps(LocalSteps):
-    """Every task makes K steps ("constant local steps" of Anarchic FL, Appendix E.1).
+    """Every task makes the same number of local steps.
+
+    ``K = num_steps``
 
     Args:
-        num_steps: K.
+        num_steps: K, at least 1.
+
+    Raises:
+        TypeError: `num_steps` is not an integer.
+        ValueError: It is below 1 or above 2**53.
+
+    Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Appendix
+    E.1, "constant local steps".
 
     Example:
         >>> ConstantSteps(5)
@@ -55,7 +75,7 @@ class ConstantSteps(LocalSteps):
     uses_rng = False
 
     def __init__(self, num_steps: int) -> None:
-        self.num_steps = positive_int("num_steps", num_steps)
+        self.num_steps = _num_steps("num_steps", num_steps)
 
     def draw(self, rng: np.random.Generator, client_id: int, federation: Federation) -> int:
         """K."""
@@ -70,26 +90,32 @@ class ConstantSteps(LocalSteps):
 
 
 class UniformSteps(LocalSteps):
-    """K drawn evenly from the integers low..high, both included.
+    """Each task makes a number of local steps that is drawn uniformly from a range.
 
-    ``UniformSteps(1, 2 * c)`` are the "dynamic local steps" of Anarchic FL (Appendix E.1).
+    ``K ~ Uniform{low, ..., high}``, both ends included.
+
+    ``UniformSteps(1, 2 * c)`` are the "dynamic local steps" of the paper.
 
     Args:
         low: Smallest number of steps, at least 1.
         high: Largest number of steps, at least `low`.
 
     Raises:
-        ValueError: `high` is smaller than `low`.
+        TypeError: An argument is not an integer.
+        ValueError: `low` is below 1, `high` is below `low` or above 2**53.
+
+    Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Appendix
+    E.1.
     """
 
     def __init__(self, low: int, high: int) -> None:
-        self.low = positive_int("low", low)
-        self.high = positive_int("high", high)
+        self.low = _num_steps("low", low)
+        self.high = _num_steps("high", high)
         if self.high < self.low:
             raise ValueError(f"high must be at least low={self.low}, got {self.high}")
 
     def draw(self, rng: np.random.Generator, client_id: int, federation: Federation) -> int:
-        """One integer of low..high."""
+        """Return one integer of low..high."""
         return int(rng.integers(self.low, self.high + 1))
 
     def expected(self, federation: Federation) -> NDArray[np.float64]:
@@ -101,12 +127,19 @@ class UniformSteps(LocalSteps):
 
 
 class LocalEpochs(LocalSteps):
-    """As many steps as it takes to see every example of the client `num_epochs` times.
+    """Each task makes as many local steps as `num_epochs` passes over the client's examples take.
 
-    ``K_i = ceil(num_epochs * n_i / min(batch_size, n_i))``.
+    ``K_i = ceil(num_epochs * n_i / min(batch_size, n_i))``, n_i the examples of client i.
 
     Args:
         num_epochs: Passes over the client's examples; a fraction of a pass is allowed.
+
+    Raises:
+        TypeError: `num_epochs` is not a number.
+        ValueError: It is not above 0; or, at set-up, a client would make more than 2**53 steps.
+
+    Source: McMahan et al., [Communication-Efficient Learning of Deep Networks from Decentralized
+    Data](https://arxiv.org/abs/1602.05629), Section 2, where E is `num_epochs`.
     """
 
     uses_rng = False
@@ -120,6 +153,15 @@ class LocalEpochs(LocalSteps):
         batch = min(federation.batch_size, num_examples)
         return max(1, math.ceil(self.num_epochs * num_examples / batch))
 
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError if a client would make more steps than can be counted."""
+        most = float(np.max(federation.num_examples))
+        if self.num_epochs > MOST / most:
+            raise ValueError(
+                f"num_epochs={self.num_epochs!r} gives a client of {most:,.0f} examples more local "
+                f"steps than {MOST}; write a smaller number of passes, such as LocalEpochs(1)"
+            )
+
     def expected(self, federation: Federation) -> NDArray[np.float64]:
         """The steps of `num_epochs` passes."""
         sizes = federation.num_examples
@@ -131,18 +173,25 @@ class LocalEpochs(LocalSteps):
 
 
 class PerClientSteps(LocalSteps):
-    """Client i always makes ``num_steps[i]`` steps.
+    """Client i makes the same number of local steps in each of its tasks.
+
+    ``K_i = num_steps[i]``
 
     Args:
-        num_steps: K_i, one for each client.
+        num_steps: K_i, one for each of the M clients, at least 1.
+
+    Raises:
+        TypeError: `num_steps` is not a list of integers.
+        ValueError: A number is below 1 or above 2**53, or there is none.
+
+    Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Algorithm
+    2, in which each worker chooses its own number of steps.
     """
 
     uses_rng = False
 
     def __init__(self, num_steps: Sequence[int]) -> None:
-        self.num_steps = [
-            positive_int(f"num_steps[{client}]", steps) for client, steps in enumerate(num_steps)
-        ]
+        self.num_steps = one_for_each("num_steps", num_steps, _num_steps)
 
     def draw(self, rng: np.random.Generator, client_id: int, federation: Federation) -> int:
         """K_i."""
@@ -150,11 +199,7 @@ class PerClientSteps(LocalSteps):
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError unless there is one number for each client."""
-        if len(self.num_steps) != federation.num_clients:
-            raise ValueError(
-                f"PerClientSteps has {len(self.num_steps)} numbers, "
-                f"but there are {federation.num_clients} clients; give one for each"
-            )
+        check_length("num_steps", self.num_steps, federation)
 
     def expected(self, federation: Federation) -> NDArray[np.float64]:
         """K_i."""
@@ -165,10 +210,10 @@ class PerClientSteps(LocalSteps):
 
 
 def as_local_steps(value: LocalSteps | int) -> LocalSteps:
-    """A policy, or a plain number of steps as `ConstantSteps`.
+    """Return a policy as it is, and a plain number of steps as `ConstantSteps`.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: `value` is something else.
     """
     if isinstance(value, LocalSteps):
         return value
@@ -178,3 +223,10 @@ def as_local_steps(value: LocalSteps | int) -> LocalSteps:
         f"local_steps must be a LocalSteps policy or an integer, got {value!r}; "
         "for example ConstantSteps(5), UniformSteps(1, 10) or LocalEpochs(1)"
     )
+
+
+def _num_steps(name: str, value: object) -> int:
+    num_steps = positive_int(name, value)
+    if num_steps > MOST:
+        raise ValueError(f"{name} must be at most {MOST} local steps, got {num_steps}")
+    return num_steps

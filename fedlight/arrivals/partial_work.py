@@ -1,4 +1,4 @@
-"""Partial work: clients that stop early and report what they did."""
+"""Partial work: clients that stop early and send what they have done."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.durations import SHORTEST
-from fedlight.arrivals.work import Visits
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.checks import fraction
 from fedlight.randomness import Concern, Streams
@@ -21,23 +21,28 @@ if TYPE_CHECKING:
 
 
 class PartialWork(Wrapper):
-    """With some probability a client stops early, and its result is that of the steps it made.
+    """With some probability a client stops early; its result is that of the steps it has made.
 
-    A client that stops makes a number of steps drawn evenly from ``max(1, ceil(least * K))`` to
-    ``K - 1``, and takes that share of its time. A process by rounds keeps its times: results are
-    due at the end of a round. A task of one step cannot stop early.
+    ``K' ~ Uniform{max(1, ceil(least * K)), ..., K - 1}`` and ``T' = T * K' / K`` for a task of K
+    local steps and duration T that stops early.
+
+    A process by rounds keeps its times, since its results are due at the end of a round. A task of
+    one step cannot stop early.
 
     Args:
         arrivals: Any arrival process.
-        probability: Share of the tasks that stop early.
-        least: Smallest share of the steps that a client makes.
+        probability: Probability that a task stops early.
+        least: Smallest share of its local steps that a client makes.
 
     Raises:
-        TypeError: `arrivals` is no arrival process.
+        TypeError: `arrivals` is not an arrival process, or another argument not a number.
         ValueError: `probability` or `least` is not in [0, 1].
 
-    Source: Li et al. 2020, FedProx, Section 5.2, whose stragglers make a random number of epochs;
-    Anarchic Federated Learning, Algorithm 2, whose workers choose their number of steps.
+    Source: Li et al., [Federated Optimization in Heterogeneous
+    Networks](https://arxiv.org/abs/1812.06127) (FedProx), Section 5.2, where stragglers make a
+    random number of epochs; Yang et al., [Anarchic Federated
+    Learning](https://arxiv.org/abs/2108.09875), Algorithm 2, where workers choose their number of
+    steps.
     """
 
     def __init__(
@@ -48,17 +53,18 @@ class PartialWork(Wrapper):
         self.least = fraction("least", least)
 
     def setup(self, federation: Federation) -> None:
-        """Set the wrapped process up."""
+        """Set up the wrapped process, and start with the first task of each client."""
         super().setup(federation)
         self._streams = Streams(federation.seed, Concern.PARTIAL_WORK)
         self._visits = Visits()
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
-        """Shorten some of the tasks; each client's draws are a sequence of their own."""
+        """Shorten some of the tasks."""
         for action in actions:
             yield self._shortened(action) if isinstance(action, Dispatch) else action
 
     def _shortened(self, action: Dispatch) -> Dispatch:
+        # The k-th task of a client has its own stream: the order of the clients does not matter.
         rng = self._streams.at(action.client_id, self._visits.next(action.client_id))
         fewest = max(1, math.ceil(self.least * action.num_steps))
         if rng.random() >= self.probability or fewest >= action.num_steps:
@@ -70,7 +76,7 @@ class PartialWork(Wrapper):
         return action._replace(num_steps=num_steps, duration=duration)
 
     def expected_durations(self) -> NDArray[np.float64] | None:
-        """What the wrapped process says, unless tasks are shortened: then it is not known."""
+        """T_i of the wrapped process, or None if tasks are shortened."""
         if self.probability == 0 or self.by_rounds:
             return self.arrivals.expected_durations()
         return None
@@ -80,7 +86,7 @@ class PartialWork(Wrapper):
         return {**super().state_dict(), "visits": self._visits.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the state that `state_dict` gave."""
         super().load_state_dict(state)
         self._visits.load_state_dict(state["visits"])
 

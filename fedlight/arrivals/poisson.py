@@ -1,4 +1,4 @@
-"""The open loop: clients come by themselves, at random times."""
+"""The open loop: clients start by themselves, at random times."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from fedlight.arrivals._idle_clients import IdleClients
+from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
-from fedlight.arrivals.durations import SHORTEST, DurationModel
+from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
-from fedlight.arrivals.work import IdleClients, Work
 from fedlight.checks import positive
 from fedlight.events import to_ticks
 from fedlight.randomness import Concern, Uniforms
@@ -24,20 +25,24 @@ if TYPE_CHECKING:
 class PoissonArrivals(ArrivalProcess):
     """Clients start to work at the times of a Poisson process, whatever the server does.
 
-    The times between two starts are exponential with mean ``1 / rate``. Each time a client that is
-    not at work is drawn evenly; it pulls, works and arrives. Where all are at work nobody starts.
+    ``gap = -log(1 - u) / rate``, u uniform in [0, 1): the virtual time between two starts is
+    exponential with mean ``1 / rate``.
+
+    At each start a client that is not at work is drawn uniformly; it pulls, works and arrives. If
+    all clients are at work, nobody starts.
 
     Args:
         rate: Mean number of starts in one unit of virtual time.
         durations: How long a task takes.
-        local_steps: Policy for K, or a number of steps.
+        local_steps: Policy for K, the number of local steps of a task, or a number of steps.
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: `rate` is not above 0.
+        ValueError: `rate` is not above 0, or virtual time cannot hold its gaps.
 
-    Source: Anarchic Federated Learning, Algorithm 2: a worker pulls once it has decided to take
-    part. That the times are those of a Poisson process is our choice.
+    Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Algorithm
+    2, in which a worker pulls the model when it decides to take part. The paper leaves the times
+    open; the Poisson process is a choice made here.
 
     Example:
         >>> from fedlight.arrivals import UniformSpeeds
@@ -55,7 +60,12 @@ class PoissonArrivals(ArrivalProcess):
         local_steps: LocalSteps | int = LocalEpochs(1),
     ) -> None:
         self.rate = positive("rate", rate)
-        self._work = Work(durations, local_steps)
+        if not 1 / LONGEST <= self.rate <= 1 / SHORTEST:
+            raise ValueError(
+                f"rate must lie between {1 / LONGEST:.1e} and {1 / SHORTEST:g} starts in one unit "
+                f"of virtual time, got {rate!r}; choose another unit"
+            )
+        self._tasks = TaskDraws(durations, local_steps)
 
     def setup(self, federation: Federation) -> None:
         """Start with all clients idle.
@@ -63,17 +73,18 @@ class PoissonArrivals(ArrivalProcess):
         Raises:
             ValueError: The durations or steps do not fit the federation.
         """
-        self._work.setup(federation)
+        self._tasks.setup(federation)
         self._pool = IdleClients(federation)
         self._gaps = Uniforms(federation.seed, Concern.STARTS)
         self._clients_left = federation.num_clients
         self._started = False
 
     def on_wake(self, now: float) -> Iterator[Action]:
-        """A client starts, and the next start is announced."""
+        """Start a client, and ask to be woken for the next start."""
         if self._started:
             yield from self._start(now)
         self._started = True
+        # Once no client will be there again, further starts would keep the run alive for nothing.
         if self._clients_left:
             yield Wake(max(SHORTEST, -math.log1p(-self._gaps.next()) / self.rate))
 
@@ -85,7 +96,7 @@ class PoissonArrivals(ArrivalProcess):
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float
     ) -> Iterator[Action]:
-        """Another client is drawn in its place."""
+        """Draw another client instead."""
         if until is None:
             self._clients_left -= 1
         else:
@@ -96,32 +107,32 @@ class PoissonArrivals(ArrivalProcess):
         self._pool.wake(now)
         if len(self._pool):
             client = self._pool.draw()
-            duration, num_steps = self._work.draw(client)
+            duration, num_steps = self._tasks.draw(client, starts_at=now)
             yield Dispatch(client, duration, num_steps)
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of the duration model."""
-        return self._work.expected_durations()
+        return self._tasks.expected_durations()
 
     def state_dict(self) -> dict[str, Any]:
-        """The starts so far, who is idle, and how many tasks each client had."""
+        """The starts so far, the idle clients, and how many tasks each client had."""
         return {
             "started": self._started,
             "gaps": self._gaps.taken,
             "clients_left": self._clients_left,
             "pool": self._pool.state_dict(),
-            "work": self._work.state_dict(),
+            "tasks": self._tasks.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the state that `state_dict` gave."""
         self._started, self._gaps.taken = state["started"], state["gaps"]
         self._clients_left = state["clients_left"]
         self._pool.load_state_dict(state["pool"])
-        self._work.load_state_dict(state["work"])
+        self._tasks.load_state_dict(state["tasks"])
 
     def __repr__(self) -> str:
         return (
-            f"PoissonArrivals(rate={self.rate:g}, durations={self._work.durations!r}, "
-            f"local_steps={self._work.local_steps!r})"
+            f"PoissonArrivals(rate={self.rate:g}, durations={self._tasks.durations!r}, "
+            f"local_steps={self._tasks.local_steps!r})"
         )

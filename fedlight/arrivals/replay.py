@@ -1,14 +1,15 @@
-"""A written-down schedule, played again."""
+"""A recorded schedule, played again."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlight.arrivals._per_client import as_list
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
@@ -22,26 +23,29 @@ if TYPE_CHECKING:
 
 
 class ReplayArrivals(ArrivalProcess):
-    """Plays records of (client, pulled version, time, steps), whatever the aggregator.
+    """Plays records of (client, pulled version, arrival time, local steps) for any aggregator.
 
-    A record with its own `dispatched_at` is dispatched then. One without is dispatched as soon as
-    its pulled version exists and the client's record before it has arrived. The version that it
-    names is pulled even where a newer one exists; the server keeps it until then.
+    ``pull at dispatched_at``, or, for a record without it, as soon as its pulled version exists and
+    the client's record before it has arrived.
+
+    The version that a record names is pulled even if a newer one exists; the server keeps it until
+    then.
 
     Args:
-        events: The records, a `ScheduleTable`, or the path of a file that one was saved to
-            (`ScheduleTable.save`, ``arrivals.record``).
-        durations: T_i of each client, virtual time, where a time-based aggregator needs it.
+        events: The records, a `ScheduleTable`, or the path of a file with one, written by
+            `ScheduleTable.save` or `Recording`.
+        durations: T_i, the mean duration of each client's tasks in virtual time, for aggregators
+            whose weights depend on it.
         round_ends: Virtual times at which rounds end, for aggregators without a buffer size.
-        pull: "recorded": the version that the record names; "newest": the newest one at its
-            `dispatched_at`, for an aggregator that makes versions at other times than the one that
-            the schedule was recorded with.
+        pull: "recorded": pull the version that the record names. "newest": pull the newest version
+            at `dispatched_at`, for an aggregator that makes its versions at other times than the
+            aggregator of the recorded run.
 
     Raises:
         FileNotFoundError: There is no such file.
-        TypeError: A record is no `ReplayEvent`.
-        ValueError: There is no record; a record without `dispatched_at` is to pull the newest
-            version; or (during the run) a record's version cannot exist by its arrival.
+        TypeError: `events` are not `ReplayEvent` objects, or another argument is of the wrong kind.
+        ValueError: There is no record; with ``pull="newest"`` a record has no `dispatched_at`; or,
+            during the run, a record's version cannot exist before its arrival.
 
     Example:
         >>> table = ScheduleTable([ReplayEvent(client=0, pulled_version=0, time=1.0, num_steps=2)])
@@ -60,11 +64,17 @@ class ReplayArrivals(ArrivalProcess):
     ) -> None:
         if isinstance(events, str | Path):
             events = ScheduleTable.load(events)
+        ends = as_list("round_ends", round_ends)
+        if ends is None:
+            raise TypeError(
+                "round_ends must be a list of virtual times, such as [1.0, 2.0], "
+                f"got {round_ends!r}"
+            )
         if isinstance(events, ScheduleTable):
             durations = durations if durations is not None else events.durations
-            round_ends = round_ends or events.round_ends
+            ends = ends or events.round_ends
             events = events.events
-        self.events = list(events)
+        self.events = _as_events(events)
         self.pull = one_of("pull", pull, ("recorded", "newest"))
         for number, event in enumerate(self.events):
             if not isinstance(event, ReplayEvent):
@@ -79,7 +89,7 @@ class ReplayArrivals(ArrivalProcess):
         if durations is not None and not isinstance(durations, FixedDurations):
             durations = FixedDurations(durations)
         self.durations = durations
-        self.round_ends = [positive("round_ends", end) for end in round_ends]
+        self.round_ends = [positive(f"round_ends[{i}]", end) for i, end in enumerate(ends)]
         self.by_rounds = bool(self.round_ends)
 
     def setup(self, federation: Federation) -> None:
@@ -98,7 +108,8 @@ class ReplayArrivals(ArrivalProcess):
             self.durations.check(federation)
         self._started = False
         self._version = 0
-        # Records without a time of their own: each client's, the overdue check's, the last first.
+        # The records without a `dispatched_at`, for each client: the last one first, so that the
+        # next one is popped from the end.
         self._queues: dict[int, list[ReplayEvent]] = {}
         for event in sorted(self.events, key=lambda event: -event.time):
             if event.dispatched_at is None:
@@ -111,12 +122,14 @@ class ReplayArrivals(ArrivalProcess):
         self._open = Counter(event.pulled_version for event in named)
 
     def on_wake(self, now: float) -> Iterator[Action]:
-        """Everything with a time of its own at the start; later, a record that is overdue."""
+        """Dispatch records with a `dispatched_at` at the start; later, look for overdue ones."""
         if not self._started:
             self._started = True
             yield from self._timed()
             yield from self._pull(now)
             return
+        # A record whose version never comes would wait for ever, and the run end without it in
+        # silence: hence a `Wake` at each one's arrival time.
         ticks = to_ticks(now)
         for client in sorted(self._free):
             queue = self._queues[client]
@@ -124,7 +137,7 @@ class ReplayArrivals(ArrivalProcess):
                 raise self._impossible(queue[-1])
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
-        """The client's next record."""
+        """The client's next record may be dispatched."""
         client = task.client_id
         if not self._queues.get(client):
             return ()
@@ -133,16 +146,16 @@ class ReplayArrivals(ArrivalProcess):
         return self._pull(now)
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterator[Action]:
-        """Records that waited for this version."""
+        """Dispatch the records that waited for this version."""
         self._version = version
         return self._pull(now)
 
     def needs_version(self, version: int) -> bool:
-        """Whether a record not dispatched yet names the version."""
+        """Whether a record that is not dispatched yet names the version."""
         return self._open[version] > 0
 
     def expected_durations(self) -> NDArray[np.float64] | None:
-        """The durations given."""
+        """The given durations, shape ``[M]``."""
         return None if self.durations is None else np.array(self.durations.durations)
 
     def _timed(self) -> Iterator[Action]:
@@ -201,7 +214,7 @@ class ReplayArrivals(ArrivalProcess):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the state that `state_dict` gave."""
         self._started, self._version = state["started"], state["version"]
         self._free = set(state["free"])
         self._wanted = {}
@@ -218,3 +231,19 @@ class ReplayArrivals(ArrivalProcess):
 
     def __repr__(self) -> str:
         return f"ReplayArrivals({len(self.events)} events)"
+
+
+def _as_events(events: object) -> list[Any]:
+    # Iterating over a data frame or a mapping gives names of columns, which tell a user nothing.
+    if isinstance(events, Mapping) or hasattr(events, "columns"):
+        raise TypeError(
+            f"events must be ReplayEvent objects, got {type(events).__name__}; for a table with "
+            "the columns of ReplayEvent write [ReplayEvent(**row) for row in rows], with one "
+            "mapping for each row"
+        )
+    if not isinstance(events, Iterable):
+        raise TypeError(
+            f"events must be a list of ReplayEvent objects, a ScheduleTable or the path of a "
+            f"schedule file, got {events!r}"
+        )
+    return list(events)

@@ -20,15 +20,22 @@ if TYPE_CHECKING:
 
 
 class SynchronousArrivals(ArrivalProcess):
-    """In each round m clients pull the newest model; the round ends when the last one is back.
+    """In each round m clients pull the newest model; the round ends when the last one arrives.
+
+    ``length of a round = max of T_i over its m clients``, T_i the duration of client i's task.
 
     Args:
-        per_round: m, drawn evenly without replacement; None for all clients.
-        durations: How long a task takes; None for one unit of virtual time each.
-        local_steps: Policy for K, or a number of steps.
+        per_round: m, the clients of a round, drawn uniformly without replacement; None for all.
+        durations: How long a task takes; None for one unit of virtual time.
+        local_steps: Policy for K, the number of local steps of a task, or a number of steps.
 
-    Source: FedAvg as the baseline of all papers, for example Section 4.2 of the FedFix paper
-    (Fraboni et al.).
+    Raises:
+        TypeError: An argument is of the wrong kind.
+        ValueError: `per_round` is below 1.
+
+    Source: McMahan et al., [Communication-Efficient Learning of Deep Networks from Decentralized
+    Data](https://arxiv.org/abs/1602.05629), Algorithm 1; with durations, Fraboni et al., [the
+    FedFix paper](https://arxiv.org/abs/2206.10189), Section 4.2.
     """
 
     by_rounds = True
@@ -47,7 +54,8 @@ class SynchronousArrivals(ArrivalProcess):
         """Start at round 0.
 
         Raises:
-            ValueError: There are fewer clients than `per_round`, or the durations do not fit.
+            ValueError: There are fewer clients than `per_round`, or the durations or steps do
+                not fit the federation.
         """
         if self.per_round is not None and self.per_round > federation.num_clients:
             raise ValueError(
@@ -61,7 +69,8 @@ class SynchronousArrivals(ArrivalProcess):
         self._round = 0
 
     def on_wake(self, now: float) -> Iterator[Action]:
-        """A new round: its tasks and its end."""
+        """Start a round: its tasks and its end."""
+        # A stream for each concern and round: the clients drawn do not change with the durations.
         federation, seed = self._federation, self._federation.seed
         clients = range(federation.num_clients)
         if self.per_round is not None:
@@ -77,7 +86,7 @@ class SynchronousArrivals(ArrivalProcess):
             num_steps = self.local_steps.draw(steps, client, federation)
             duration = 1.0
             if self.durations is not None:
-                duration = self.durations.draw(durations, client, num_steps, federation)
+                duration = self.durations.draw(durations, client, num_steps, federation, now)
             slowest = max(slowest, duration)
             yield Dispatch(client, duration, num_steps)
         self._round += 1
@@ -97,7 +106,7 @@ class SynchronousArrivals(ArrivalProcess):
         return {"round": self._round}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on with the round that `state_dict` gave."""
+        """Continue with the round that `state_dict` gave."""
         self._round = state["round"]
 
     def __repr__(self) -> str:

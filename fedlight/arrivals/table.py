@@ -1,4 +1,4 @@
-"""A schedule written down: one record for each arrival."""
+"""A recorded schedule: one record for each arrival."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _METADATA = b"fedlight.schedule"
 
 @dataclass(frozen=True, slots=True)
 class ReplayEvent:
-    """One arrival of a written-down schedule.
+    """One arrival of a recorded schedule.
 
     Attributes:
-        client: Who arrives.
-        pulled_version: The version that it started from.
+        client: Number of the client that arrives.
+        pulled_version: The server version that its task started from.
         time: Virtual time of the arrival.
-        num_steps: Local steps that it made.
-        dispatched_at: Virtual time of its pull; None for "as soon as its version exists and the
-            client's record before it has arrived".
-        visit: How many tasks the client was given before, arrived or not, which names the examples
-            that it sees; None to count its records.
+        num_steps: K, the local steps of its task.
+        dispatched_at: Virtual time of its pull; None for as soon as its version exists and the
+            client's record before it has arrived.
+        visit: How many tasks the client was given before, including lost ones. It decides which
+            examples the client sees. None counts the client's records.
     """
 
     client: int
@@ -42,13 +42,13 @@ class ReplayEvent:
     visit: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what could not be meant.
+        """Check the numbers.
 
         Raises:
-            TypeError: A number of the wrong kind.
-            ValueError: A number outside its range.
+            TypeError: A number is of the wrong kind.
+            ValueError: A number is outside its range.
         """
-        # NumPy's numbers, which tables give, become Python's.
+        # Tables give NumPy's numbers; Python's are what JSON and equal reprs need.
         put = object.__setattr__
         put(self, "client", non_negative_int("ReplayEvent.client", self.client))
         pulled = non_negative_int("ReplayEvent.pulled_version", self.pulled_version)
@@ -68,15 +68,19 @@ class ReplayEvent:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTable:
-    """A schedule written down: what `ReplayArrivals` plays.
+    """A recorded schedule, which `ReplayArrivals` plays.
+
+    ``staleness = version just before its use - pulled_version`` for each arrival that was used.
 
     Attributes:
         events: The arrivals, in their order.
-        round_ends: Virtual times at which the process's rounds end; empty on the clock.
-        num_clients: M.
-        durations: T_i of each client, virtual time, where the process knows it.
-        versions: For each arrival the server's version just before the update that used (or
-            dropped) it, None where it was not used any more; None where nobody looked.
+        round_ends: Virtual times at which the process's rounds end; empty for arrivals by the
+            clock.
+        num_clients: M, the number of clients.
+        durations: T_i, the mean duration of each client's tasks in virtual time, or None if the
+            process does not know it.
+        versions: For each arrival the server's version just before the server update that used or
+            dropped it, or None if it was never used. None as a whole if that was not recorded.
 
     Example:
         >>> from fedlight.arrivals import UniformArrivals
@@ -98,7 +102,9 @@ class ScheduleTable:
         return len(self.events)
 
     def staleness(self) -> NDArray[np.int64]:
-        """Version just before its use minus version pulled, of each update used, by arrival.
+        """Return the staleness of each update that was used, in the order of arrivals.
+
+        It is the version just before the update was used minus the version that was pulled.
 
         Raises:
             ValueError: The table does not say when its updates were used.
@@ -106,15 +112,15 @@ class ScheduleTable:
         if self.versions is None:
             raise ValueError(
                 "this schedule does not say at which version its updates were used: take one from "
-                "arrivals.simulate(…) or arrivals.record(…)"
+                "arrivals.simulate(…) or Recording(arrivals, path)"
             )
         pairs = zip(self.events, self.versions, strict=True)
         return np.array([v - e.pulled_version for e, v in pairs if v is not None], dtype=np.int64)
 
     def to_arrow(self) -> pa.Table:
-        """The events as an Arrow table, one row each; all else in the schema's metadata.
+        """Return the events as an Arrow table, one row each; all else is in the schema's metadata.
 
-        The columns are those of `ReplayEvent`, and ``version``.
+        The columns are the attributes of `ReplayEvent`, and ``version``.
         """
         import pyarrow as pa
 
@@ -140,11 +146,11 @@ class ScheduleTable:
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest)})
 
     def to_pandas(self) -> Any:
-        """The events as a data frame, one row each, with the columns of `to_arrow`."""
+        """Return the events as a data frame, one row each, with the columns of `to_arrow`."""
         return self.to_arrow().to_pandas()
 
     def save(self, path: str | Path) -> None:
-        """Write the schedule to a parquet file; one that is there is replaced only when whole."""
+        """Write the schedule to a parquet file; an existing one is replaced when it is complete."""
         import pyarrow.parquet as pq
 
         with replacing(path) as file:
@@ -156,7 +162,7 @@ class ScheduleTable:
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: The file is none of ours.
+            ValueError: The file is not such a schedule.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -175,5 +181,5 @@ class ScheduleTable:
         except (pa.ArrowInvalid, KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(
                 f"{str(path)!r} is not a schedule written by fedlight "
-                "(ScheduleTable.save or arrivals.record)"
+                "(ScheduleTable.save or Recording)"
             ) from error

@@ -1,19 +1,20 @@
-"""When clients are there: windows of virtual time."""
+"""When clients are available: windows of virtual time."""
 
 from __future__ import annotations
 
 import csv
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fedlight.arrivals._per_client import check_length, of_client, one_for_all_or_each
 from fedlight.checks import fraction, non_negative, non_negative_int, number, positive
-from fedlight.events import to_ticks
+from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
 from fedlight.randomness import Concern, Streams
 
 if TYPE_CHECKING:
@@ -23,17 +24,21 @@ Intervals = Sequence[tuple[float, float]]
 
 
 class Window(NamedTuple):
-    """From `start` to just before `end`, in ticks of 1e-9 of virtual time."""
+    """From `start` to just before `end`, in ticks of 1e-9 units of virtual time."""
 
     start: int
     end: int
 
 
 class Windows(ABC):
-    """When each client can pull the model: half-open windows ``[start, end)`` of virtual time."""
+    """When each client can pull the model: half-open windows ``[start, end)`` of virtual time.
+
+    A subclass defines `find`. Times are in ticks of 1e-9 units of virtual time, so that a pull at
+    the very end of a window is recognised.
+    """
 
     def setup(self, federation: Federation) -> None:
-        """Get ready for a run.
+        """Prepare for a run.
 
         Raises:
             ValueError: The windows do not fit the federation.
@@ -42,23 +47,28 @@ class Windows(ABC):
 
     @abstractmethod
     def find(self, client: int, ticks: int) -> Window | None:
-        """The client's window that holds the time `ticks`, or its next one, if there is one."""
+        """Return the client's window that holds the time `ticks`, or else its next one, or None."""
 
     def over(self, ticks: int) -> bool:
-        """Whether all windows of all clients have ended by `ticks`."""
+        """Return whether all windows of all clients have ended by `ticks`."""
         return False
 
 
 class IntervalWindows(Windows):
-    """Given intervals of virtual time, the same for all clients or a list for each.
+    """Given intervals of virtual time, the same for all clients or a list for each client.
+
+    ``start <= t < end``: client i can pull the model at such times t.
 
     Args:
-        intervals: ``[(start, end), …]`` for all clients, or a mapping from client to such a list; a
-            client that is not named is never there.
+        intervals: ``[(start, end), …]`` for all clients, or a mapping from client to such a list. A
+            client that the mapping does not name is never available.
 
     Raises:
-        TypeError: They are of another form.
+        TypeError: `intervals` has another form.
         ValueError: There is no interval, one ends before it starts, or two overlap.
+
+    Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Algorithm
+    1, in which workers take part at times of their own.
 
     Example:
         >>> windows = IntervalWindows({0: [(0, 2), (5, 8)], 1: [(1, 3)]})
@@ -67,7 +77,9 @@ class IntervalWindows(Windows):
     """
 
     def __init__(self, intervals: Intervals | Mapping[int, Intervals]) -> None:
-        if not isinstance(intervals, Sequence | Mapping):
+        if isinstance(intervals, np.ndarray):
+            intervals = intervals.tolist()
+        if isinstance(intervals, str) or not isinstance(intervals, Sequence | Mapping):
             raise TypeError(
                 f"intervals must be a list of (start, end) or a mapping to such lists, got "
                 f"{intervals!r}; for example [(0, 8), (24, 32)]"
@@ -82,10 +94,13 @@ class IntervalWindows(Windows):
             name = "intervals"
             if client is not None:
                 name = f"intervals[{non_negative_int('a client of intervals', client)}]"
+            if isinstance(pairs, str | Mapping) or not isinstance(pairs, Iterable):
+                raise TypeError(f"{name} must be a list of (start, end), got {pairs!r}")
+            pairs = list(pairs)  # read twice below
             windows = sorted(_window(name, pair) for pair in pairs)
             for one, two in pairwise(windows):
                 if two.start < one.end:
-                    raise ValueError(f"{name} must not overlap, got {list(pairs)}")
+                    raise ValueError(f"{name} must not overlap, got {pairs}")
             self._windows[client] = windows
         if not any(self._windows.values()):
             raise ValueError(f"intervals must hold at least one (start, end), got {intervals!r}")
@@ -122,10 +137,10 @@ class IntervalWindows(Windows):
         return cls(intervals)
 
     def setup(self, federation: Federation) -> None:
-        """Refuse clients that do not exist.
+        """Check the clients.
 
         Raises:
-            ValueError: An interval is given for one.
+            ValueError: An interval is given for a client that does not exist.
         """
         largest = max((client for client in self._windows if client is not None), default=0)
         if largest >= federation.num_clients:
@@ -135,7 +150,7 @@ class IntervalWindows(Windows):
             )
 
     def find(self, client: int, ticks: int) -> Window | None:
-        """The first window that ends after `ticks`."""
+        """The first window that ends after `ticks`, or None."""
         windows = self._for_all if self._for_all is not None else self._windows.get(client, [])
         place = bisect_right(windows, ticks, key=lambda window: window.end)
         return windows[place] if place < len(windows) else None
@@ -151,22 +166,24 @@ class IntervalWindows(Windows):
 
 
 class DiurnalWindows(Windows):
-    """Each client is there for the same share of every day, from an hour of its own on.
+    """Each client is available for the same share of every day, from its own time of day on.
 
-    Client i is there from ``phase_i + n * period`` for ``share * period``, n any integer. The
-    phases are drawn evenly over the day (people in all time zones), or given.
+    ``phase_i + n * period <= t < phase_i + n * period + share * period``, n any integer: client i
+    can pull the model at such times t.
 
     Args:
-        period: Length of a day in virtual time.
-        share: Part of the day that a client is there, above 0.
+        period: Length of a day, in virtual time.
+        share: Part of the day during which a client is available, above 0, at most 1.
         phases: When each client's day begins, in virtual time; one number for all clients or one
-            for each; None to draw them.
+            for each. None draws them uniformly over the day, as for people in all time zones.
 
     Raises:
+        TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range.
 
-    Source: Bonawitz et al. 2019, Towards Federated Learning at Scale, Section 9 (devices come and
-    go with the hour of the day).
+    Source: Bonawitz et al., [Towards Federated Learning at Scale: System
+    Design](https://arxiv.org/abs/1902.01046), Section 9, where the number of devices follows the
+    time of day.
     """
 
     def __init__(
@@ -178,41 +195,39 @@ class DiurnalWindows(Windows):
         self.period = positive("period", period)
         self.share = fraction("share", share)
         self._period = to_ticks(self.period)
+        if self._period > MAX_TICKS:
+            raise ValueError(
+                f"period must be at most {MAX_TICKS // TICKS_PER_UNIT:,} units of virtual time, "
+                f"got {period!r}; choose a larger unit, such as hours instead of milliseconds"
+            )
         self._length = to_ticks(self.period * self.share)
         if self._length < 1:
             raise ValueError(f"share of the period must last at least 1e-9, got share={share!r}")
         self._phases: int | list[int] | None = None
-        if isinstance(phases, Sequence | np.ndarray):
-            self._phases = [to_ticks(number(f"phases[{i}]", each)) for i, each in enumerate(phases)]
-        elif phases is not None:
-            self._phases = to_ticks(number("phases", phases))
+        if phases is not None:
+            self._phases = one_for_all_or_each("phases", phases, _ticks)
 
     def setup(self, federation: Federation) -> None:
-        """Make the streams of the phases ready.
+        """Prepare the streams from which phases are drawn.
 
         Raises:
             ValueError: There is not one phase for each client.
         """
+        check_length("phases", self._phases, federation)
         self._streams = Streams(federation.seed, Concern.AVAILABILITY)
         self._drawn: dict[int, int] = {}
-        if isinstance(self._phases, list) and len(self._phases) != federation.num_clients:
-            raise ValueError(
-                f"phases has {len(self._phases)} numbers, "
-                f"but there are {federation.num_clients} clients; give one for each"
-            )
 
     def find(self, client: int, ticks: int) -> Window:
-        """The window of this day, or of the next one."""
+        """The window of this day, or else of the next one."""
         start = ticks - (ticks - self._phase(client)) % self._period
         if self._length < self._period and ticks >= start + self._length:
             start += self._period
         return Window(start, start + self._length)
 
     def _phase(self, client: int) -> int:
-        if isinstance(self._phases, list):
-            return self._phases[client]
         if self._phases is not None:
-            return self._phases
+            return of_client(self._phases, client)
+        # Drawn when first needed, from a stream of the client: of a million only a few may work.
         phase = self._drawn.get(client)
         if phase is None:
             phase = int(self._streams.at(client).integers(self._period))
@@ -221,6 +236,10 @@ class DiurnalWindows(Windows):
 
     def __repr__(self) -> str:
         return f"DiurnalWindows(period={self.period:g}, share={self.share:g})"
+
+
+def _ticks(name: str, value: object) -> int:
+    return to_ticks(number(name, value))
 
 
 def _window(name: str, pair: tuple[float, float]) -> Window:

@@ -1,4 +1,4 @@
-"""What is put around an arrival process: it passes everything on, and changes the actions."""
+"""The base class of what is put around an arrival process, such as `DropOut`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
 
 class Wrapper(ArrivalProcess):
-    """An arrival process around another one, whose actions it changes.
+    """An arrival process that changes the actions of another one.
+
+    A subclass defines `change`. One that keeps something from action to action also defines
+    `setup`, `state_dict` and `load_state_dict`; each of them calls the method of this class first.
 
     Args:
-        arrivals: The process wrapped.
+        arrivals: The wrapped process.
 
     Raises:
-        TypeError: It is no arrival process.
+        TypeError: `arrivals` is not an arrival process.
     """
 
     def __init__(self, arrivals: ArrivalProcess) -> None:
@@ -37,10 +40,15 @@ class Wrapper(ArrivalProcess):
 
     @abstractmethod
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
-        """What is done in place of `actions`."""
+        """Return the actions to take instead of `actions`.
+
+        Args:
+            actions: What the wrapped process answered to any of its `on_...` methods.
+            now: Virtual time.
+        """
 
     def setup(self, federation: Federation) -> None:
-        """Set the wrapped process up."""
+        """Set up the wrapped process."""
         self.arrivals.setup(federation)
 
     def on_wake(self, now: float) -> Iterable[Action]:
@@ -66,15 +74,15 @@ class Wrapper(ArrivalProcess):
         return self.change(self.arrivals.on_unavailable(dispatch, until, now), now)
 
     def needs_version(self, version: int) -> bool:
-        """What the wrapped process says."""
+        """The answer of the wrapped process."""
         return self.arrivals.needs_version(version)
 
     def over(self, now: float) -> bool:
-        """What the wrapped process says."""
+        """The answer of the wrapped process."""
         return self.arrivals.over(now)
 
     def expected_durations(self) -> NDArray[np.float64] | None:
-        """What the wrapped process says."""
+        """The answer of the wrapped process."""
         return self.arrivals.expected_durations()
 
     def finish(self) -> None:
@@ -86,5 +94,5 @@ class Wrapper(ArrivalProcess):
         return {"arrivals": self.arrivals.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Hand its state to the wrapped process."""
+        """Give the wrapped process its state."""
         self.arrivals.load_state_dict(state["arrivals"])

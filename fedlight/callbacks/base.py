@@ -34,9 +34,6 @@ class Callback:
     def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
         """Called after ``on_update`` if the server drops the update that has arrived."""
 
-    def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
-        """Called when the aggregator does not accept an update that has arrived."""
-
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after each server update; ``trainer.history[-1]`` is its record."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedlight._files import replacing
+from fedlight._growing import Growing
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class EventLog(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The events so far, a row of numbers for each; nan stands for a missing value."""
-        return {"rows": self._rows}
+        return {"rows": Growing(self._rows, list)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the events that `state_dict` returned."""

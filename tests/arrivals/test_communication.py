@@ -188,6 +188,52 @@ def test_what_must_fit(federation):
         (lambda: CommunicationPattern.random([1, 0]), ValueError, r"probability\[1\] is 0"),
         (lambda: CommunicationPattern.random([]), ValueError, "probability must hold one"),
         (lambda: CommunicationPattern.random("a"), TypeError, "probability must be a number"),
+        (
+            lambda: CommunicationPattern.periodic({0: 2}),
+            TypeError,
+            "period must be a list, got the",
+        ),
+        (
+            lambda: CommunicationPattern.periodic(10**30),
+            ValueError,
+            "period must be at most 9,007,",
+        ),
+        (
+            lambda: CommunicationPattern.random(1e-300),
+            ValueError,
+            "the client would hardly ever com",
+        ),
+        (
+            lambda: CommunicationPattern.random(0, 10**9),
+            ValueError,
+            "the client would never commun",
+        ),
+        (
+            lambda: CommunicationPattern.random({0: 0.5}),
+            TypeError,
+            "probability must be a list, go",
+        ),
+        (
+            lambda: CommunicationPattern.from_table(3),
+            TypeError,
+            "communicates must be a list, got 3",
+        ),
+        (
+            lambda: CommunicationPattern.from_table([0, 1]),
+            TypeError,
+            r"communicates\[0\] must be a",
+        ),
+        (
+            lambda: CommunicationPattern.from_table({0: [1]}),
+            TypeError,
+            "communicates must be a list",
+        ),
+        (lambda: CommunicationPattern.from_table("ab"), TypeError, "must be a list, got 'ab'"),
+        (
+            lambda: CommunicationPattern.from_table(np.ones((2, 3), dtype=bool)),
+            TypeError,
+            r"write \[np.flatnonzero\(row\) for row in table\]",
+        ),
         (lambda: CommunicationPattern.random(0.5, 0), ValueError, "max_gap must be at least 1"),
         (
             lambda: CommunicationPattern.imbalanced(2, 0.5, 0.1),
@@ -216,6 +262,17 @@ def test_what_must_fit(federation):
 def test_bad_arguments(make, error, says):
     with pytest.raises(error, match=says):
         make()
+
+
+def test_tables_in_other_forms(federation):
+    rows = [[0, 2], [], [1]]
+    flags = np.zeros((3, 3), dtype=bool)
+    for tick, clients in enumerate(rows):
+        flags[tick, clients] = True
+    whole = CommunicationPattern.from_table(rows).simulate(num_clients=3, interval=1.0)
+    for table in ((row for row in rows), [np.flatnonzero(row) for row in flags]):
+        arrivals = CommunicationPattern.from_table(table)
+        assert arrivals.simulate(num_clients=3, interval=1.0) == whole
 
 
 def test_repr():

@@ -1,6 +1,8 @@
+import numpy as np
+import pandas as pd
 import pytest
 
-from fedlight.arrivals import ReplayArrivals, ReplayEvent, ScheduleTable
+from fedlight.arrivals import ReplayArrivals, ReplayEvent, ScheduleTable, UniformArrivals
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
 from fedlight.loop import Handled
@@ -177,8 +179,21 @@ def test_clients_must_exist(federation):
         (
             lambda: ReplayArrivals([ReplayEvent(0, 0, 1, 1)], round_ends=[-1]),
             ValueError,
-            "round_ends must be larger than 0",
+            r"round_ends\[0\] must be larger than 0",
         ),
+        (
+            lambda: ReplayArrivals([ReplayEvent(0, 0, 1, 1)], round_ends=5.0),
+            TypeError,
+            "round_ends must be a list of virtual times",
+        ),
+        (
+            lambda: ReplayArrivals([ReplayEvent(0, 0, 1, 1)], durations={0: 1.0}),
+            TypeError,
+            "durations must be a list, got the mapping",
+        ),
+        (lambda: ReplayArrivals(5), TypeError, "events must be a list of ReplayEvent objects"),
+        (lambda: ReplayArrivals({"client": [0]}), TypeError, "ReplayEvent objects, got dict"),
+        (lambda: ReplayArrivals(pd.DataFrame({"client": [0]})), TypeError, "got DataFrame; for a"),
         (
             lambda: ReplayArrivals([ReplayEvent(0, 0, 1, 1)], pull="newest"),
             ValueError,
@@ -207,6 +222,12 @@ def test_clients_must_exist(federation):
 def test_bad_arguments(make, error, says):
     with pytest.raises(error, match=says):
         make()
+
+
+def test_rounds_may_end_at_the_times_of_an_array():
+    table = UniformArrivals(2).simulate(num_clients=3, max_rounds=2)
+    assert ReplayArrivals(table, round_ends=np.array([1.0, 2.0])).round_ends == table.round_ends
+    assert ReplayArrivals(table, round_ends=np.array([])).round_ends == table.round_ends
 
 
 def test_repr():

@@ -52,6 +52,8 @@ class TestClientIdsOfAnotherSplit:
     def test_the_given_order_is_kept(self):
         partition = BY_WRITER.partition(make_dataset("a", "b"), client_ids=["b", "a"])
         assert partition.client_ids == ("b", "a")
+        again = BY_WRITER.partition(make_dataset("a", "b"), client_ids=(name for name in "ba"))
+        assert again == partition
         assert partition[0].tolist() == [1]
 
     def test_many_strangers_are_listed_in_part(self):
@@ -66,7 +68,7 @@ class TestClientIdsOfAnotherSplit:
             BY_WRITER.partition(dataset, client_ids=["a", "b", "a"])
         with pytest.raises(ValueError, match="0 client_ids"):
             BY_WRITER.partition(dataset, client_ids=[])
-        for client_ids in ("ab", [1, 2]):
+        for client_ids in ("ab", [1, 2], {"a", "b"}, 5):
             with pytest.raises(TypeError, match="client_ids must be a sequence of strings"):
                 BY_WRITER.partition(dataset, client_ids=client_ids)
 

@@ -62,7 +62,7 @@ def test_arguments_are_checked():
         QuantityPartitioner(2, sizes=[1, 2, 3])
     with pytest.raises(ValueError, match="each of sizes=0 is too small"):
         QuantityPartitioner(2, sizes=[1, 0])
-    for sizes in ([1, 2.0], [1, True], "12", 2):
+    for sizes in ([1, 2.0], [1, True], "12", 2, {1: 50, 2: 70}, {50, 70}):
         with pytest.raises(TypeError, match="sizes="):
             QuantityPartitioner(2, sizes=sizes)
     with pytest.raises(ValueError, match="sizes add up to 12 rows, the data set has 10"):

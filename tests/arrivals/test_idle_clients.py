@@ -1,9 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlight.arrivals import ExponentialDurations, UniformSpeeds, UniformSteps
-from fedlight.arrivals.work import IdleClients, Visits, Work
-from fedlight.randomness import Concern, Uniforms, stream
+from fedlight.arrivals._idle_clients import IdleClients
+from fedlight.randomness import Concern, Uniforms
 
 
 @given(st.integers(1, 12), st.lists(st.integers(0, 2), max_size=80), st.integers(0, 99))
@@ -42,29 +41,3 @@ def test_clients_that_rest(federation):
     assert (len(pool), pool.next_wake) == (2, 2 * 10**9)
     pool.wake(5.0)
     assert (len(pool), pool.next_wake) == (3, None)
-
-
-def test_visits():
-    visits = Visits()
-    assert [visits.next(client) for client in (0, 5, 0, 0)] == [0, 0, 1, 2]
-    other = Visits()
-    other.load_state_dict(visits.state_dict())
-    assert [other.next(client) for client in (5, 0, 1)] == [1, 3, 0]
-
-
-def test_streams_are_named_by_client_and_task(federation):
-    here = federation(3, seed=8)
-    work = Work(ExponentialDurations(2.0), UniformSteps(1, 99))
-    work.setup(here)
-    drawn = [work.draw(client) for client in (2, 0, 2)]
-    for (duration, num_steps), (client, visit) in zip(drawn, [(2, 0), (0, 0), (2, 1)], strict=True):
-        assert num_steps == stream(8, Concern.STEPS, client, visit).integers(1, 100)
-        rng = stream(8, Concern.DURATIONS, client, visit)
-        assert duration == 2 * rng.standard_exponential()
-
-
-def test_what_is_not_random_counts_nothing(federation):
-    work = Work(UniformSpeeds(0.8), 5)
-    work.setup(federation(3))
-    assert [work.draw(client) for client in (0, 1, 2)] == [(0.2, 5), (0.6, 5), (1.0, 5)]
-    assert work.state_dict() == []

@@ -1,0 +1,83 @@
+"""The clients among which the next one is drawn."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from fedlight.events import to_ticks
+from fedlight.randomness import Concern, Uniforms
+
+if TYPE_CHECKING:
+    from fedlight.types import Federation
+
+
+class IdleClients:
+    """The clients that may be drawn now, and those that rest until a given time.
+
+    Drawing is a Fisher-Yates shuffle that is carried out one step at a time: the drawn place is
+    filled with the last client of the list. Only the places that differ from the list 0..M-1 are
+    stored, so a million clients that never work cost no memory and no set-up time. The resting
+    clients are in a heap by time: at each event only those that are due are looked at.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        self._size = federation.num_clients
+        self._changed: dict[int, int] = {}
+        # In ticks, not in virtual time, so that a client is due exactly when it said.
+        self._resting: list[tuple[int, int]] = []
+        self._uniforms = Uniforms(federation.seed, Concern.NEXT_CLIENT)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def draw(self) -> int:
+        """Remove and return one of the idle clients, each with the same probability."""
+        place = int(self._uniforms.next() * self._size)
+        client = self._changed.get(place, place)
+        self._size -= 1
+        last = self._changed.pop(self._size, self._size)
+        if last == place:
+            self._changed.pop(place, None)  # its own number is back: nothing to store any more
+        elif place < self._size:
+            self._changed[place] = last
+        return client
+
+    def add(self, client: int) -> None:
+        """Add a client."""
+        if client != self._size:
+            self._changed[self._size] = client
+        self._size += 1
+
+    def rest(self, client: int, until: int) -> None:
+        """Add a client at the time `until`, in ticks."""
+        heapq.heappush(self._resting, (until, client))
+
+    def wake(self, now: float) -> None:
+        """Add the clients whose rest is over at the virtual time `now`."""
+        if not self._resting:
+            return
+        ticks = to_ticks(now)
+        while self._resting and self._resting[0][0] <= ticks:
+            self.add(heapq.heappop(self._resting)[1])
+
+    @property
+    def next_wake(self) -> int | None:
+        """When the next client's rest is over, in ticks, or None if no client rests."""
+        return self._resting[0][0] if self._resting else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The idle clients, the resting ones, and how many numbers were drawn."""
+        return {
+            "size": self._size,
+            "changed": [list(pair) for pair in self._changed.items()],
+            "resting": [list(pair) for pair in self._resting],
+            "drawn": self._uniforms.taken,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the clients from `state_dict`."""
+        self._size = state["size"]
+        self._changed = dict(state["changed"])
+        self._resting = [(until, client) for until, client in state["resting"]]
+        self._uniforms.taken = state["drawn"]
