@@ -32,7 +32,6 @@ class LogRecorder:
     def __init__(self, module: LightningModule) -> None:
         self._module = module
         self._metric_objects = [m for m in module.modules() if isinstance(m, Metric)]
-        self._collections = [m for m in module.modules() if isinstance(m, MetricCollection)]
         self.batch_size = 1
         self.clear()
 
@@ -82,7 +81,7 @@ class LogRecorder:
         """Record nothing within, and leave metric objects as they were before."""
         logged = self._values, self._weights, self._metrics
         self._values, self._weights, self._metrics = {}, {}, {}
-        kept = [(each, dict(vars(each))) for each in self._collections + self._metric_objects]
+        kept = [(each, dict(vars(each))) for each in self._metric_objects]
         for metric in self._metric_objects:
             # An update may change a state in place, so it gets a copy to change.
             for name, state in metric.metric_state.items():
