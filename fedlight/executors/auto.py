@@ -184,10 +184,13 @@ def _check_step(workplace: Workplace) -> None:
         lr=0.1,
         num_steps=torch.ones(2, dtype=torch.int64, device=workplace.state.device),
         client=zeros() if optimizer.client_state else [],
-        shared=zeros() if optimizer.client_state else [],
+        shared=zeros() if optimizer.shared_state else [],
         full_gradient=zeros() if optimizer.needs_full_gradient else [],
+        tasks=[Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0) for client in range(2)],
+        seed=workplace.seed,
     )
     optimizer.begin(run, workplace.module)
+    run.step, run.evaluate = 0, zeros
     try:
         with torch.no_grad():
             returned: object = optimizer.step(run, zeros())
@@ -201,4 +204,14 @@ def _check_step(workplace: Workplace) -> None:
         raise TypeError(
             f"{type(optimizer).__name__}.step must change run.params in place and return nothing, "
             f"returned {type(returned).__name__}; for example run.descend(grads)"
+        )
+    run.step, run.evaluate = -1, None
+    with torch.no_grad():
+        states = optimizer.finish(run)
+    given = [tuple(state.shape) for state in states]
+    if given != ([tuple(copy.shape) for copy in copies] if optimizer.client_state else []):
+        raise ValueError(
+            f"{type(optimizer).__name__}.finish must give one tensor [n, *shape] for each "
+            f"parameter with client_state = True and an empty list without, got shapes {given} for "
+            f"two clients and client_state = {optimizer.client_state}"
         )

@@ -76,6 +76,25 @@ class LogRecorder:
         with replaced_log(self._module, self.log, self.log_dict):
             yield
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing within, and leave metric objects as they were before."""
+        logged = self._values, self._weights, self._metrics
+        self._values, self._weights, self._metrics = {}, {}, {}
+        kept = [(each, dict(vars(each))) for each in self._metric_objects]
+        for metric in self._metric_objects:
+            # An update may change a state in place, so it gets a copy to change.
+            for name, state in metric.metric_state.items():
+                own = list(state) if isinstance(state, list) else state.clone()
+                setattr(metric, name, own)
+        try:
+            yield
+        finally:
+            self._values, self._weights, self._metrics = logged
+            for each, attributes in kept:
+                vars(each).clear()
+                vars(each).update(attributes)
+
     def collect(self, examples: float) -> dict[str, LoggedValue]:
         """What was logged since the last call; every metric object of the module is reset.
 

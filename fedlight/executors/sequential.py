@@ -1,8 +1,9 @@
-"""One client after the other: any module, any data, any local optimizer."""
+"""One client after another: any module, any data, any local optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from fedlight.types import LocalResult, Measured, Task
 
 
 class SequentialExecutor(Executor):
-    """Runs clients one by one in the module itself: no copy of it, no data loader.
+    """Runs clients one after another in the module itself, without a copy or a data loader.
 
     Example:
         >>> SequentialExecutor()
@@ -34,7 +35,7 @@ class SequentialExecutor(Executor):
     independent = True
 
     def setup(self, workplace: Workplace) -> None:
-        """Get ready for a run, and let the module's own optimizer be seen before the first round.
+        """Prepare for a run; an optimizer that works on one client is tried before the first round.
 
         Raises:
             ValueError: The local optimizer cannot work on the module.
@@ -48,11 +49,11 @@ class SequentialExecutor(Executor):
             workplace.optimizer.begin(run, workplace.module)
 
     def teardown(self) -> None:
-        """Let go of the module and the data."""
+        """Release the module and the data."""
         del self._work, self._recorder, self._step
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The results of jobs, in their order; in place of one that failed, its `ClientError`."""
+        """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
         state = self._work.state
         before = state.read()
         try:
@@ -62,7 +63,7 @@ class SequentialExecutor(Executor):
             state.write(before)
 
     def watch(self, job: Job) -> tuple[Outcome, bool]:
-        """The result of a job, and whether it drew from a global random generator."""
+        """Return the result of a job, and whether it drew from a global random generator."""
         work, task = self._work, job.task
         before = work.state.read()
         try:
@@ -81,13 +82,18 @@ class SequentialExecutor(Executor):
             pulled=layout.views(job.pulled.params.unsqueeze(0)),
             lr=work.lr(task),
             num_steps=torch.tensor([task.num_steps], device=work.state.device),
+            tasks=[task],
+            seed=work.seed,
         )
+
+        def stored(state: Tensor | None) -> list[Tensor]:
+            flat = torch.zeros_like(job.pulled.params) if state is None else state
+            return layout.views(flat.unsqueeze(0))
+
         if work.optimizer.client_state:
-            zeros = torch.zeros_like(job.pulled.params)
-            own = zeros if job.client_state is None else job.client_state
-            shared = zeros if job.pulled.shared is None else job.pulled.shared
-            run.client = layout.views(own.unsqueeze(0))
-            run.shared = layout.views(shared.unsqueeze(0))
+            run.client = stored(job.client_state)
+        if work.optimizer.shared_state:
+            run.shared = stored(job.pulled.shared)
         return run
 
     def _one(self, job: Job) -> Outcome:
@@ -97,17 +103,19 @@ class SequentialExecutor(Executor):
         run = self._local_run(job)
         rows = torch.from_numpy(work.batch_rows(task)).to(work.state.device)
         self._recorder.batch_size = rows.shape[1]
-        self._losses: list[Tensor] = []
+        losses: list[Tensor] = []
         try:
             if work.optimizer.needs_full_gradient:
                 run.full_gradient = self._full_gradient(task.client_id)
                 work.state.write(job.pulled)  # the pass over the data has moved the buffers
-                self._losses.clear()
             work.optimizer.begin(run, work.module)
             for k in range(task.num_steps):
-                grads = self._gradient(rows[k], k)
+                loss, grads = self._gradient(rows[k], k)
+                losses.append(loss)
+                run.step, run.evaluate = k, partial(self._extra_gradient, rows[k], k)
                 with torch.no_grad():
-                    work.optimizer.step(run, [grad.unsqueeze(0) for grad in grads])
+                    work.optimizer.step(run, grads)
+            run.step, run.evaluate = -1, None
             metrics = self._recorder.collect(rows.numel())
         except Exception as error:
             self._recorder.clear()
@@ -118,7 +126,7 @@ class SequentialExecutor(Executor):
         delta = after.params - job.pulled.params
         client = layout.flatten([state[0] for state in states]) if states else None
         (reason,), (norm,) = not_finite(
-            [float(torch.stack([loss.reshape(()) for loss in self._losses]).sum())],
+            [float(torch.stack([loss.reshape(()) for loss in losses]).sum())],
             delta[None],
             after.buffers[None],
             job.pulled.buffers[None],
@@ -130,28 +138,41 @@ class SequentialExecutor(Executor):
         return LocalResult(delta, after.buffers, after.counters, metrics, client, measured=measured)
 
     def _full_gradient(self, client_id: int) -> list[Tensor]:
-        """The gradient of f_i at the module's parameters over all the client's examples."""
+        """Compute the gradient of f_i at the module's parameters over all the client's examples."""
         work = self._work
         total = [torch.zeros_like(param).unsqueeze(0) for param in work.state.params]
         for part in work.all_rows(client_id):
             share = len(part) / len(work.partition[client_id])
             rows = torch.from_numpy(part).to(work.state.device)
-            for gradient, term in zip(total, self._gradient(rows, 0), strict=True):
+            _, grads = self._gradient(rows, 0)
+            for gradient, term in zip(total, grads, strict=True):
                 gradient.add_(term, alpha=share)
         self._recorder.clear()  # what the pass logged is no part of the training
         return total
 
-    def _gradient(self, rows: Tensor, step: int) -> Sequence[Tensor]:
+    def _extra_gradient(self, rows: Tensor, step: int) -> list[Tensor]:
+        """Compute the gradient at the module's parameters again, without any other effect.
+
+        Buffers are put back because the extra pass sees the same examples: BatchNorm's statistics
+        would otherwise count each batch twice, and once at a point that is not on the path.
+        """
+        state = self._work.state
+        before = state.read()
+        with torch.enable_grad(), self._recorder.paused():
+            _, grads = self._gradient(rows, step)
+        state.write(before)
+        return grads
+
+    def _gradient(self, rows: Tensor, step: int) -> tuple[Tensor, list[Tensor]]:
+        """Compute the loss on a batch and its gradient, ``[1, *shape]`` per parameter."""
         work = self._work
         batch = work.examples.gather(rows)
         with work.autocast():
             loss = loss_of(work.module, self._step(batch, step))
-        self._losses.append(loss.detach())
         grads = torch.autograd.grad(loss, work.state.params, allow_unused=True)
-        if any(grad is None for grad in grads):
-            pairs = zip(work.state.params, grads, strict=True)
-            return [torch.zeros_like(p) if grad is None else grad for p, grad in pairs]
-        return grads
+        pairs = zip(work.state.params, grads, strict=True)
+        full = [torch.zeros_like(param) if grad is None else grad for param, grad in pairs]
+        return loss.detach(), [grad.unsqueeze(0) for grad in full]
 
     def __repr__(self) -> str:
         return "SequentialExecutor()"

@@ -1,9 +1,11 @@
-"""Many clients at once: their models are stacked and one local step is one batched step."""
+"""Many clients at once: their models are stacked, and one local step is one batched step."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from fedlight.checks import positive_int
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace, not_finite
 from fedlight.executors.batches import batch_rows
 from fedlight.executors.rng import isolated_rng, seed_all
-from fedlight.executors.stacked_step import StackedRecorder, StackedStep
+from fedlight.executors.stacked_step import StackedLog, StackedRecorder, StackedStep
 from fedlight.executors.traced_step import TracedStep
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
@@ -30,19 +32,19 @@ if TYPE_CHECKING:
 
 
 class VectorizedExecutor(Executor):
-    """Stacks clients with ``torch.func``: the same weights as one by one, at batch speed.
+    """Stacks clients with ``torch.func``: the weights of the sequential executor, at batch speed.
 
-    The clients of a batch are sorted by their number of steps, so that at step k only a prefix of
-    the stack still works. Clients whose batches differ in size make stacks of their own.
+    The clients of a stack are sorted by their number of steps, so that at step k only a prefix of
+    the stack still works. Clients whose batches differ in size go into different stacks.
 
-    The clients of a stack share the global random generators: where ``training_step`` draws from
-    them (dropout), the same run gives the same bits, but the numbers a client gets depend on who
-    else is in its stack, so they differ from those of another executor or another `max_batch`.
+    The clients of a stack share the global random generators. If ``training_step`` draws from them
+    (dropout), a run is still reproducible bit by bit, but the numbers of a client depend on the
+    other clients in its stack, so they differ between executors and between values of `max_batch`.
 
     Args:
         max_batch: Largest number of clients in a stack.
-        max_bytes: Bytes that their models, gradients, pulled models and batches of a stack may
-            take, or None. What a network keeps for its backward pass comes on top.
+        max_bytes: Bytes that the models, gradients, pulled models and batches of a stack may take,
+            or None for no limit. Activations kept for the backward pass are not counted.
 
     Raises:
         ValueError: A limit is below 1.
@@ -57,7 +59,7 @@ class VectorizedExecutor(Executor):
         self.max_bytes = None if max_bytes is None else positive_int("max_bytes", max_bytes)
 
     def setup(self, workplace: Workplace) -> None:
-        """Get ready for a run, and try one stacked step.
+        """Prepare for a run, and try one stacked step.
 
         Raises:
             ValueError: The data cannot be stacked, the local optimizer works on one client only,
@@ -75,11 +77,11 @@ class VectorizedExecutor(Executor):
         self._try()
 
     def teardown(self) -> None:
-        """Let go of the module and the data."""
+        """Release the module and the data."""
         del self._work, self._step
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The results of jobs, in their order; in place of one that failed, its `ClientError`."""
+        """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
         stacks: dict[int, list[int]] = defaultdict(list)
         offsets = self._work.partition.offsets
         for index, job in enumerate(jobs):
@@ -97,7 +99,7 @@ class VectorizedExecutor(Executor):
         return [results[index] for index in range(len(jobs))]
 
     def _outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """A stack that raises is halved until the guilty are alone: the others keep their work."""
+        """Run a stack; if it raises, split it in halves until the failing clients are isolated."""
         try:
             return self._stack(jobs)
         except ClientError as error:
@@ -113,10 +115,10 @@ class VectorizedExecutor(Executor):
         self._step.begin()
         seed_all(derived_seed(work.seed, Concern.TRAINING, first.client_id, first.visit))
         steps = [job.task.num_steps for job in jobs]
-        jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # what fills the stack up is not used
+        jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # results of the padding are not used
         pulled = _stacked([job.pulled.params for job in jobs])
         params = pulled.clone(memory_format=torch.contiguous_format)
-        # each buffer in a block of its own: BatchNorm writes to nothing else under vmap
+        # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
         buffers = _pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
         counters = _pieces(state.counter_layout, [job.pulled.counters for job in jobs])
         filled = layout.views(params)
@@ -125,16 +127,21 @@ class VectorizedExecutor(Executor):
             pulled=layout.views(pulled[:n]),
             lr=self._rates(jobs[:n]),
             num_steps=torch.tensor(steps, device=state.device),
+            tasks=[job.task for job in jobs[:n]],
+            seed=work.seed,
         )
-        if work.optimizer.client_state:
+
+        def stored(states: Sequence[Tensor | None]) -> list[Tensor]:
             zeros = torch.zeros_like(pulled[0])
-            own = [zeros if job.client_state is None else job.client_state for job in jobs[:n]]
-            shared = [zeros if job.pulled.shared is None else job.pulled.shared for job in jobs[:n]]
-            run.client = layout.views(_stacked(own))
-            run.shared = layout.views(_stacked(shared))
+            return layout.views(_stacked([zeros if each is None else each for each in states]))
+
+        if work.optimizer.client_state:
+            run.client = stored([job.client_state for job in jobs[:n]])
+        if work.optimizer.shared_state:
+            run.shared = stored([job.pulled.shared for job in jobs[:n]])
         rows = self._rows(jobs)
         recorder = StackedRecorder(work.module, steps, rows.shape[-1])
-        active = -1
+        part, active = run, -1
         try:
             if work.optimizer.needs_full_gradient:
                 run.full_gradient = self._full_gradients(jobs[:n], run, buffers, counters)
@@ -143,22 +150,20 @@ class VectorizedExecutor(Executor):
                 working = _working(steps, k, active)
                 if working != active:
                     active, width = working, stack_size(working)
-                    part = run.first(active)
-                    inputs = filled if width == len(jobs) else layout.views(params[:width])
-                    moving = [block[:width] for block in buffers]
-                    counting = [block[:width] for block in counters]
+                    part = part.first(active)  # not run.first: `part` has the newest memory
+                    stack = _Stack(
+                        self._step,
+                        active,
+                        filled if width == len(jobs) else layout.views(params[:width]),
+                        [block[:width] for block in buffers],
+                        [block[:width] for block in counters],
+                    )
                 batch = work.examples.gather(rows[k, :width])
-                if active == width:
-                    grads, logged = self._step(inputs, moving, counting, batch, k)
-                else:  # the rest fills the stack up to a size that is traced, and stays as it is
-                    moved = [block.clone() for block in moving]
-                    counted = [block.clone() for block in counting]
-                    grads, logged = self._step(inputs, moved, counted, batch, k)
-                    grads = [grad[:active] for grad in grads]
-                    for old, new in zip(moving + counting, moved + counted, strict=True):
-                        old[:active] = new[:active]
+                grads, logged = stack.gradients(batch, k, keep=active)
                 recorder.add(logged, active)
+                part.step, part.evaluate = k, partial(stack.extra_gradients, batch, k)
                 work.optimizer.step(part, grads)
+                part.step, part.evaluate = -1, None
                 del batch, grads  # so that the next ones lie where these are in the cache
             losses, metrics = recorder.collect()
         except Exception as error:
@@ -189,10 +194,10 @@ class VectorizedExecutor(Executor):
         buffers: Sequence[Tensor],
         counters: Sequence[Tensor],
     ) -> list[Tensor]:
-        """The gradient of each f_i at the pulled model over all the client's examples.
+        """Compute the gradient of each f_i at the pulled model over all the client's examples.
 
-        The k-th batches of all clients that have one are computed together, those of one size at
-        a time. Buffers are left as they are.
+        The k-th batches of all clients that have one are computed together, one batch size at a
+        time. Buffers do not change.
         """
         work, state = self._work, self._work.state
         parts = [work.all_rows(job.task.client_id) for job in jobs]
@@ -232,7 +237,7 @@ class VectorizedExecutor(Executor):
         return rows.to(work.state.device, non_blocking=True)
 
     def _try(self) -> None:
-        """Try one step on a few clients' data, as those of one may be at fault; or refuse."""
+        """Try one step on the data of up to three clients; raise if it fails for all of them."""
         work = self._work
         holders = np.flatnonzero(work.partition.sizes)
         failures: list[ClientError] = []
@@ -256,11 +261,57 @@ class VectorizedExecutor(Executor):
         return f"VectorizedExecutor(max_batch={self._asked}{bytes_})"
 
 
-def stack_size(n: int) -> int:
-    """The number of clients that a stack of `n` is filled up to: five significant binary digits.
+@dataclass(slots=True)
+class _Stack:
+    """The clients of a stack that still work, padded to a size for which steps are traced.
 
-    So there are few sizes that can come up (all to 32, 16 more for each doubling), each of which is
-    traced once, and at most a sixteenth of the work is wasted.
+    Attributes:
+        step: Computes the gradients.
+        active: How many clients work; the rest is padding.
+        params: Their parameters, ``[width, *shape]`` each, which the local optimizer changes.
+        buffers: Their floating buffers, ``[width, *shape]`` each.
+        counters: Their integer buffers, ``[width, *shape]`` each.
+    """
+
+    step: TracedStep
+    active: int
+    params: list[Tensor]
+    buffers: list[Tensor]
+    counters: list[Tensor]
+
+    def gradients(
+        self, batch: tuple[Tensor, ...], k: int, keep: int
+    ) -> tuple[list[Tensor], StackedLog]:
+        """Compute the clients' gradients, ``[active, *shape]`` each, and what they logged.
+
+        Args:
+            batch: The stacked batch, ``[width, b, ...]`` each.
+            k: Number of the local step.
+            keep: How many clients, from the first on, keep the buffers that the step leaves.
+        """
+        width = len(self.params[0])
+        if keep == width:
+            return self.step(self.params, self.buffers, self.counters, batch, k)
+        moved = [block.clone() for block in self.buffers]
+        counted = [block.clone() for block in self.counters]
+        grads, logged = self.step(self.params, moved, counted, batch, k)
+        if keep:
+            for old, new in zip(self.buffers + self.counters, moved + counted, strict=True):
+                old[:keep] = new[:keep]
+        if self.active < width:
+            grads = [grad[: self.active] for grad in grads]
+        return grads, logged
+
+    def extra_gradients(self, batch: tuple[Tensor, ...], k: int) -> list[Tensor]:
+        """Compute the gradients at the present parameters again, without any other effect."""
+        return self.gradients(batch, k, keep=0)[0]
+
+
+def stack_size(n: int) -> int:
+    """Return the size to which a stack of `n` clients is padded: five significant binary digits.
+
+    So only few sizes occur (all up to 32, and 16 more for each doubling), each of which is traced
+    once, and at most a sixteenth of the work is wasted.
 
     Example:
         >>> [stack_size(n) for n in (1, 15, 33, 100, 255)]
@@ -278,7 +329,7 @@ def _bytes_per_client(workplace: Workplace) -> int:
 
 
 def _working(steps: Sequence[int], k: int, before: int) -> int:
-    """How many of the clients, sorted by their number of steps, still work at step k."""
+    """Count the clients, sorted by their number of steps, that still work at step k."""
     active = len(steps) if before < 0 else before
     while steps[active - 1] <= k:
         active -= 1
@@ -286,21 +337,21 @@ def _working(steps: Sequence[int], k: int, before: int) -> int:
 
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    """The rows as a block; one that comes everywhere is not copied."""
+    """Stack rows to a block; if all rows are one tensor, it is expanded, not copied."""
     if all(row is rows[0] for row in rows):
         return rows[0].expand(len(rows), -1)
     return torch.stack(list(rows))
 
 
 def _pieces(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:
-    """A block ``[n, *shape]`` for each tensor in a layout, from vectors of all of them."""
+    """Split n flat vectors into one block ``[n, *shape]`` per tensor of the layout."""
     if not layout.names:
         return []
     return [view.contiguous() for view in layout.views(torch.stack(list(flat)))]
 
 
 def _joined(layout: FlatLayout, blocks: list[Tensor], n: int, device: torch.device) -> Tensor:
-    """The vectors again: ``[n, Q]``."""
+    """Join the blocks of the first n clients to vectors again, ``[n, Q]``."""
     if not blocks:
         return torch.empty(n, 0, dtype=layout.dtype, device=device)
     return layout.flatten([block[:n] for block in blocks], leading=1)
@@ -314,7 +365,7 @@ def _results(
     clients: Tensor | None,
     metrics: Sequence[Mapping[str, LoggedValue]],
 ) -> list[LocalResult]:
-    """The rows of the stack; of a large one copies, since a row keeps its whole block alive."""
+    """Make a result of each row; of a large stack a copy, as a row keeps its whole block alive."""
     copied = deltas.nbytes > _SHARED_BYTES
     states: Iterable[Tensor | None] = repeat(None)
     if clients is not None:

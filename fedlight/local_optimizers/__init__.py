@@ -1,7 +1,7 @@
-"""Local optimizers: the arithmetic of a client's local run."""
+"""Local optimizers: the local steps that a client makes between a pull and an update."""
 
 from fedlight.local_optimizers.adam import LocalAdam
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, client_norms, per_client
 from fedlight.local_optimizers.fedprox import FedProx
 from fedlight.local_optimizers.module_optimizer import ModuleOptimizer
 from fedlight.local_optimizers.scaffold import Scaffold
@@ -15,4 +15,6 @@ __all__ = [
     "LocalSGD",
     "ModuleOptimizer",
     "Scaffold",
+    "client_norms",
+    "per_client",
 ]

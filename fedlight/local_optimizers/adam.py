@@ -1,4 +1,4 @@
-"""Local Adam."""
+"""Adam on the client."""
 
 from __future__ import annotations
 
@@ -14,28 +14,34 @@ from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped, gr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning import LightningModule
-
 
 class LocalAdam(LocalOptimizer):
-    """y <- y - lr * m^ / (sqrt(v^) + eps), with the bias-corrected moments m^ and v^ of g.
+    """y <- y - lr * m^ / (sqrt(v^) + eps), with bias-corrected moments m^ and v^ of the gradient g.
 
-    ``g <- g + d * y; m <- b1 * m + (1 - b1) * g; v <- b2 * v + (1 - b2) * g^2``, then
-    ``m^ = m / (1 - b1^k)`` and ``v^ = v / (1 - b2^k)`` in local step k. The same rule as
-    ``torch.optim.Adam``, with gradients clipped first. The moments start at zero in each task.
+    In local step k = 1, 2, ...::
+
+        g  <- g + d * y
+        m  <- b1 * m + (1 - b1) * g
+        v  <- b2 * v + (1 - b2) * g^2
+        m^ =  m / (1 - b1^k)
+        v^ =  v / (1 - b2^k)
+
+    g is the stochastic gradient of f_i at y, clipped first if `max_grad_norm` is given. The moments
+    m and v start at zero in each task. Otherwise the rule is that of ``torch.optim.Adam``.
 
     Args:
         lr: eta_L, a number or a function of the pulled version.
         betas: b1 and b2 in [0, 1).
-        eps: Keeps the divisor above 0.
-        weight_decay: d, 0 or larger (added to the gradient).
-        max_grad_norm: Gradients with a larger Euclidean norm are scaled down to it.
+        eps: A number above 0 that keeps the divisor above 0.
+        weight_decay: d, 0 or larger; added to the gradient, not decoupled as in AdamW.
+        max_grad_norm: A gradient with a larger Euclidean norm is scaled down to this norm.
 
     Raises:
-        TypeError: An argument is no number.
+        TypeError: An argument is not a number.
         ValueError: An argument is outside its range.
 
-    Source: Adam (Kingma and Ba, 2015), Algorithm 1.
+    Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, Algorithm 1,
+    https://arxiv.org/abs/1412.6980.
 
     Example:
         >>> LocalAdam(lr=0.001)
@@ -60,24 +66,19 @@ class LocalAdam(LocalOptimizer):
         self.weight_decay = non_negative("weight_decay", weight_decay)
         self.max_grad_norm = grad_norm_limit(max_grad_norm)
 
-    def begin(self, run: LocalRun, module: LightningModule) -> None:
-        """Start to count the steps, on the CPU, where reading the count does not wait for a GPU."""
-        run.memory["step"] = [torch.zeros(len(run.num_steps))]
-
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
-        """One step of Adam."""
+        """Make one step of Adam."""
         gradient = list(grads)
         if self.max_grad_norm is not None:
             gradient = list(clipped(gradient, self.max_grad_norm))
         if self.weight_decay:
             gradient = list(torch._foreach_add(gradient, run.params, alpha=self.weight_decay))
-        (count,) = run.memory["step"]
-        count += 1
-        k, (b1, b2) = int(count[0]), self.betas
+        k, (b1, b2) = run.step + 1, self.betas
         mean, square = run.remembered("mean"), run.remembered("square")
         torch._foreach_lerp_(mean, gradient, 1 - b1)
         torch._foreach_mul_(square, b2)
         torch._foreach_addcmul_(square, gradient, gradient, value=1 - b2)
+        # sqrt(v^) is computed as sqrt(v) / sqrt(1 - b2^k), as torch.optim.Adam does.
         divisor = torch._foreach_sqrt(square)
         torch._foreach_div_(divisor, math.sqrt(1 - b2**k))
         torch._foreach_add_(divisor, self.eps)

@@ -1,9 +1,13 @@
-"""What a local optimizer is: the arithmetic of one local run, for one client or a stack of them."""
+"""The base of all local optimizers, and the local run on which they work.
+
+Everything here is written for a stack of n clients: each parameter of shape ``[*shape]`` is a
+tensor ``[n, *shape]`` whose first dimension counts clients. The sequential executor has n = 1.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,29 +15,42 @@ import torch
 from torch import Tensor
 
 from fedlight.checks import positive
+from fedlight.randomness import generator
 
 if TYPE_CHECKING:
+    import numpy as np
     from lightning import LightningModule
 
     from fedlight.checks import Rate
-    from fedlight.types import ServerState
+    from fedlight.types import ServerState, Task
 
 
 @dataclass(slots=True)
 class LocalRun:
-    """A stack of n local runs under way; all lists hold one tensor ``[n, *shape]`` a parameter.
+    """The local runs of n clients at one moment; each list holds one ``[n, *shape]`` per parameter.
+
+    Only `params` and `memory` are changed in place. The other tensors may share memory with the
+    server's model or with another client's state.
 
     Attributes:
-        params: y, the parameters now; optimizers change them in place.
-        pulled: x_p, the parameters at the start; never changed.
-        lr: eta_L of each run, shape ``[n]``, or one number where all are equal.
+        params: y, the present parameters; a step changes them in place.
+        pulled: x_p, the parameters at the start of the run.
+        lr: eta_L of each run, shape ``[n]``, or one number if all are equal.
         num_steps: K of each run, shape ``[n]``.
-        client: c_i of each run, where the optimizer has client state.
-        shared: c pulled with the model, where the optimizer has client state.
-        full_gradient: The gradient of f_i at x_p over all the client's examples, where the
-            optimizer needs it.
-        memory: What the optimizer keeps from step to step; zeros at the start of each run.
-        native: The module's own optimizer and its schedulers, where those do the work.
+        client: The client state of each run as it was at the dispatch; empty without
+            `LocalOptimizer.client_state`.
+        shared: The server's vector, pulled together with the model; empty without
+            `LocalOptimizer.shared_state`.
+        full_gradient: The gradient of f_i at x_p over all examples of the client; empty without
+            `LocalOptimizer.needs_full_gradient`.
+        memory: Tensors with a leading client dimension that the optimizer keeps between steps, by
+            name. Empty at the start of each run.
+        native: The module's own optimizer with its schedulers (`ModuleOptimizer`).
+        tasks: The task of each run, which names its client; n of them.
+        seed: The seed of the whole simulation.
+        step: The present local step: 0, 1, ..., K - 1; -1 in `LocalOptimizer.begin` and
+            `LocalOptimizer.finish`.
+        evaluate: Set by the executor during a step; `gradient` calls it.
     """
 
     params: list[Tensor]
@@ -45,12 +62,67 @@ class LocalRun:
     full_gradient: list[Tensor] = field(default_factory=list)
     memory: dict[str, list[Tensor]] = field(default_factory=dict)
     native: Any = None
+    tasks: Sequence[Task] = ()
+    seed: int = 0
+    step: int = -1
+    evaluate: Callable[[], list[Tensor]] | None = None
 
     def remembered(self, name: str) -> list[Tensor]:
-        """A list shaped like the parameters that survives from step to step; zeros at first."""
+        """Return tensors shaped like `params` that last until the end of the run; zeros at first.
+
+        Ask for them in `LocalOptimizer.begin` or from the first step on if
+        `LocalOptimizer.finish` reads them: later the stack may hold fewer clients.
+        """
         if name not in self.memory:
             self.memory[name] = [torch.zeros_like(param) for param in self.params]
         return self.memory[name]
+
+    def gradient(self, at: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """Compute the gradient of each client's loss once more, on the batch of this step.
+
+        It can be called any number of times within `LocalOptimizer.step`. The extra pass leaves no
+        trace: its loss and what ``training_step`` logs are not recorded, metric objects forget it,
+        and buffers such as BatchNorm's statistics stay as the first pass of the step left them.
+        Random numbers that ``training_step`` draws (dropout) are new ones.
+
+        Args:
+            at: The parameters at which to compute it, ``[n, *shape]`` each; `params` if None.
+                `params` have the same values afterwards as before.
+
+        Returns:
+            One tensor ``[n, *shape]`` per parameter, not to be changed in place.
+
+        Raises:
+            RuntimeError: It is called outside of a step, where there is no batch.
+        """
+        if self.evaluate is None:
+            raise RuntimeError(
+                "run.gradient() needs the batch of a local step; call it in "
+                "LocalOptimizer.step, not in begin or finish"
+            )
+        if at is None:
+            return self.evaluate()
+        # The executors read `params`, so the point is copied there. Copying back is exact, whereas
+        # adding an offset and subtracting it again would not be.
+        kept = [param.clone() for param in self.params]
+        torch._foreach_copy_(self.params, list(at))
+        try:
+            return self.evaluate()
+        finally:
+            torch._foreach_copy_(self.params, kept)
+
+    def generators(self, name: str) -> list[np.random.Generator]:
+        """Make one random generator per client for the present step.
+
+        Each is named by (seed, `name`, client, visit, step), so a client draws the same numbers
+        alone, in any stack and after a resume. See `fedlight.randomness.generator`.
+
+        Args:
+            name: What the numbers are for; another name gives other numbers.
+        """
+        return [
+            generator(self.seed, name, task.client_id, task.visit, self.step) for task in self.tasks
+        ]
 
     def first(self, n: int) -> LocalRun:
         """The first n runs of the stack, as views."""
@@ -66,10 +138,13 @@ class LocalRun:
             full_gradient=[tensor[:n] for tensor in self.full_gradient],
             memory={name: [t[:n] for t in tensors] for name, tensors in self.memory.items()},
             native=self.native,
+            tasks=self.tasks[:n],
+            seed=self.seed,
+            step=self.step,
         )
 
     def descend(self, direction: Sequence[Tensor]) -> None:
-        """Y <- y - lr * direction, in place."""
+        """Take the step y <- y - lr * direction, in place."""
         if isinstance(self.lr, float):
             torch._foreach_add_(self.params, list(direction), alpha=-self.lr)
         else:
@@ -78,58 +153,101 @@ class LocalRun:
 
 
 class LocalOptimizer(ABC):
-    """y_0 = x_p; y_{k+1} = y_k - lr * h(y_k): one local step, written once for all executors.
+    """One local step y <- y - lr * h(y) from y = x_p on, written once for all executors.
 
-    A step works elementwise on lists of tensors with a leading client dimension, in place. What it
-    keeps between steps lives in the run and is fresh for each task.
+    A subclass writes `step`. The class attributes below declare what else it needs; all of it is
+    off by default. An object is shared by all clients and all runs, so a step keeps nothing on
+    ``self``: use `LocalRun.remembered` within a run, and `client_state` between runs.
     """
 
     client_state: bool = False
-    """Whether a client keeps a state between its tasks (SCAFFOLD's control variate)."""
+    """Whether each client keeps a vector ``[P]`` between its tasks (SCAFFOLD's c_i).
+
+    It is zero at first, read at the dispatch (`LocalRun.client`) and written at the arrival
+    (`finish`), whether or not the server uses the update.
+    """
+
+    shared_state: bool = False
+    """Whether the server keeps a vector ``[P]`` that is pulled with the model (SCAFFOLD's c).
+
+    It is zero at first, read at the dispatch (`LocalRun.shared`) and changed by `absorb`.
+    """
 
     needs_full_gradient: bool = False
-    """Whether a run begins with a pass over all the client's examples (SCAFFOLD's option I)."""
+    """Whether a run begins with a pass over all the client's examples (SCAFFOLD's option 1)."""
 
     stackable: bool = True
-    """Whether it works on several clients at once."""
+    """Whether it can work on several clients at once; if not, clients run sequentially."""
 
     lr: Rate | None = None
-    """eta_L, a number or a function of the pulled version; None where it has rates of its own."""
+    """eta_L, a number or a function of the pulled version; None if it has rates of its own."""
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:
-        """Called before the first step; `module` holds the parameters of a run that is alone."""
+        """Prepare for a run, before its first step.
+
+        Args:
+            run: All the runs of the stack.
+            module: The module. It holds the run's parameters only in the sequential executor.
+        """
         return
 
     @abstractmethod
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
-        """One local step of every run of the stack.
+        """Make one local step of every run of the stack, without tracking gradients.
 
-        `grads` are not to be changed in place: two parameters that are only ever added to each
-        other (the two biases of an LSTM) share the memory of one gradient.
+        Args:
+            run: The runs that still have steps to make; change `run.params` in place.
+            grads: The gradient at `run.params`, one tensor ``[n, *shape]`` per parameter. They are
+                not to be changed in place: two parameters that are only ever added to each other
+                (the two biases of an LSTM) share the memory of one gradient.
         """
 
     def finish(self, run: LocalRun) -> list[Tensor]:
-        """The clients' new states after the last step; empty where there is none."""
-        return []
+        """Return the clients' new states after the last step; by default they stay as they are.
+
+        Returns:
+            One tensor ``[n, *shape]`` per parameter; an empty list without `client_state`.
+        """
+        return run.client
 
     def absorb(self, state: ServerState, num_clients: int) -> ServerState:
-        """Called with each new version: what its ``used`` updates change in ``shared``."""
+        """Return a new version of the server's model with the new `shared` state, if it changes.
+
+        Args:
+            state: The new version; `state.used` are the updates that made it.
+            num_clients: M, the number of all clients.
+        """
         return state
 
 
 def per_client(value: Tensor, like: Tensor) -> Tensor:
-    """A vector ``[n]`` shaped to be multiplied with a tensor ``[n, *shape]``."""
+    """Reshape one number per client, ``[n]``, so that it broadcasts against ``[n, *shape]``.
+
+    Example:
+        >>> per_client(torch.ones(2), torch.zeros(2, 3, 4)).shape
+        torch.Size([2, 1, 1])
+    """
     return value.view(-1, *[1] * (like.dim() - 1))
 
 
+def client_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """Compute each client's Euclidean norm over a whole list of ``[n, *shape]``; shape ``[n]``.
+
+    Example:
+        >>> client_norms([torch.tensor([[3.0], [0.0]]), torch.tensor([4.0, 2.0])])
+        tensor([5., 2.])
+    """
+    squares = torch.stack([each.reshape(len(each), -1).square().sum(dim=1) for each in tensors])
+    return squares.sum(dim=0).sqrt()
+
+
 def clipped(grads: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:
-    """Each client's gradient, scaled down to a norm of at most `max_norm` over all parameters."""
-    squares = torch.stack([grad.reshape(len(grad), -1).square().sum(dim=1) for grad in grads])
-    norms = squares.sum(dim=0).sqrt()
-    scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
+    """Scale each client's gradient down to a norm of at most `max_norm` over all parameters."""
+    # The small constant is that of torch.nn.utils.clip_grad_norm_.
+    scale = (max_norm / (client_norms(grads) + 1e-6)).clamp(max=1.0)
     return torch._foreach_mul(list(grads), [per_client(scale, grad) for grad in grads])
 
 
 def grad_norm_limit(value: object) -> float | None:
-    """`max_grad_norm` where it is None or a number above 0."""
+    """Return `max_grad_norm` if it is None or a number above 0."""
     return None if value is None else positive("max_grad_norm", value)

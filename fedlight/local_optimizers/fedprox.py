@@ -1,4 +1,4 @@
-"""FedProx: local SGD that is held near the model that was pulled."""
+"""FedProx: SGD with a proximal term that pulls towards the pulled model."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ if TYPE_CHECKING:
 
 
 class FedProx(LocalOptimizer):
-    """y <- y - lr * (g + mu * (y - x_p)), SGD on f_i(y) + mu/2 * |y - x_p|^2.
+    """y <- y - lr * (g + mu * (y - x_p)): SGD on f_i(y) + mu/2 * |y - x_p|^2.
 
-    The centre x_p is the pulled model, however stale, and stays where it is during the run. The
-    proximal term is part of the gradient: clipping and momentum see the sum, as they would had it
-    been written into the loss. With mu = 0 this is `LocalSGD`.
+    g is the stochastic gradient of f_i at y. The centre x_p is the pulled model, however stale, and
+    does not move during the run. The proximal term is part of the gradient, so clipping and
+    momentum act on the sum. With mu = 0 this is `LocalSGD`.
 
     Args:
         lr: eta_L, a number or a function of the pulled version.
-        mu: Strength of the proximal term, 0 or larger; the Anarchic FL paper takes 0.1.
+        mu: Strength of the proximal term, 0 or larger; the AFL paper uses 0.1.
         momentum: As in `LocalSGD`.
         weight_decay: As in `LocalSGD`.
         nesterov: As in `LocalSGD`.
         max_grad_norm: As in `LocalSGD`.
 
     Raises:
-        TypeError: An argument is no number.
+        TypeError: An argument is not a number.
         ValueError: An argument is outside its range.
 
-    Source: FedAsync (Xie et al.), Algorithm 1, option II, with rho for mu; Anarchic Federated
-    Learning, Appendix E.1.
+    Source: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, Algorithm 2,
+    https://arxiv.org/abs/1812.06127; with asynchronous clients in Xie et al., "Asynchronous
+    Federated Optimization", Algorithm 1, option II, which writes rho for mu,
+    https://arxiv.org/abs/1903.03934, and in Yang et al., "Anarchic Federated Learning" (AFL),
+    ICML 2022, Appendix E.1, https://arxiv.org/abs/2108.09875.
 
     Example:
         >>> FedProx(lr=0.1, mu=0.1)
@@ -56,7 +59,7 @@ class FedProx(LocalOptimizer):
         self.lr = self._sgd.lr
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
-        """One step of SGD on the loss with the proximal term."""
+        """Make one step of SGD on the loss with the proximal term."""
         pull = torch._foreach_sub(run.params, run.pulled)
         self._sgd.step(run, torch._foreach_add(list(grads), pull, alpha=self.mu))
 

@@ -1,4 +1,4 @@
-"""The module's own optimizer."""
+"""The module's own optimizer on the client."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class ModuleOptimizer(LocalOptimizer):
-    """Whatever the module's ``configure_optimizers`` returns, made afresh for each task.
+    """The optimizer that the module's ``configure_optimizers`` returns, made anew for each task.
 
     A learning-rate scheduler starts with the task and steps after each local step, or after every
-    `frequency` of them where its dictionary says so: its clock is the local step, whatever
-    interval it names. For a rate that follows the rounds use a function of the version instead
-    (``LocalSGD(lr=lambda version: …)``). It works on one client at a time.
+    `frequency` local steps if its dictionary says so; an interval that it names is ignored. For a
+    rate that follows the rounds, use a function of the version instead
+    (``LocalSGD(lr=lambda version: …)``). This optimizer works on one client at a time.
 
     Raises:
-        ValueError: (in the first local run) the module gives no optimizer, several, or one that
+        ValueError: (in the first local run) the module returns no optimizer, several, or one that
             needs a closure.
 
     Example:
@@ -37,7 +37,7 @@ class ModuleOptimizer(LocalOptimizer):
     stackable = False
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:
-        """Ask the module for a fresh optimizer."""
+        """Ask the module for a new optimizer."""
         optimizers, schedulers = _unpack(module, module.configure_optimizers())
         if len(optimizers) != 1:
             raise ValueError(
@@ -57,7 +57,7 @@ class ModuleOptimizer(LocalOptimizer):
         )
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
-        """One step of the module's optimizer, then of its schedulers."""
+        """Make one step of the module's optimizer, then of its schedulers."""
         native: _Native = run.native
         for param, grad in zip(native.params, grads, strict=True):
             param.grad = grad[0]
@@ -74,14 +74,14 @@ class ModuleOptimizer(LocalOptimizer):
 
 
 def configured_rates(module: LightningModule) -> list[float]:
-    """The learning rates that the module's own optimizer starts with, by group of parameters."""
+    """Return the learning rates with which the module's optimizer starts, one per group."""
     optimizers, _ = _unpack(module, module.configure_optimizers())
     return [float(group["lr"]) for each in optimizers for group in each.param_groups]
 
 
 @dataclass(slots=True)
 class _Native:
-    """The module's optimizer at work: its schedulers with their frequencies, and what it trains."""
+    """The module's optimizer during a run: its parameters, and schedulers with frequencies."""
 
     optimizer: torch.optim.Optimizer
     schedulers: list[tuple[Any, int]]

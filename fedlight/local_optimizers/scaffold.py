@@ -1,4 +1,4 @@
-"""SCAFFOLD: local SGD whose drift is corrected by control variates."""
+"""SCAFFOLD: SGD with control variates against client drift."""
 
 from __future__ import annotations
 
@@ -20,31 +20,37 @@ if TYPE_CHECKING:
 
 
 class Scaffold(LocalOptimizer):
-    """y <- y - lr * (g - c_i + c), with c_i of the client and c of the server, both zero at first.
+    """y <- y - lr * (g - c_i + c): SGD whose drift is corrected by control variates.
 
-    c is pulled together with the model x_p. After the K steps the client keeps, from its arrival
-    on and whether or not its update is used (a reading),
+    g is the stochastic gradient of f_i at y. The control variates c_i of the client and c of the
+    server are zero at first. c is pulled together with the model x_p. After its K steps the client
+    keeps a new c_i+:
 
-    - option 2: ``c_i+ = c_i - c + (x_p - y_K) / (K * lr)``, which is the mean of the gradients g;
-    - option 1: ``c_i+ = the gradient of f_i at x_p`` over all the client's examples, in training
-      mode and in batches (the last one takes the rest as well): one more pass for each task. The
-      loss has to be a mean over the batch.
+    - option 2: ``c_i+ = c_i - c + (x_p - y_K) / (K * lr)``, the mean of the gradients g;
+    - option 1: ``c_i+`` = the gradient of f_i at x_p over all the client's examples. This costs
+      one more pass over the data for each task, made in training mode and in batches (the last one
+      also takes the remainder). The loss has to be a mean over the batch.
 
-    In the step that uses the update the server adds ``(1/N) * (c_i+ - the c_i that it replaced)``
-    to c, with N = all clients, no server rate, no staleness and no n_i (a reading: nobody
-    documents it for asynchronous clients). Updates that are dropped do not change c.
+    The server step that uses the update then adds ``(1/M) * (c_i+ - c_i)`` to c, where M is the
+    number of all clients and c_i the stored state that c_i+ replaced.
+
+    The paper is synchronous and leaves open what asynchronous clients do. Here a client stores
+    c_i+ when its update arrives, even if the server drops the update; the change of c ignores the
+    server's learning rate, staleness and n_i; and updates that are dropped do not change c.
 
     Args:
         lr: eta_L, a number or a function of the pulled version. There is no momentum, weight decay
-            or clipping: with them c_i+ would not be a gradient any more.
+            or clipping, because c_i+ would no longer be a gradient.
         option: 1 or 2.
 
     Raises:
         TypeError: An option of `LocalSGD` is given that SCAFFOLD does not have.
         ValueError: An argument is outside its range; (during the run) `lr` gives 0 in option 2.
 
-    Source: SCAFFOLD (Karimireddy et al., 2020), Algorithm 1, lines 10 to 17; named in Anarchic
-    Federated Learning, Appendix E.1.
+    Source: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+    ICML 2020, Algorithm 1, lines 10 to 17, https://arxiv.org/abs/1910.06378. Used with
+    asynchronous clients in Yang et al., "Anarchic Federated Learning", ICML 2022, Appendix E.1,
+    https://arxiv.org/abs/2108.09875.
 
     Example:
         >>> Scaffold(lr=0.1)
@@ -52,6 +58,7 @@ class Scaffold(LocalOptimizer):
     """
 
     client_state = True
+    shared_state = True
 
     def __init__(self, lr: Rate, option: int = 2, **refused: object) -> None:
         if refused:
@@ -71,7 +78,7 @@ class Scaffold(LocalOptimizer):
         self.needs_full_gradient = option == 1
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:
-        """Refuse a run that leaves option 2 nothing to divide by."""
+        """Refuse a rate of 0, by which option 2 would divide."""
         if self.option == 2 and float(torch.as_tensor(run.lr).min()) == 0.0:
             raise ValueError(
                 "Scaffold divides by lr, but lr gave 0 for the version that was pulled; "
@@ -79,12 +86,12 @@ class Scaffold(LocalOptimizer):
             )
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
-        """Line 10: a corrected step of SGD."""
+        """Line 10: make a corrected step of SGD."""
         drift = torch._foreach_sub(run.shared, run.client)
         run.descend(torch._foreach_add(list(grads), drift))
 
     def finish(self, run: LocalRun) -> list[Tensor]:
-        """Line 12: c_i+."""
+        """Line 12: return c_i+."""
         if self.option == 1:
             return run.full_gradient
         travelled = run.num_steps.to(run.params[0].dtype) * run.lr
@@ -96,13 +103,15 @@ class Scaffold(LocalOptimizer):
         ]
 
     def absorb(self, state: ServerState, num_clients: int) -> ServerState:
-        """Lines 16 and 17: c <- c + (1/N) * sum of the changes of the c_i, in order of arrival."""
+        """Lines 16 and 17: c <- c + (1/M) * sum of (c_i+ - c_i), in the order of arrival."""
         if not state.used:
             return state
         shared = torch.zeros_like(state.params) if state.shared is None else state.shared.clone()
         for update, _ in state.used:
             news = update.local.client_state
             assert news is not None
+            # The state that was replaced may differ from the one read at the dispatch, if tasks of
+            # one client overlap. Taking it keeps c the mean of the stored c_i.
             before = None if update.replaced_state is None else update.replaced_state()
             shared.add_(news if before is None else news - before, alpha=1 / num_clients)
         return replace(state, shared=shared)

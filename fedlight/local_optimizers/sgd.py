@@ -1,4 +1,4 @@
-"""Local SGD."""
+"""SGD on the client."""
 
 from __future__ import annotations
 
@@ -17,22 +17,30 @@ if TYPE_CHECKING:
 class LocalSGD(LocalOptimizer):
     """y <- y - lr * g, with g the stochastic gradient of f_i at y.
 
-    With momentum b and weight decay d: ``g <- g + d * y; v <- b * v + g``, then
-    ``y <- y - lr * v``, or ``y <- y - lr * (g + b * v)`` with Nesterov's momentum. The same rule
-    as ``torch.optim.SGD``, with gradients clipped first. Momentum starts at zero in each task.
+    With momentum b and weight decay d::
+
+        g <- g + d * y
+        v <- b * v + g
+        y <- y - lr * v            (with Nesterov's momentum: y <- y - lr * (g + b * v))
+
+    g is clipped first if `max_grad_norm` is given. The velocity v starts at zero in each task.
+    Otherwise the rule is that of ``torch.optim.SGD``.
 
     Args:
         lr: eta_L, a number or a function of the pulled version.
         momentum: b in [0, 1).
         weight_decay: d, 0 or larger.
-        nesterov: Nesterov's momentum; needs a momentum above 0.
-        max_grad_norm: Gradients with a larger Euclidean norm are scaled down to it.
+        nesterov: Whether to use Nesterov's momentum; needs a momentum above 0.
+        max_grad_norm: A gradient with a larger Euclidean norm is scaled down to this norm.
 
     Raises:
-        TypeError: An argument is no number.
+        TypeError: An argument is not a number.
         ValueError: An argument is outside its range.
 
-    Source: Anarchic Federated Learning, Algorithm 2, worker code, line 2; FedAsync, Algorithm 1.
+    Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
+    Data", AISTATS 2017, Algorithm 1, ClientUpdate, https://arxiv.org/abs/1602.05629; with
+    asynchronous clients in Xie et al., "Asynchronous Federated Optimization", Algorithm 1,
+    https://arxiv.org/abs/1903.03934.
 
     Example:
         >>> LocalSGD(lr=0.1)
@@ -58,7 +66,7 @@ class LocalSGD(LocalOptimizer):
         self.max_grad_norm = grad_norm_limit(max_grad_norm)
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
-        """One step of SGD."""
+        """Make one step of SGD."""
         direction = grads
         if self.max_grad_norm is not None:
             direction = clipped(direction, self.max_grad_norm)

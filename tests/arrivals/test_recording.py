@@ -55,7 +55,7 @@ def test_a_failure_to_write_leaves_nothing_behind(tmp_path, monkeypatch):
     import pyarrow.parquet
 
     def broken(table, path):
-        path.write_bytes(b"half")
+        path.write(b"half")
         raise OSError("disk full")
 
     path = tmp_path / "schedule.parquet"

@@ -159,7 +159,7 @@ def test_the_state_is_a_list_that_only_grows(tmp_path):
 
     class Look(Callback):
         def on_event_end(self, trainer, module):
-            found = log.state_dict()["rows"]
+            found = list(log.state_dict()["rows"])
             assert not seen or found[: len(seen[-1])] == seen[-1]
             seen.append(list(found))
 

@@ -46,6 +46,7 @@ class Toy:
             part = run.first(sum(steps > step for steps in STEPS))
             grads = self.grads(part.params, step)
             kept = [g.clone() for g in grads]
+            part.step = step
             optimizer.step(part, grads)
             assert all(map(torch.equal, grads, kept)), "gradients were changed in place"
         assert all(map(torch.equal, run.pulled, self.start)), "the pulled model was changed"
