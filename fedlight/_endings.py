@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from fedlight.callbacks.checkpoint import keeper_of
 from fedlight.participation import warn_if_unfair
 
 if TYPE_CHECKING:
@@ -22,20 +23,18 @@ def say_if_over(run: Run) -> None:
         )
 
 
-def say_how_it_ended(
-    run: Run, stopped: bool, stopped_by: signal.Signals | None, resumable: bool
-) -> None:
+def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None) -> None:
     """Say why a run ended if that was not its limit, and what was left unused.
 
     Args:
         run: The run.
         stopped: Whether a callback or a signal asked for the end.
         stopped_by: The signal that ended it, or None.
-        resumable: Whether ``ckpt_path="last"`` finds a checkpoint of it.
     """
     server = run.server
     where = f"round {server.version} at virtual time {run.schedule.now:g}"
     if stopped_by is not None:
+        resumable = keeper_of(run.callbacks) is not None
         path = '"last"' if resumable else "…, once there is a FedCheckpoint among the callbacks"
         rank_zero_info(
             f"fedlight: stopped by {stopped_by.name} after {where}; to go on, fit again with "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,33 @@ from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 if TYPE_CHECKING:
+    from lightning import LightningModule
+
     from fedlight.types import RoundRecord
+
+
+def log_hyperparams(
+    loggers: Sequence[Any], module: LightningModule, strategies: Mapping[str, str]
+) -> None:
+    """Log the module's hyper-parameters, and the strategies under ``fed/``.
+
+    Args:
+        loggers: The loggers; some cannot log hyper-parameters.
+        module: The module; its own are logged unless ``save_hyperparameters(logger=False)``.
+        strategies: The strategies in words, by the names of the trainer's arguments.
+    """
+    values = dict(module.hparams) if module._log_hyperparams else {}
+    values |= {f"fed/{name}": value for name, value in strategies.items()}
+    for logger in loggers:
+        if hasattr(logger, "log_hyperparams"):
+            logger.log_hyperparams(values)
+
+
+def finalize(loggers: Sequence[Any], status: str) -> None:
+    """Tell the loggers that the run is over: "success" or "failed"."""
+    for logger in loggers:
+        if hasattr(logger, "finalize"):
+            logger.finalize(status)
 
 
 def position(logger: Any) -> dict[str, Any]:

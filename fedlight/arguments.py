@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight.aggregators import Aggregator
+from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
 from fedlight.checks import non_negative_int, positive_int
 from fedlight.data import FederatedDataModule
@@ -122,6 +123,34 @@ def check_data(datamodule: object) -> FederatedDataModule:
             "FederatedDataModule.from_client_datasets([...])"
         )
     return datamodule
+
+
+def check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
+    """Refuse an aggregator that waits for ends of rounds under a process that has none.
+
+    Raises:
+        ValueError: It does.
+    """
+    if aggregator.needs_rounds and not arrivals.by_rounds:
+        raise ValueError(
+            f"{aggregator!r} steps at the end of rounds, but {type(arrivals).__name__} has none: "
+            "give the aggregator a buffer_size (a process of your own that yields EndRound says "
+            "so with by_rounds = True)"
+        )
+
+
+def check_devices(devices: object) -> None:
+    """Refuse anything but one device.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is not 1.
+    """
+    if positive_int("devices", devices) != 1:
+        raise ValueError(
+            f"devices must be 1, got {devices}: all clients share one device; "
+            "to use several, give a distributed executor"
+        )
 
 
 def check_can_discard(aggregator: Aggregator) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 Rate: TypeAlias = float | Callable[[int], float]
 """A number, or a function of the server version giving one."""
@@ -22,6 +24,11 @@ def positive_int(name: str, value: object) -> int:
     if number < 1:
         raise ValueError(f"{name} must be at least 1, got {number}")
     return number
+
+
+def optional(check: Callable[[str, object], T], name: str, value: object) -> T | None:
+    """None, or `value` as `check` returns it."""
+    return None if value is None else check(name, value)
 
 
 def non_negative_int(name: str, value: object) -> int:

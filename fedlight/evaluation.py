@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from fedlight.data import FederatedDataModule
 
 _KEPT_BYTES = 256 * 2**20
+
+
+@contextmanager
+def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
+    """Within it the module is on a device and precision; its ``device``, ``trainer`` … answer.
+
+    Args:
+        module: The module.
+        fabric: Gives device, precision and loggers.
+    """
+    before = module._fabric
+    fabric.strategy.precision.convert_module(module)
+    fabric.to_device(module)
+    module.fabric = fabric
+    try:
+        yield
+    finally:
+        module.fabric = before
 
 
 class Evaluator:
@@ -52,6 +70,26 @@ class Evaluator:
     def has_data(self, stage: str) -> bool:
         """Whether there are data for the stage."""
         return self._examples(stage) is not None
+
+    def get_ready(self, stage: str, verb: str) -> None:
+        """Set the data up for a stage, and check that there is something to do.
+
+        Args:
+            stage: "validation" or "test".
+            verb: The trainer's method, "validate" or "test".
+
+        Raises:
+            ValueError: The module has no such step, or there are no data for it.
+        """
+        if not self.has_step(stage):
+            raise ValueError(
+                f"{type(self._module).__name__} has no {stage}_step; define {stage}_step(self, "
+                f"batch, batch_idx) that logs what {verb} should report"
+            )
+        self._data.prepare_data()
+        self._data.setup(verb)
+        if not self.has_data(stage):
+            raise ValueError(f"{self._data!r} has no {stage} data")
 
     def __call__(self, stage: str) -> dict[str, float]:
         """The metrics of a stage, "validation" or "test"."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning
@@ -17,7 +18,14 @@ from fedlight._growing import Growing
 from fedlight._loggers import go_on, position
 from fedlight._own_state import StateWatch
 from fedlight.arrivals.schedule import Schedule
-from fedlight.checkpoint import FORMAT, CheckpointError, differences, plain_hparams
+from fedlight.checkpoint import (
+    FORMAT,
+    CheckpointError,
+    Parts,
+    differences,
+    plain_hparams,
+    write_checkpoint,
+)
 from fedlight.clients import Clients
 from fedlight.executors.auto import resolve_executor
 from fedlight.executors.base import Workplace
@@ -133,6 +141,8 @@ class Run:
             watcher,
         )
         self._state_watch = StateWatch([arrivals, aggregator])
+        self._in_event = False
+        self._wanted: list[tuple[str | Path, tuple[str | Path, ...], Parts | None]] = []
 
     @property
     def over(self) -> bool:
@@ -149,6 +159,42 @@ class Run:
             until=self.limits.max_time or float("inf"),
             useful=self.limits.updates_left(server.version, server.num_updates, used),
         )
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """While events are handled; a checkpoint that is wanted in the middle of one waits."""
+        self._in_event = True
+        try:
+            yield
+        finally:
+            self._in_event = False
+        self._save_wanted()
+
+    @contextmanager
+    def between_events(self) -> Iterator[None]:
+        """The moment between two events, in which a checkpoint is written at once."""
+        self._in_event = False
+        yield
+        self._save_wanted()
+        self._in_event = True
+
+    def save(self, path: str | Path, *copies: str | Path, parts: Parts | None = None) -> None:
+        """Write a checkpoint, at once or as soon as the present event is over.
+
+        Args:
+            path: The file.
+            *copies: More files to write the same to.
+            parts: Where the full parts of growing lists go; None to have all in the file.
+        """
+        if self._in_event:
+            self._wanted.append((path, copies, parts))
+        else:
+            write_checkpoint(path, self.state_dict(), *copies, parts=parts)
+
+    def _save_wanted(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        for path, copies, parts in wanted:
+            self.save(path, *copies, parts=parts)
 
     def record(self, record: RoundRecord) -> None:
         """Take up the record of a new version, and put that version into the module.

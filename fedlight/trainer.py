@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._endings import say_how_it_ended, say_if_over
+from fedlight._loggers import finalize, log_hyperparams
 from fedlight.aggregators import Aggregator
 from fedlight.arguments import (
     as_callbacks,
@@ -22,18 +23,21 @@ from fedlight.arguments import (
     as_module,
     check_can_discard,
     check_data,
+    check_devices,
     check_module,
+    check_rounds,
     instance_of,
     limit_batches,
     number_of_trials,
     warn_of_hooks,
 )
 from fedlight.arrivals import ArrivalProcess
-from fedlight.callbacks import Callback, FedCheckpoint
-from fedlight.checkpoint import Parts, read_checkpoint, write_checkpoint
-from fedlight.checks import integer, one_of, positive, positive_int
+from fedlight.callbacks import Callback
+from fedlight.callbacks.checkpoint import content_of
+from fedlight.checkpoint import Parts
+from fedlight.checks import integer, one_of, optional, positive, positive_int
 from fedlight.data import FederatedDataModule
-from fedlight.evaluation import Evaluator
+from fedlight.evaluation import Evaluator, lent
 from fedlight.executors import Executor
 from fedlight.executors.auto import check_executor, describe_device
 from fedlight.executors.base import ClientError
@@ -84,6 +88,13 @@ class FedTrainer:
         fast_dev_run: True (or n) for a trial run of one (n) rounds and validation batches, without
             loggers.
 
+    Attributes:
+        callbacks: The callbacks, in the order in which they are called.
+        loggers: The loggers.
+        fabric: Lightning's Fabric: device, precision.
+        datamodule: The data, once they were given.
+        should_stop: Set it to end the run after the present event.
+
     Raises:
         TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range.
@@ -123,64 +134,49 @@ class FedTrainer:
         default_root_dir: str | Path | None = None,
         fast_dev_run: bool | int = False,
     ) -> None:
-        self.arrivals = instance_of(
-            ArrivalProcess, "arrivals", arrivals, "UniformArrivals(per_round=5)"
-        )
+        example = "UniformArrivals(per_round=5)"
+        self.arrivals = instance_of(ArrivalProcess, "arrivals", arrivals, example)
         self.aggregator = instance_of(Aggregator, "aggregator", aggregator, "AFACD()")
-        self.local_optimizer: LocalOptimizer = ModuleOptimizer()
-        if local_optimizer is not None:
-            self.local_optimizer = instance_of(
-                LocalOptimizer, "local_optimizer", local_optimizer, "LocalSGD(lr=0.1)"
-            )
+        optimizer = ModuleOptimizer() if local_optimizer is None else local_optimizer
+        example = "LocalSGD(lr=0.1)"
+        self.local_optimizer = instance_of(LocalOptimizer, "local_optimizer", optimizer, example)
         self.executor = check_executor(executor)
         self._trial = trial = number_of_trials(fast_dev_run)
         self.limits = Limits(trial or max_rounds, max_time, max_updates)
         self.limits.check(self.arrivals)
-        if self.aggregator.needs_rounds and not self.arrivals.by_rounds:
-            raise ValueError(
-                f"{self.aggregator!r} steps at the end of rounds, but "
-                f"{type(self.arrivals).__name__} has none: give the aggregator a buffer_size "
-                "(a process of your own that yields "
-                "EndRound says so with by_rounds = True)"
-            )
+        self.max_rounds, self.max_time = self.limits.max_rounds, self.limits.max_time
+        self.max_updates = self.limits.max_updates
+        check_rounds(self.aggregator, self.arrivals)
         self.seed = integer("seed", seed)
-        self.check_val_every_n_rounds = (
-            None
-            if check_val_every_n_rounds is None
-            else positive_int("check_val_every_n_rounds", check_val_every_n_rounds)
+        self.check_val_every_n_rounds = optional(
+            positive_int, "check_val_every_n_rounds", check_val_every_n_rounds
         )
         self.limit_val_batches = trial or limit_batches(limit_val_batches)
-        self.on_client_failure = one_of(
-            "on_client_failure", on_client_failure, ("raise", "drop", "retry")
-        )
+        choices = ("raise", "drop", "retry")
+        self.on_client_failure = one_of("on_client_failure", on_client_failure, choices)
         self.on_large_update = one_of("on_large_update", on_large_update, ("clip", "drop"))
-        self.max_update_norm = (
-            None if max_update_norm is None else positive("max_update_norm", max_update_norm)
-        )
+        self.max_update_norm = optional(positive, "max_update_norm", max_update_norm)
         if self.on_client_failure != "raise" or self.max_update_norm is not None:
             check_can_discard(self.aggregator)
-        if positive_int("devices", devices) != 1:
-            raise ValueError(
-                f"devices must be 1, got {devices}: all clients share one device; "
-                "to use several, give a distributed executor"
-            )
+        check_devices(devices)
         self.default_root_dir = as_folder(default_root_dir)
+        self.loggers = [] if trial else as_loggers(logger, self.default_root_dir)
+        self.callbacks = as_callbacks(callbacks, enable_progress_bar)
         self.fabric = Fabric(
             accelerator=accelerator,
             devices=1,
             precision=precision,
-            loggers=[] if trial else as_loggers(logger, self.default_root_dir),
-            callbacks=as_callbacks(callbacks, enable_progress_bar),
+            loggers=self.loggers,
+            callbacks=self.callbacks,
         )
+        self.datamodule: FederatedDataModule | None = None
         self.should_stop = False
         self._metrics: dict[str, float] = {}
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator: Evaluator | None = None
-        self._in_event = self._fitting = False
+        self._fitting = False
         self._interrupt = Interrupt()
-        self._wanted_checkpoints: list[tuple[tuple[Path, ...], Parts | None]] = []
         self._module: LightningModule | None = None
-        self._data: FederatedDataModule | None = None
         self._run: Run | None = None
 
     # ------------------------------------------------------------------ what one sees
@@ -239,61 +235,23 @@ class FedTrainer:
 
     @property
     def federation(self) -> Federation:
-        """Who takes part, as the strategies know it.
-
-        Raises:
-            RuntimeError: Nothing was fitted yet.
-        """
+        """Who takes part, as the strategies know it."""
         return self.run.federation
 
     @property
     def state(self) -> ServerState:
-        """The newest version of the server's model, as flat vectors.
-
-        Raises:
-            RuntimeError: Nothing was fitted yet.
-        """
+        """The newest version of the server's model, as flat vectors."""
         return self.run.server.state
-
-    @property
-    def datamodule(self) -> FederatedDataModule | None:
-        """The data, once they were given."""
-        return self._data
-
-    @property
-    def loggers(self) -> Sequence[Logger]:
-        """The loggers."""
-        return self.fabric.loggers
 
     @property
     def logger(self) -> Logger | None:
         """The first logger, or None."""
-        return self.fabric.loggers[0] if self.fabric.loggers else None
-
-    @property
-    def callbacks(self) -> Sequence[Any]:
-        """The callbacks, in the order in which they are called."""
-        return self.fabric._callbacks
+        return self.loggers[0] if self.loggers else None
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The newest value of each metric."""
         return {name: torch.tensor(value) for name, value in self._metrics.items()}
-
-    @property
-    def max_rounds(self) -> int | None:
-        """Stop after this many server updates."""
-        return self.limits.max_rounds
-
-    @property
-    def max_time(self) -> float | None:
-        """Stop before the first event later than this virtual time."""
-        return self.limits.max_time
-
-    @property
-    def max_updates(self) -> int | None:
-        """Stop after this many arrivals."""
-        return self.limits.max_updates
 
     def client_state(self, client_id: int) -> Tensor | None:
         """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
@@ -338,8 +296,8 @@ class FedTrainer:
             RuntimeError: It is called from within a fit of the same trainer.
         """
         check_module(module)
-        with self._alone(), self._lent(module), graceful_interrupts() as self._interrupt:
-            content = self._read(ckpt_path)
+        with self._alone(), lent(module, self.fabric), graceful_interrupts() as self._interrupt:
+            content = content_of(ckpt_path, self.callbacks)
             run = self._prepare(module, check_data(datamodule))
             status = "failed"
             try:
@@ -371,12 +329,16 @@ class FedTrainer:
         """
         if self.should_stop:
             return
-        self._in_event = True
-        for waiting in play(run.schedule, run.server, self.limits):
-            if waiting:
-                run.compute(waiting)
-            elif self._between_events():
-                return
+        with run.going_on():
+            for waiting in play(run.schedule, run.server, self.limits):
+                if waiting:
+                    run.compute(waiting)
+                    continue
+                with run.between_events():
+                    self.should_stop |= self.interrupted
+                    self._hooks("on_event_end")
+                if self.should_stop:
+                    return
 
     def _made_version(self, record: RoundRecord) -> None:
         """The server has made a new version: record, validate, log."""
@@ -399,16 +361,6 @@ class FedTrainer:
             return False
         return self._evaluator.has_data("validation") and self._evaluator.has_step("validation")
 
-    def _between_events(self) -> bool:
-        """The moment for checkpoints, and for stopping if that was asked for."""
-        self._in_event = False
-        if self.interrupted:
-            self.should_stop = True
-        self._hooks("on_event_end")
-        self._write_wanted_checkpoints()
-        self._in_event = True
-        return self.should_stop
-
     def save_checkpoint(
         self, path: str | Path, *copies: str | Path, parts: Parts | None = None
     ) -> None:
@@ -427,38 +379,12 @@ class FedTrainer:
             RuntimeError: Nothing was fitted yet.
             OSError: The file cannot be written.
         """
-        run = self.run
-        paths = tuple(map(Path, (path, *copies)))
-        if self._in_event:
-            self._wanted_checkpoints.append((paths, parts))
-        else:
-            write_checkpoint(paths[0], run.state_dict(), *paths[1:], parts=parts)
-
-    def _write_wanted_checkpoints(self) -> None:
-        wanted, self._wanted_checkpoints = self._wanted_checkpoints, []
-        for paths, parts in wanted:
-            self.save_checkpoint(*paths, parts=parts)
-
-    def _read(self, ckpt_path: str | Path | None) -> dict[str, Any] | None:
-        if ckpt_path is None:
-            return None
-        if ckpt_path != "last":
-            return read_checkpoint(ckpt_path)
-        keeper = self._keeper()
-        if keeper is None:
-            raise ValueError(
-                'ckpt_path="last" needs a FedCheckpoint among the callbacks, which knows where '
-                "its files are; or give the path of a file"
-            )
-        return keeper.read_last()
-
-    def _keeper(self) -> FedCheckpoint | None:
-        return next((each for each in self.callbacks if isinstance(each, FedCheckpoint)), None)
+        self.run.save(path, *copies, parts=parts)
 
     # ------------------------------------------------------------------ before and after
 
     def _prepare(self, module: LightningModule, datamodule: FederatedDataModule) -> Run:
-        self._module, self._data = module, datamodule
+        self._module, self.datamodule = module, datamodule
         datamodule.prepare_data()
         datamodule.setup("fit")
         module.setup("fit")
@@ -491,22 +417,15 @@ class FedTrainer:
 
     def _start(self, run: Run) -> None:
         warn_of_hooks(run.module)
-        hparams = dict(run.module.hparams) if run.module._log_hyperparams else {}
-        hparams |= {f"fed/{name}": value for name, value in run.strategies().items()}
-        for logger in self.fabric.loggers:
-            # A resumed run's loggers have them already.
-            if hasattr(logger, "log_hyperparams") and not (self.version or self.num_updates):
-                logger.log_hyperparams(hparams)
+        if not (self.version or self.num_updates):  # a resumed run's loggers have them already
+            log_hyperparams(self.loggers, run.module, run.strategies())
         self._hooks("setup", "fit")
         self._hooks("on_fit_start")
         run.module.on_fit_start()
         run.module.on_train_start()
 
     def _finish(self, run: Run) -> None:
-        self._in_event = False
-        self._write_wanted_checkpoints()
-        resumable = self._keeper() is not None
-        say_how_it_ended(run, self.should_stop, self._interrupt.signal, resumable)
+        say_how_it_ended(run, self.should_stop, self._interrupt.signal)
         run.finish()
         run.module.on_train_end()
         self._hooks("on_fit_end")
@@ -514,14 +433,10 @@ class FedTrainer:
 
     def _end(self, run: Run, status: str) -> None:
         """Let go of everything; what fails does not keep the rest from being let go."""
-        self._in_event = False
-        self._wanted_checkpoints.clear()
         with ExitStack() as stack:  # in the opposite order
             stack.callback(run.module.teardown, "fit")
             stack.callback(run.executor.teardown)
-            for logger in reversed(self.fabric.loggers):
-                if hasattr(logger, "finalize"):
-                    stack.callback(logger.finalize, status)
+            stack.callback(finalize, self.loggers, status)
             self._hooks.all("teardown", "fit")
 
     @contextmanager
@@ -533,18 +448,6 @@ class FedTrainer:
             yield
         finally:
             self._fitting = False
-
-    @contextmanager
-    def _lent(self, module: LightningModule) -> Iterator[None]:
-        """The module on the run's device and precision; its ``device``, ``loggers`` … are ours."""
-        before = module._fabric
-        self.fabric.strategy.precision.convert_module(module)
-        self.fabric.to_device(module)
-        module.fabric = self.fabric
-        try:
-            yield
-        finally:
-            module.fabric = before
 
     def _evaluator_of(self, module: LightningModule, datamodule: FederatedDataModule) -> Evaluator:
         limits = {"validation": self.limit_val_batches, "test": self._trial or None}
@@ -586,21 +489,13 @@ class FedTrainer:
         datamodule: FederatedDataModule | None,
     ) -> list[dict[str, float]]:
         module = self.module if module is None else as_module(module)
-        data = self._data if datamodule is None else check_data(datamodule)
+        data = self.datamodule if datamodule is None else check_data(datamodule)
         if data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
-        self._module, self._data = module, data
+        self._module, self.datamodule = module, data
         evaluator = self._evaluator_of(module, data)
-        if not evaluator.has_step(stage):
-            raise ValueError(
-                f"{type(module).__name__} has no {stage}_step; define {stage}_step(self, batch, "
-                f"batch_idx) that logs what {verb} should report"
-            )
-        data.prepare_data()
-        data.setup(verb)
-        if not evaluator.has_data(stage):
-            raise ValueError(f"{data!r} has no {stage} data")
-        with self._lent(module):
+        evaluator.get_ready(stage, verb)
+        with lent(module, self.fabric):
             module.setup(verb)
             try:
                 self._hooks("setup", verb)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,3 +182,33 @@ class FedCheckpoint(Callback):
         self._outdone += [old for old in self.best_k if old not in kept]
         self.best_k = kept
         return [path] if path in kept else []
+
+
+def keeper_of(callbacks: Iterable[object]) -> FedCheckpoint | None:
+    """The first `FedCheckpoint` among callbacks."""
+    return next((each for each in callbacks if isinstance(each, FedCheckpoint)), None)
+
+
+def content_of(ckpt_path: str | Path | None, callbacks: Iterable[object]) -> dict[str, Any] | None:
+    """The content of the checkpoint that `FedTrainer.fit` is to go on from; None to start anew.
+
+    Args:
+        ckpt_path: A file, or "last" for the newest one that the `FedCheckpoint` finds.
+        callbacks: The trainer's callbacks.
+
+    Raises:
+        ValueError: "last", and there is no `FedCheckpoint`.
+        FileNotFoundError: There is no such file.
+        CheckpointError: The file is damaged.
+    """
+    if ckpt_path is None:
+        return None
+    if ckpt_path != "last":
+        return read_checkpoint(ckpt_path)
+    keeper = keeper_of(callbacks)
+    if keeper is None:
+        raise ValueError(
+            'ckpt_path="last" needs a FedCheckpoint among the callbacks, which knows where '
+            "its files are; or give the path of a file"
+        )
+    return keeper.read_last()
