@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import lightning
 import torch
@@ -42,12 +42,18 @@ if TYPE_CHECKING:
 
     from fedlight.aggregators import Aggregator
     from fedlight.arrivals import ArrivalProcess
-    from fedlight.callbacks import Callback
     from fedlight.data import FederatedDataModule
     from fedlight.executors import Executor
     from fedlight.executors.large_updates import NormLimit
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.loop import Limits
+
+
+class Stateful(Protocol):
+    """What a run keeps of a callback."""
+
+    def state_dict(self) -> dict[str, Any]: ...  # noqa: D102
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...  # noqa: D102
 
 
 class Run:
@@ -100,7 +106,7 @@ class Run:
         norm_limit: NormLimit | None,
         autocast: Callable[[], AbstractContextManager[Any]],
         watcher: Watcher,
-        callbacks: Sequence[Callback],
+        callbacks: Sequence[Stateful],
         loggers: Sequence[Logger],
     ) -> None:
         self.module = module

@@ -41,9 +41,9 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # Words of the names of the runs that may differ, and why. Empty unless a change is under way.
-# Since 0.1 the stacks at the end of a run no longer depend on its limits, nor those after a resume:
-# the last bits of stacked BatchNorm, and the random numbers that stacked clients share, depend on who
-# is in a stack.
+# Since 0.1 the stacks at the end of a run no longer depend on its limits, nor those after a resume.
+# The last bits of stacked BatchNorm, and the random numbers that stacked clients share, depend on
+# who is in a stack.
 _STACKS = "who is stacked with whom is a function of the schedule alone"
 MEANT: dict[str, str] = {
     f"executor={executor} module={module}": _STACKS

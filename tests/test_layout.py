@@ -15,8 +15,12 @@ ORDER = [
     {"types"},
     {"parameters"},
     {"events"},
+    {"loop"},
     {"arrivals", "local_optimizers", "aggregators"},
     {"executors"},
+    {"clients"},
+    {"server"},
+    {"run"},
     {"trainer"},
 ]
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
@@ -142,6 +146,96 @@ def test_torch_is_not_loaded(module: str) -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr or f"{module} loads torch"
+
+
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    """All modules of the packages, parsed."""
+    for package in ("fedlight", "data_partitioners"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT), ast.parse(path.read_text())
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """A shortest way from each module back to itself."""
+    found = []
+    for start in graph:
+        for following in graph[start]:
+            way = chains(graph, following).get(start)
+            if way is not None:
+                found.append([start, *way])
+    return found
+
+
+def test_no_module_imports_itself_in_the_end() -> None:
+    """Neither at the top of a module nor within a function; for typing it may."""
+    named = modules(ROOT / "fedlight")
+    graph = {}
+    for name, path in named.items():
+        seen = imported(name, path, path.read_text(), typing_too=False)
+        # `from a import b` is a.b, or b of a; a package's own modules do not import it.
+        graph[name] = {other for n in seen for other in (n, n.rpartition(".")[0]) if other in named}
+        graph[name] -= {name, *(name[:i] for i, c in enumerate(name) if c == ".")}
+    assert cycles(graph) == []
+
+
+def test_there_is_one_event_loop() -> None:
+    """One place takes events from the schedule; one place takes them from the queue."""
+    taken = {"next": [], "pop": []}
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = ast.unparse(node.func.value)
+                if node.func.attr == "next" and owner.endswith("schedule"):
+                    taken["next"].append(str(path))
+                if node.func.attr == "pop" and owner.endswith("queue"):
+                    taken["pop"].append(str(path))
+    assert taken == {"next": ["fedlight/loop.py"], "pop": ["fedlight/arrivals/schedule.py"]}
+
+
+# Private attributes of other libraries' objects that have no public counterpart: Lightning's
+# modules, torchmetrics' collections, TensorBoard's writer, tensors.
+FOREIGN = {
+    "_base", "_buffers", "_enable_compute_groups", "_experiment", "_fabric", "_get_file_writer",
+    "_groups_checked", "_log_hyperparams", "_schema", "_version", "_unsafe_view", "_log_softmax", "_ConvNd",
+    "_foreach_add_", "_foreach_addcmul_", "_foreach_copy_", "_foreach_mul", "_foreach_sub",
+}  # fmt: skip
+
+
+def test_nobody_reads_what_is_private_to_another_object() -> None:
+    found = []
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_"):
+                continue
+            private = not node.attr.startswith("__") and node.attr not in FOREIGN
+            private = private and node.attr not in ("_replace", "_asdict", "_make")
+            owner = ast.unparse(node.value)
+            if private and owner not in ("self", "cls", "torch", "torch._C"):
+                found.append(f"{path}:{node.lineno} {owner}.{node.attr}")
+    # `@classmethod`s and copies of the same class build their own objects.
+    allowed = ("module._loaded", "other._loaded", "other._partition_seed")
+    assert [each for each in found if not each.endswith(allowed)] == []
+
+
+STRATEGIES = ("aggregator", "arrivals", "optimizer", "process", "strategy", "executor")
+
+
+def test_nobody_guesses_a_strategy_by_its_attributes() -> None:
+    found = []
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            if node.func.id in ("getattr", "hasattr") and node.args:
+                owner = ast.unparse(node.args[0]).rpartition(".")[2]
+                if any(word in owner for word in STRATEGIES):
+                    found.append(f"{path}:{node.lineno} {ast.unparse(node)}")
+    assert found == []
+
+
+def test_the_trainer_is_short() -> None:
+    lines = (ROOT / "fedlight" / "trainer.py").read_text().splitlines()
+    assert len(lines) < 520
 
 
 SOURCE = """
