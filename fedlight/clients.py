@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight.executors.pending import PendingRun, Status
 from fedlight.executors.pool import Pool
-from fedlight.types import ClientUpdate, ServerState, Task
+from fedlight.types import ClientUpdate, ServerState, Task, new_record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -182,7 +182,8 @@ class Clients:
         task = run.task
         before = self._replaced.get(task.serial) if self._keep_states else None
         replaced = None if before is None else before.client_state
-        return ClientUpdate(task, self._num_examples[task.client_id], run, replaced, run.pulled)
+        examples = self._num_examples[task.client_id]
+        return new_record(ClientUpdate, (task, examples, run, replaced, run.pulled))
 
 
 def _run_of(update: ClientUpdate) -> PendingRun:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
-from fedlight.types import FailureRecord, RoundRecord, UpdateRecord
+from fedlight.types import FailureRecord, RoundRecord, UpdateRecord, new_record
 
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, LocalResult, ServerState
@@ -22,7 +22,7 @@ def update_record(
 ) -> UpdateRecord:
     """The record of an update that a server at `version` used or dropped."""
     task = update.task
-    return UpdateRecord(
+    fields = (
         task.client_id,
         task.serial,
         task.pulled_version,
@@ -35,6 +35,7 @@ def update_record(
         norm,
         clipped_from,
     )
+    return new_record(UpdateRecord, fields)
 
 
 def round_record(
@@ -60,6 +61,8 @@ def _training_metrics(results: Sequence[LocalResult]) -> dict[str, float]:
     totals: dict[str, float] = defaultdict(float)
     weights: dict[str, float] = defaultdict(float)
     for result in results:
+        if not result.metrics:
+            continue
         for name, (total, weight) in result.metrics.items():
             totals[name] += total
             weights[name] += weight

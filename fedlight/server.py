@@ -89,6 +89,7 @@ class Server:
         self.watcher = Watcher() if watcher is None else watcher
         self.state = state
         self.version = state.version
+        self._unchanged = Handled(state.version)
         self.over = False
         self.versions = {state.version: state}
         self.num_updates = 0
@@ -129,6 +130,7 @@ class Server:
         """
         kind, task, _ = event
         released: list[int] = []
+        retried: list[Task] = []
         if task is not None and task.lost:
             # A part of the schedule, and so never an error.
             self._note(task, "lost")
@@ -140,7 +142,8 @@ class Server:
             due = self.aggregator.end_round()
         else:
             due = kind is Kind.DEADLINE
-        retried: list[Task] = []
+        if not due and not released:
+            return self._unchanged
         if due:
             # No update is kept in a variable here: it would keep the version that it pulled.
             if waiting := self.clients.open_runs(self.aggregator.held):
@@ -231,18 +234,16 @@ class Server:
         self.versions = {v: s for v, s in self.versions.items() if needs_version(v)}
         self.versions[state.version] = self.state
         self.version = state.version
+        self._unchanged = Handled(state.version)
         return record
 
     def _totals(self) -> dict[str, float]:
         """What the run has cost so far: the horizontal axes of the papers' figures."""
         models = self.num_pulls + self.num_updates
-        state = self.state
-        parts = [state.params, state.buffers, state.counters]
-        parts += [] if state.shared is None else [state.shared]
         return {
             "fed/gradients": float(self.num_gradients),
             "fed/models": float(models),
-            "fed/bytes": float(models * sum(part.nbytes for part in parts)),
+            "fed/bytes": float(models * _bytes_of(self.state)),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -277,6 +278,7 @@ class Server:
         self.versions = {version: versions[version] for version in state["kept"]}
         self.state = versions[state["version"]]
         self.version = self.state.version
+        self._unchanged = Handled(self.version)
         for update in self.clients.load_state_dict(state["clients"], versions, device):
             self.aggregator.receive(update)
         self.aggregator.load_state_dict(state["aggregator"])
@@ -287,6 +289,12 @@ class Server:
         self.num_updates = state["num_updates"]
         self.num_pulls = state["num_pulls"]
         self.num_gradients = state["num_gradients"]
+
+
+def _bytes_of(state: ServerState) -> int:
+    """What travels when a client pulls a model."""
+    shared = 0 if state.shared is None else state.shared.nbytes
+    return state.params.nbytes + state.buffers.nbytes + state.counters.nbytes + shared
 
 
 def _state_to_dict(state: ServerState) -> dict[str, Any]:

@@ -32,6 +32,10 @@ class Federation:
     expected_durations: NDArray[np.float64] | None = None
 
 
+new_record = tuple.__new__
+"""``new_record(Task, (…))`` is ``Task(…)`` in half the time; for records made at every event."""
+
+
 class Task(NamedTuple):
     """One local run of one client.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
 from fedlight.events import EventQueue, Kind, to_ticks, to_time
 from fedlight.loop import Event, Handled
-from fedlight.types import Federation, Task
+from fedlight.types import Federation, Task, new_record
 
 if TYPE_CHECKING:
     from fedlight.arrivals.base import ArrivalProcess
@@ -227,9 +227,13 @@ class Schedule:
             visit = self._visits.get(client, 0)
         self._visits[client] = visit + 1
         arrives_at = to_time(arrival)
-        task = Task(client, version, now, arrives_at, num_steps, self._serial, visit, lost, tries)
+        serial = self._serial
         self._serial += 1
-        self._queue.push(arrival, Event(Kind.ARRIVAL, task), kind=Kind.ARRIVAL, client=client)
+        task = new_record(
+            Task, (client, version, now, arrives_at, num_steps, serial, visit, lost, tries)
+        )
+        event = new_record(Event, (Kind.ARRIVAL, task, None))
+        self._queue.push(arrival, event, kind=Kind.ARRIVAL, client=client)
         self._coming += 1
         self._pulls.append(task)
 
