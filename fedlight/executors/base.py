@@ -90,7 +90,10 @@ class Executor(ABC):
     """Computes local runs. The same jobs give the same results, bit by bit, whoever asks."""
 
     max_batch: int = 1
-    """How many jobs it likes to get at once."""
+    """Preferred number of jobs per call."""
+
+    independent: bool = False
+    """Whether a job's result is the same bits whoever else is in the call."""
 
     @abstractmethod
     def setup(self, workplace: Workplace) -> None:

@@ -29,12 +29,18 @@ _TRIES = 3
 class RayExecutor(Executor):
     """Sends shares of each batch to actors on a Ray cluster; each computes its share by itself.
 
-    The data go to the object store once. A batch is dealt out by the number of local steps, always
-    in the same way, so a run gives the same bits whenever it has the same number of actors. An
-    actor that dies is replaced, and its share is computed again.
+    The data go to the object store once. An actor that dies is replaced, and its share is computed
+    again.
 
-    Ray pays where clients are heavy or many machines are there: small models are faster in one
-    process (`VectorizedExecutor`).
+    Who computes which job depends only on the jobs' numbers of steps, their order in the list and
+    `num_actors`; an actor splits its share by `executor` alone. Neither the load of the machines
+    nor the order in which actors finish plays a part. A run therefore gives the same bits whenever
+    it has the same `num_actors`, `executor` and `num_cpus` on machines of one kind. If the actors'
+    executor is `independent` (the sequential one is), so is this one, and the number of actors
+    changes no bit either.
+
+    Ray pays for heavy clients or on many machines: small models are faster in one process
+    (`VectorizedExecutor`).
 
     Args:
         num_actors: Actors, each a process of its own.
@@ -67,6 +73,10 @@ class RayExecutor(Executor):
         self.num_cpus = positive("num_cpus", num_cpus)
         self.num_gpus = num_gpus
         self.address = address
+        # for "auto" the actors know only after they have tried the module: `setup` asks them
+        self.independent = self.executor == "sequential" or (
+            isinstance(self.executor, Executor) and self.executor.independent
+        )
         self._ray = _import_ray()
         self.num_replaced = 0
 
@@ -97,6 +107,7 @@ class RayExecutor(Executor):
             refused = ray.get(actor.refusal.remote())
             if refused:
                 raise ValueError(refused)
+        self.independent = all(ray.get([actor.independent.remote() for actor in self._actors]))
 
     def teardown(self) -> None:
         """Stop the actors, and the cluster where it was started here."""
@@ -226,6 +237,9 @@ class _Actor:
 
     def refusal(self) -> str:
         return self._refusal
+
+    def independent(self) -> bool:
+        return self._executor.independent
 
     def run(self, jobs: Sequence[Job]) -> list[LocalResult | _Failure]:
         outcomes = self._executor.run([_on(job, self._device) for job in jobs])

@@ -31,6 +31,8 @@ class SequentialExecutor(Executor):
         SequentialExecutor()
     """
 
+    independent = True
+
     def setup(self, workplace: Workplace) -> None:
         """Get ready for a run, and let the module's own optimizer be seen before the first round.
 

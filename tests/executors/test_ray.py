@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import AFACD
 from fedlight.arrivals import UniformArrivals, UniformSteps
-from fedlight.executors import Job, RayExecutor, Workplace
+from fedlight.executors import Job, RayExecutor, VectorizedExecutor, Workplace
 from fedlight.executors.ray import _Actor, _Share, _shares
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
@@ -94,6 +94,28 @@ def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(clu
     alone = fit("sequential", bad=2, on_client_failure="drop")
     assert killed.fingerprint() == alone.fingerprint()
     assert killed.num_failures == alone.num_failures > 0
+
+
+@pytest.mark.parametrize(
+    ("executor", "before", "after"),
+    [("sequential", True, True), ("auto", False, True), (VectorizedExecutor(), False, False)],
+)
+def test_it_is_independent_exactly_if_its_actors_executors_are(
+    cluster, executor, before, after
+) -> None:
+    module, data = Net(), clients()
+    if executor == "auto":
+        module.net.append(torch.nn.Dropout())  # so that the actor chooses the sequential one
+    ray = RayExecutor(1, executor=executor)
+    assert ray.independent is before
+    work = Workplace(
+        module, ModuleState(module), LocalSGD(0.1), data.partition, data.train_data, 3, seed=0
+    )
+    ray.setup(work)
+    try:
+        assert ray.independent is after
+    finally:
+        ray.teardown()
 
 
 def actor(executor: str, bad: int | None = None) -> tuple[_Actor, list[Job]]:

@@ -56,6 +56,7 @@ def test_the_modules_own_optimizer_starts_anew_with_each_task():
 def test_a_task_does_not_depend_on_the_ones_beside_it():
     module = Boring(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
     executor, work = ready(module, classes())
+    assert executor.independent
     jobs = [job(work, client, steps=3) for client in range(4)]
     together = executor.run(jobs)
     for alone, result in zip(reversed(jobs), reversed(together), strict=True):
