@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedlight.executors.capture import LogRecorder, step_function
-from fedlight.executors.rng import isolated_rng, seed_all
+from fedlight.executors._capture import LogRecorder, step_function
+from fedlight.executors._rng import isolated_rng, seed_all
 
 if TYPE_CHECKING:
     from lightning import LightningModule

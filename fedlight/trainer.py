@@ -41,7 +41,7 @@ from fedlight.data import FederatedDataModule
 from fedlight.evaluation import EvaluationBatches, evaluate
 from fedlight.events import Kind
 from fedlight.executors import Executor, Workplace
-from fedlight.executors.auto import check_executor, describe_device, resolve_executor
+from fedlight.executors._auto import check_executor, describe_device, resolve_executor
 from fedlight.executors.base import ClientError
 from fedlight.executors.pool import NormLimit, WorkPool
 from fedlight.interrupts import Interrupt, graceful_interrupts

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedlight.checks import rate_at
-from fedlight.executors.batches import batch_rows
+from fedlight.executors._batches import batch_rows
 
 if TYPE_CHECKING:
     from lightning import LightningModule

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedlight.checks import positive, positive_int
-from fedlight.executors.auto import check_executor, resolve_executor
+from fedlight.executors._auto import check_executor, resolve_executor
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.parameters import ModuleState
 from fedlight.types import LocalResult

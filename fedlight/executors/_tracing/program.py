@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, fx
 
-from fedlight.executors.simplify import simplify
+from fedlight.executors._tracing.simplify import simplify
 
 Replay: TypeAlias = Callable[..., Sequence[Tensor]]
 
@@ -36,16 +36,16 @@ class Program(NamedTuple):
     words: str | None
 
 
-def program(module: fx.GraphModule) -> Program:
+def program(module: fx.GraphModule, without: Collection[str] = ()) -> Program:
     """The program of a graph, simplified as far as no bit of its outputs changes.
 
     Where the graph writes nothing in place and draws nothing, operators without a tensor among
     their inputs (constants) run now.
     """
     graph = module.graph
-    pure = simplify(graph)
+    pure = simplify(graph, without)
     known: dict[str, Any] = {"__name__": __name__}
-    source = "\n".join(_lines(module, known, pure))
+    source = "\n".join(_lines(module, known, pure and "constants" not in without))
     own = any(node.op == "get_attr" for node in graph.nodes)
     return Program(source, known, None if own else str(graph))
 
@@ -77,18 +77,19 @@ def resized(one: Program, n: int, two: Program, m: int, wanted: int) -> Program 
     return Program("".join(written), one.known, words)
 
 
-def compiled(program: Program, inputs: Sequence[Tensor]) -> Replay:
+def compiled(program: Program, inputs: Sequence[Tensor], interpreted: bool = True) -> Replay:
     """A program as a function.
 
     Args:
         program: The program.
         inputs: Tensors like those that it will be called with; not kept.
+        interpreted: Whether TorchScript's interpreter may run it.
     """
     names = dict(program.known)
     exec(program.source, names)  # as torch.fx does, whose calls cost twice as much
     function: Replay = names["replay"]
     on_cpu = all(tensor.device.type == "cpu" for tensor in inputs)  # elsewhere it changes bits
-    if not on_cpu or program.words is None:
+    if not (interpreted and on_cpu) or program.words is None:
         return function
     shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
     key = f"{program.words} {shapes} {torch.get_default_dtype()}"

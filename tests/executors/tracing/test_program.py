@@ -6,10 +6,9 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from fedlight.executors import traced_step
-from fedlight.executors.replay import compiled, program, resized
-from fedlight.executors.traced_step import TracedStep
-from tests.executors.test_traced_step import Net, linear, norm_and_dropout, stack, step_of
+from fedlight.executors._tracing import TracedStep, traced_step
+from fedlight.executors._tracing.program import compiled, program, resized
+from tests.executors.tracing.test_traced_step import Net, linear, norm_and_dropout, stack, step_of
 
 SIZES = (2, 3, 4, 7, 10)
 

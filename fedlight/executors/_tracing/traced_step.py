@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
-import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
-from lightning import LightningModule
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
-from torchmetrics import Metric, MetricCollection
 
-from fedlight.executors.replay import Program, Replay, compiled, program, resized
-from fedlight.executors.rng import isolated_rng
-from fedlight.executors.stacked_step import Outputs, StackedLog, StackedStep
+from fedlight.executors._rng import isolated_rng
+from fedlight.executors._stacked_step import Outputs, StackedLog, StackedStep
+from fedlight.executors._tracing.program import Program, Replay, compiled, program, resized
+from fedlight.executors._tracing.surroundings import Surroundings, drawn, reads_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +69,15 @@ class TracedStep:
         most: How many traces are made.
     """
 
-    def __init__(self, step: StackedStep, after: int = 48, most: int = 96) -> None:
+    def __init__(
+        self,
+        step: StackedStep,
+        after: int = 48,
+        most: int = 96,
+        without: Collection[str] = (),
+    ) -> None:
         self.step = step
-        self.after, self.most = after, most
+        self.after, self.most, self.without = after, most, without
         self.traces: dict[Any, Trace | None] = {}
         self._traced: dict[Any, dict[int, Program]] = defaultdict(dict)
         self._seen: Counter[Any] = Counter()
@@ -114,14 +115,17 @@ class TracedStep:
         others = self._traced[family]
         self._seen[key] += 1
         self._seen[family] += 1
-        seen, enough = self._seen[key], self.after // (1, 4, 8)[min(len(others), 2)]
+        seen, enough = (
+            self._seen[key],
+            self.after // (1, 4, 8)[min(len(others), 1 if "sizes" in self.without else 2)],
+        )
         if not others and None not in self.traces.values():
             seen = self._seen[family]
         if seen < enough or len(self.traces) >= self.most:
             return self.step(params, buffers, counters, batch, step)
-        before = self._surroundings.state(), _drawn()
+        before = self._surroundings.state(), drawn()
         result = self.step(params, buffers, counters, batch, step)
-        pure = before == (self._surroundings.state(), _drawn())
+        pure = before == (self._surroundings.state(), drawn())
         sizes = (len(params), len(buffers), len(counters))
         self.traces[key] = self._trace(inputs, sizes, step, others) if pure else None
         return result
@@ -167,7 +171,9 @@ class TracedStep:
             """The program as a trace, or None where it does not give the very same."""
             try:
                 with isolated_rng(), torch.no_grad():
-                    replay = compiled(program, list(map(_copied, inputs)))
+                    replay = compiled(
+                        program, list(map(_copied, inputs)), "interpreter" not in self.without
+                    )
                 # three times, as the interpreter rewrites what it runs after the first two calls
                 if not all(all(map(_same, outcome(replay), expected)) for _ in range(3)):
                     return None
@@ -177,7 +183,7 @@ class TracedStep:
             return Trace(replay, (one, two, three, three + len(log.values)), tree, log)
 
         n, expected = len(inputs[0]), outcome(flat)
-        if len(others) > 1 and n > 1:
+        if len(others) > 1 and n > 1 and "sizes" not in self.without:
             (m, one), (k, two), *_ = others.items()
             likely = resized(one, m, two, k, n)
             trace = None if likely is None else checked(likely)
@@ -185,7 +191,7 @@ class TracedStep:
                 return trace
         try:
             with isolated_rng(), torch.no_grad():
-                traced = program(make_fx(flat)(*map(_copied, inputs)))
+                traced = program(make_fx(flat)(*map(_copied, inputs)), self.without)
         except Exception:  # make_fx raises what it likes where it does not know a thing
             return None
         trace = checked(traced)
@@ -200,75 +206,6 @@ def _copied(tensor: Tensor) -> Tensor:
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
     return copy.copy_(tensor)
-
-
-def reads_index(module: LightningModule) -> bool:
-    """Whether ``training_step`` may look at ``batch_idx``."""
-    step = module.training_step
-    parameters = inspect.signature(step).parameters
-    names = list(parameters)[1:]
-    code = getattr(step, "__code__", None)
-    any_number = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
-    if code is None or hasattr(step, "__wrapped__") or any_number:
-        return True
-    for instruction in dis.get_instructions(code):
-        read = instruction.argval
-        if any(name in (read if isinstance(read, tuple) else (read,)) for name in names):
-            return True
-    return False
-
-
-_ATOMS = {bool, int, str, type(None)}
-
-
-class Surroundings:
-    """What a step may read beside its inputs: attributes of the module and its parts, and modes.
-
-    Args:
-        module: The module; metric objects in it do not count.
-    """
-
-    _MOST = 32  # longer containers count as changed only where they are replaced
-
-    def __init__(self, module: LightningModule) -> None:
-        self._everywhere = set(vars(LightningModule())) - {"training"}
-        self._places = [
-            vars(child)
-            for child in module.modules()
-            if not isinstance(child, Metric | MetricCollection)
-        ]
-
-    def state(self) -> list[Any]:
-        """All of it as plain data, to be compared."""
-        return [
-            (name, value if type(value) in _ATOMS else self._plain(value))
-            for place in self._places
-            for name, value in place.items()
-            if name not in self._everywhere
-        ]
-
-    def _plain(self, value: Any, depth: int = 3) -> Any:
-        if value is None or isinstance(value, bool | int | str):
-            return value
-        if isinstance(value, float | complex):
-            return repr(value)  # nan is not equal to itself
-        if isinstance(value, np.ndarray) and value.nbytes <= 32 * self._MOST:
-            return value.dtype.str, value.shape, value.tobytes()
-        if depth and isinstance(value, dict) and len(value) <= self._MOST:
-            return [(repr(key), self._plain(each, depth - 1)) for key, each in value.items()]
-        if depth and isinstance(value, list | tuple) and len(value) <= self._MOST:
-            return [self._plain(each, depth - 1) for each in value]
-        if isinstance(value, set | frozenset) and len(value) <= self._MOST:
-            return sorted(map(repr, value))
-        if depth and hasattr(value, "__dict__") and not isinstance(value, Tensor | type):
-            return id(value), self._plain(vars(value), depth - 1)
-        return id(value)  # a tensor: a replay sees what is written to it
-
-
-def _drawn() -> tuple[Any, ...]:
-    """Where the generators of Python and NumPy are."""
-    numpy: Any = np.random.get_state()  # noqa: NPY002
-    return random.getstate(), numpy[1].tobytes(), numpy[2:]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

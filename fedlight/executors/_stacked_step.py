@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torchmetrics import Metric, MetricCollection
 
+from fedlight.executors._capture import replaced_log, step_function
+from fedlight.executors._narrow_layers import NarrowLayers
 from fedlight.executors.base import Workplace, loss_of
-from fedlight.executors.capture import replaced_log, step_function
-from fedlight.executors.narrow_layers import NarrowLayers
 from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
@@ -77,9 +77,10 @@ class StackedStep:
 
     Args:
         workplace: The module, its state and the precision.
+        narrow: Whether narrow layers run along the batch on a CPU (`NarrowLayers`).
     """
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: Workplace, narrow: bool = True) -> None:
         self._work = workplace
         state = workplace.state
         self._call = _TrainingStep(workplace)
@@ -93,7 +94,7 @@ class StackedStep:
             if isinstance(metric, Metric)
         }
         self._log = StackedLog({}, {}, [], {})
-        self._layers = NarrowLayers if state.device.type == "cpu" else nullcontext
+        self._layers = NarrowLayers if narrow and state.device.type == "cpu" else nullcontext
         self._run = vmap(
             grad(self._loss, has_aux=True), in_dims=(0, 0, 0, 0, None), randomness="different"
         )

@@ -11,10 +11,11 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+from fedlight.executors._rng import isolated_rng, seed_all
+from fedlight.executors._stacked_step import StackedStep
+from fedlight.executors._tracing import TracedStep
+from fedlight.executors._tracing.surroundings import reads_index
 from fedlight.executors.base import Workplace
-from fedlight.executors.rng import isolated_rng, seed_all
-from fedlight.executors.stacked_step import StackedStep
-from fedlight.executors.traced_step import TracedStep, reads_index
 from fedlight.local_optimizers import LocalSGD
 from fedlight.parameters import ModuleState
 
@@ -196,7 +197,7 @@ def test_what_make_fx_refuses_runs_untraced(monkeypatch):
     def refuses(function):
         raise NotImplementedError("no")
 
-    monkeypatch.setattr("fedlight.executors.traced_step.make_fx", refuses)
+    monkeypatch.setattr("fedlight.executors._tracing.traced_step.make_fx", refuses)
     untraced, state = step_of(Net(linear()))
     traced = TracedStep(untraced, after=1)
     for _ in range(2):
@@ -206,7 +207,7 @@ def test_what_make_fx_refuses_runs_untraced(monkeypatch):
 
 
 def test_a_replay_that_is_off_by_a_bit_is_not_used(monkeypatch):
-    from fedlight.executors import traced_step
+    from fedlight.executors._tracing import traced_step
 
     real = traced_step.compiled
 

@@ -8,7 +8,7 @@ from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from fedlight.executors.simplify import simplify
+from fedlight.executors._tracing.simplify import simplify
 
 aten = torch.ops.aten
 

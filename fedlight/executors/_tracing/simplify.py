@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ _VIEWS = {
 }
 
 
-def simplify(graph: fx.Graph) -> bool:
+def simplify(graph: fx.Graph, without: Collection[str] = ()) -> bool:
     """Simplify a graph; says whether it is pure: it writes nothing in place and draws nothing.
 
     A view that shows what an earlier view of the same tensor shows is dropped. In a pure graph,
@@ -32,12 +33,13 @@ def simplify(graph: fx.Graph) -> bool:
     makes of ``nll_loss`` is put together again.
     """
     pure = not any(has_effect(node) for node in graph.nodes if node.op == "call_function")
-    if pure:
+    if pure and "nll" not in without:
         for node in graph.nodes:
             _restore_nll(graph, node)
-    for node in graph.nodes:
-        _drop_view(node, through_copies=pure)
-    if pure:
+    if "views" not in without:
+        for node in graph.nodes:
+            _drop_view(node, through_copies=pure)
+    if pure and "merge" not in without:
         _merge(graph)
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or has_effect(node))
     return pure
