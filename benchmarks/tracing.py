@@ -39,7 +39,7 @@ from fedlight.parameters import ModuleState
 from fedlight.types import Task
 
 NEVER = 10**9
-GRAPH = ("nll", "views", "merge", "constants")
+GRAPH = ("nll", "views")
 VARIANTS: dict[str, dict[str, Any]] = {
     "untraced": {"after": NEVER},
     "traced with make_fx alone": {"without": (*GRAPH, "sizes", "interpreter")},
@@ -48,8 +48,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "+ TorchScript's interpreter: all": {},
     "all but `nll_loss` restored": {"without": ("nll",)},
     "all but views dropped": {"without": ("views",)},
-    "all but equal operators merged": {"without": ("merge",)},
-    "all but constants computed once": {"without": ("constants",)},
     "all but the simplified graph": {"without": GRAPH},
     "all but programs for other sizes": {"without": ("sizes",)},
     "all but narrow layers along the batch": {"narrow": False},

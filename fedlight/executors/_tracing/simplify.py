@@ -1,4 +1,4 @@
-"""What a traced graph can do without: the same bits from fewer and cheaper operators."""
+"""Simplifies a traced graph: the same bits from fewer and cheaper operators."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ _VIEWS = {
 }
 
 
-def simplify(graph: fx.Graph, without: Collection[str] = ()) -> bool:
-    """Simplify a graph; says whether it is pure: it writes nothing in place and draws nothing.
+def simplify(graph: fx.Graph, without: Collection[str] = ()) -> None:
+    """Simplify a graph in place.
 
-    A view that shows what an earlier view of the same tensor shows is dropped. In a pure graph,
-    so is one that does after a copy, before a softmax; equal operators run once; and what ``vmap``
-    makes of ``nll_loss`` is put together again.
+    A chain of views that leaves each number at its place is dropped. If the graph is pure (it
+    writes nothing in place and draws nothing), copies before a softmax are dropped too, and the
+    operators into which ``vmap`` takes ``nll_loss`` apart are put together again.
+
+    Args:
+        graph: The graph, with example values of its nodes as `make_fx` leaves them.
+        without: Steps to leave out: "nll", "views".
     """
     pure = not any(has_effect(node) for node in graph.nodes if node.op == "call_function")
     if pure and "nll" not in without:
@@ -39,14 +43,11 @@ def simplify(graph: fx.Graph, without: Collection[str] = ()) -> bool:
     if "views" not in without:
         for node in graph.nodes:
             _drop_view(node, through_copies=pure)
-    if pure and "merge" not in without:
-        _merge(graph)
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or has_effect(node))
-    return pure
 
 
 def has_effect(node: fx.Node) -> bool:
-    """Whether a node does more than to give a value."""
+    """Whether a node does more than compute a value."""
     target = node.target
     if node.op != "call_function":
         return node.op in ("placeholder", "output")
@@ -58,7 +59,7 @@ def has_effect(node: fx.Node) -> bool:
 
 
 def _drop_view(node: fx.Node, through_copies: bool) -> None:
-    """Use in place of a view the tensor that it shows, in the same order."""
+    """Replace a view by an earlier tensor that holds the same numbers in the same order."""
     shown, source, path = node.meta.get("val"), node, list[fx.Node]()
     copied = False
     while _is_view(source) or (through_copies and source.target is _aten.clone.default):
@@ -82,32 +83,25 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _for_a_softmax(node: fx.Node) -> bool:
-    """Whether a node goes into nothing but softmaxes, which bring what they get in order first.
+    """Whether a node is used by softmaxes alone, which first make their input contiguous.
 
-    Others give other bits for numbers that lie otherwise in memory, or show them to the outside.
+    Other operators may give other bits for other strides, or return the tensor itself.
     """
     return all(user.target is _aten._log_softmax.default for user in node.users)
 
 
 def _in_order(path: list[fx.Node]) -> bool:
-    """Whether views and copies, one after the other, leave each number at its place."""
+    """Whether a chain of views and copies leaves each number at its place."""
+    # The views are applied to a tensor without data: if its strides come back, nothing has moved.
     moved = first = torch.empty(path[0].all_input_nodes[0].meta["val"].shape, device="meta")
     for node in filter(_is_view, path):
         call: Any = node.target
         try:
             moved = call(moved, *node.args[1:], **node.kwargs)
-        except RuntimeError:  # a view of the copy, that there is none of without it
+        except RuntimeError:  # a view that only the copy allows
             return False
     steps = zip(first.shape, first.stride(), moved.stride(), strict=True)
     return all(size == 1 or one == other for size, one, other in steps)
-
-
-def _merge(graph: fx.Graph) -> None:
-    known: dict[Any, fx.Node] = {}
-    for node in graph.nodes:
-        key = (node.target, repr(node.args), repr(node.kwargs))
-        if node.op == "call_function" and known.setdefault(key, node) is not node:
-            node.replace_all_uses_with(known[key])
 
 
 _ZERO = (_aten.scalar_tensor.default, 0)
@@ -129,9 +123,10 @@ _GRADIENT = (_aten.mul.Tensor, _HIT, _SHARE)
 
 
 def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
-    """``nll_loss`` of a ``log_softmax`` over the second of ``[n, C, b]``, forward or backward.
+    """Restore ``nll_loss`` of a ``log_softmax`` over dimension 1 of ``[n, C, b]``.
 
-    ``vmap`` takes it apart to a dozen operators; torch has it as one, for pictures ``[C, 1, b]``.
+    ``vmap`` takes the loss and its gradient apart into a dozen operators. Torch computes either as
+    one, by the loss for images, here n of C channels and 1 x b pixels.
     """
     found: dict[str, Any] = {}
     backward = _matches(node, _GRADIENT, found)
@@ -141,7 +136,8 @@ def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
             return
     turned, target = found["scores"], found["target"].meta["val"]
     logs = turned.all_input_nodes[0] if turned.all_input_nodes else turned
-    # a softmax lies in order whatever it is given, and spreads a nan over all classes
+    # Only a softmax: it is contiguous, and it spreads a nan over all classes, so that the operators
+    # and the single one agree on it.
     if target.dim() != 2 or logs.target is not _aten._log_softmax.default:
         return
     if turned.target is not _aten.transpose.int or turned.args[1:] != (1, 2):
@@ -158,13 +154,13 @@ def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
     with graph.inserting_before(node):
         pictures = call(_aten.unsqueeze.default, logs, 2)
         labels = call(_aten.unsqueeze.default, found["target"], 1)
-        rest = (None, 0, found["ignored"])  # no weights for classes, no reduction
+        rest = (None, 0, found["ignored"])  # no class weights, no reduction
         if backward:
             n, b = target.shape
             weights = call(_aten.view.default, found["weights"], [n, 1, 1])
             weights = call(_aten.expand.default, weights, [n, 1, b])
             kind = {"dtype": scores.dtype, "device": scores.device}
-            total = call(_aten.scalar_tensor.default, 0.0, **kind)  # of a reduction
+            total = call(_aten.scalar_tensor.default, 0.0, **kind)  # read only with a reduction
             out = call(_aten.nll_loss2d_backward.default, weights, pictures, labels, *rest, total)
             out = call(_aten.transpose.int, call(_aten.squeeze.dims, out, [2]), 1, 2)
         else:
@@ -174,7 +170,7 @@ def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _without_data(node: fx.Node) -> Any:
-    """What a node gives, as far as shape, strides and type go."""
+    """The value of a node without data: shape, strides and type."""
     value = node.meta["val"]
     if not isinstance(value, Tensor):
         return value
@@ -183,7 +179,11 @@ def _without_data(node: fx.Node) -> Any:
 
 
 def _matches(value: Any, pattern: Any, found: dict[str, Any]) -> bool:
-    """Whether a node is this operator of such arguments; names stand for any one value each."""
+    """Whether a value matches a pattern.
+
+    A tuple stands for an operator and its arguments, a string for any value, the same wherever the
+    string occurs, and everything else for itself.
+    """
     if isinstance(pattern, str):
         return bool(found.setdefault(pattern, value) == value)
     if not isinstance(pattern, tuple):

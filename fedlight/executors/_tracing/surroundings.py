@@ -16,13 +16,17 @@ _ATOMS = {bool, int, str, type(None)}
 
 
 class Surroundings:
-    """What a step may read beside its inputs: attributes of the module and its parts, and modes.
+    """What a step may read beside its inputs: attributes of the module and of its children.
+
+    A trace holds their values as constants. Tensors are compared by identity only, because a
+    program refers to the tensor itself and sees what is written to it.
 
     Args:
-        module: The module; metric objects in it do not count.
+        module: The module; its metric objects are left out, since they are updated after the step.
     """
 
-    _MOST = 32  # longer containers count as changed only where they are replaced
+    # All this is read before each stack. Longer containers count as changed only if replaced.
+    _MOST = 32
 
     def __init__(self, module: LightningModule) -> None:
         self._everywhere = set(vars(LightningModule())) - {"training"}
@@ -33,7 +37,7 @@ class Surroundings:
         ]
 
     def state(self) -> list[Any]:
-        """All of it as plain data, to be compared."""
+        """Everything as plain data that can be compared."""
         return [
             (name, value if type(value) in _ATOMS else self._plain(value))
             for place in self._places
@@ -45,7 +49,7 @@ class Surroundings:
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float | complex):
-            return repr(value)  # nan is not equal to itself
+            return repr(value)  # nan differs from itself
         if isinstance(value, np.ndarray) and value.nbytes <= 32 * self._MOST:
             return value.dtype.str, value.shape, value.tobytes()
         if depth and isinstance(value, dict) and len(value) <= self._MOST:
@@ -56,17 +60,21 @@ class Surroundings:
             return sorted(map(repr, value))
         if depth and hasattr(value, "__dict__") and not isinstance(value, Tensor | type):
             return id(value), self._plain(vars(value), depth - 1)
-        return id(value)  # a tensor: a replay sees what is written to it
+        return id(value)
 
 
 def drawn() -> tuple[Any, ...]:
-    """Where the generators of Python and NumPy are."""
+    """The states of the generators of Python and NumPy, which a trace would draw from only once."""
     numpy: Any = np.random.get_state()  # noqa: NPY002
     return random.getstate(), numpy[1].tobytes(), numpy[2:]
 
 
 def reads_index(module: LightningModule) -> bool:
-    """Whether ``training_step`` may look at ``batch_idx``."""
+    """Whether ``training_step`` may read ``batch_idx``.
+
+    Its bytecode is searched for the argument's name. If there is no plain bytecode to search, the
+    answer is yes, which costs traces but no correctness.
+    """
     step = module.training_step
     parameters = inspect.signature(step).parameters
     names = list(parameters)[1:]

@@ -1,4 +1,4 @@
-"""A stacked step traced to plain operators and replayed: the same bits without the transforms."""
+"""A stacked step that is traced to a program of plain operators, and run as that program."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from torch.utils import _pytree as pytree
 
 from fedlight.executors._rng import isolated_rng
 from fedlight.executors._stacked_step import Outputs, StackedLog, StackedStep
-from fedlight.executors._tracing.program import Program, Replay, compiled, program, resized
+from fedlight.executors._tracing.program import Function, Program, compiled, program, resized
 from fedlight.executors._tracing.surroundings import Surroundings, drawn, reads_index
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A step for inputs of one shape.
+    """A checked program for inputs of one shape, and the structure of its outputs.
 
     Attributes:
-        replay: All outputs, flat, from all inputs.
-        ends: Where among them the gradients, the floating buffers, the integer buffers and the
-            logged numbers end.
-        tree: How what metric objects are given lies in the last of them.
+        function: From all inputs, flat, to all outputs, flat.
+        ends: The positions in the outputs at which the gradients, the floating buffers, the integer
+            buffers and the logged numbers end.
+        tree: The structure of the rest, which are the inputs of metric objects.
         log: The names of what is logged.
     """
 
-    replay: Replay
+    function: Function
     ends: tuple[int, int, int, int]
     tree: Any
     log: StackedLog
 
     def outputs(self, inputs: Sequence[Tensor]) -> Outputs:
-        """The outputs as `StackedStep.raw` gives them."""
-        flat = list(self.replay(*inputs))
+        """The outputs as `StackedStep.raw` returns them."""
+        flat = list(self.function(*inputs))
         one, two, three, four = self.ends
         values = dict(zip(self.log.values, flat[three:four], strict=True))
         given = pytree.tree_unflatten(flat[four:], self.tree) if self.log.inputs else []
@@ -46,29 +46,27 @@ class Trace:
 
 
 class TracedStep:
-    """`StackedStep`, traced once per shape with ``make_fx`` and replayed without the transforms.
+    """A `StackedStep` that is traced once per shape and gives the same bits without ``vmap``.
 
-    ``vmap`` and ``grad`` cost something for each operator in each step, and what they end in is
-    the same each time. A trace costs as much as some hundred steps save, so none is made for the
-    first `after` steps. Where two stacks that differ in their number of clients alone were traced,
-    programs for other numbers are made from theirs, at a tenth of the cost. A replay gives the bits
-    of the untraced step, also where it draws random numbers, so when what is traced changes no
-    result.
-
-    What a step reads beside its tensors (attributes of the module, modes) is fixed in a trace;
-    `begin` throws the traces away where some of that has changed.
+    A trace gives the bits of the untraced step, also if it draws torch's random numbers, so the
+    time at which a shape is traced changes no result. `begin` drops all traces if something has
+    changed that a trace holds as a constant (an attribute of the module, a mode).
 
     These run untraced: a step with effects beside its outputs (it changes an attribute of the
-    module, or draws from Python's or NumPy's generators), and one whose first replay did not give
+    module, or draws from the generators of Python or NumPy), and a step whose program does not give
     the very bits of the untraced step. A step that reads ``batch_idx`` is traced for each value.
 
     Args:
         step: The untraced step.
-        after: How many steps run untraced before the first trace; then a fourth of it for each
-            number of clients, and an eighth where a program is made from two others.
-        most: How many traces are made.
+        after: Number of untraced steps before the first trace.
+        most: Largest number of traces.
+        without: Parts to leave out, to measure what they buy: "nll", "views" (see
+            `simplify`), "sizes" (`resized`), "interpreter" (`compiled`).
     """
 
+    # A trace takes 0.1 to 0.2 s, and a traced step saves 1 to 3 ms. So it has paid for itself after
+    # some fifty steps more. To wait just as long before it is made is the rule for renting or
+    # buying: whatever number of steps comes, at most twice the best possible time is lost.
     def __init__(
         self,
         step: StackedStep,
@@ -78,7 +76,7 @@ class TracedStep:
     ) -> None:
         self.step = step
         self.after, self.most, self.without = after, most, without
-        self.traces: dict[Any, Trace | None] = {}
+        self.traces: dict[Any, Trace | None] = {}  # by shape; None for a shape that stays untraced
         self._traced: dict[Any, dict[int, Program]] = defaultdict(dict)
         self._seen: Counter[Any] = Counter()
         self._reads_index = reads_index(step.module)
@@ -86,7 +84,7 @@ class TracedStep:
         self._fixed = self._surroundings.state()
 
     def begin(self) -> None:
-        """Called before the first step of a stack."""
+        """Drop the traces if the module has changed. To be called before each stack."""
         state = self._surroundings.state()
         if state != self._fixed:
             self._fixed = state
@@ -102,8 +100,9 @@ class TracedStep:
         batch: tuple[Tensor, ...],
         step: int,
     ) -> tuple[list[Tensor], StackedLog]:
-        """As `StackedStep`."""
+        """Compute what `StackedStep` does."""
         inputs = [*params, *buffers, *counters, *batch]
+        # strides too: other strides may lead to other kernels, and so to other bits
         shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
         key = (*shapes, step if self._reads_index else None)
         if key in self.traces:
@@ -111,24 +110,34 @@ class TracedStep:
             if trace is None:
                 return self.step(params, buffers, counters, batch, step)
             return self.step.unpacked(trace.outputs(inputs), trace.log, buffers, counters)
+        # shapes that differ in the number of clients alone
         family = (*((shape[1:], *rest) for shape, *rest in shapes), key[-1])
-        others = self._traced[family]
-        self._seen[key] += 1
-        self._seen[family] += 1
-        seen, enough = (
-            self._seen[key],
-            self.after // (1, 4, 8)[min(len(others), 1 if "sizes" in self.without else 2)],
-        )
-        if not others and None not in self.traces.values():
-            seen = self._seen[family]
-        if seen < enough or len(self.traces) >= self.most:
+        if not self._is_due(key, family):
             return self.step(params, buffers, counters, batch, step)
         before = self._surroundings.state(), drawn()
         result = self.step(params, buffers, counters, batch, step)
         pure = before == (self._surroundings.state(), drawn())
         sizes = (len(params), len(buffers), len(counters))
+        others = self._traced[family]
         self.traces[key] = self._trace(inputs, sizes, step, others) if pure else None
         return result
+
+    def _is_due(self, key: Any, family: Any) -> bool:
+        """Count a step of this shape; tell whether the shape is to be traced now."""
+        self._seen[key] += 1
+        self._seen[family] += 1
+        if len(self.traces) >= self.most:
+            return False
+        known = len(self._traced[family])
+        if known == 0:
+            # Before the first trace, steps of all sizes count. After a failure, those of each size
+            # do, so that a module that cannot be traced is not tried over and over again.
+            failed = None in self.traces.values()
+            return self._seen[key if failed else family] >= self.after
+        # Now it is known that the step can be traced. The second trace makes programs for all other
+        # sizes possible; those cost a tenth of a trace.
+        cheap = known > 1 and "sizes" not in self.without
+        return self._seen[key] >= self.after // (8 if cheap else 4)
 
     def _trace(
         self,
@@ -137,13 +146,13 @@ class TracedStep:
         step: int,
         others: dict[int, Program],
     ) -> Trace | None:
-        """The trace for inputs like these, or None where it would not do.
+        """Make a trace for inputs like these, or return None if no program gives the same bits.
 
         Args:
             inputs: All inputs of the step, flat.
-            sizes: How many of them are parameters, floating buffers, integer buffers.
+            sizes: The numbers of parameters, floating buffers and integer buffers among them.
             step: Number of the local step.
-            others: Programs for other numbers of clients; one that is traced here joins them.
+            others: Programs for other numbers of clients. One that is traced here is added.
         """
         made: list[tuple[Any, StackedLog]] = []
 
@@ -161,26 +170,27 @@ class TracedStep:
             made.append((tree, log))
             return [*grads, *new_buffers, *new_counters, *values.values(), *leaves]
 
-        def outcome(function: Replay) -> list[Tensor]:
-            """All that a call gives or leaves behind, from the generators' present state."""
+        def outcome(function: Function) -> list[Tensor]:
+            """All that a call returns, writes and draws, from the generators' present state."""
             tensors = [_copied(tensor) for tensor in inputs]
             with isolated_rng(), torch.no_grad():
                 return [*function(*tensors), *tensors, torch.default_generator.get_state()]
 
         def checked(program: Program) -> Trace | None:
-            """The program as a trace, or None where it does not give the very same."""
+            """The program as a trace, or None if its outcome differs from that of the step."""
             try:
                 with isolated_rng(), torch.no_grad():
-                    replay = compiled(
+                    function = compiled(
                         program, list(map(_copied, inputs)), "interpreter" not in self.without
                     )
-                # three times, as the interpreter rewrites what it runs after the first two calls
-                if not all(all(map(_same, outcome(replay), expected)) for _ in range(3)):
+                # Three calls: TorchScript profiles its first calls and then rewrites the graph, so
+                # the first result does not vouch for the later ones.
+                if not all(all(map(_same, outcome(function), expected)) for _ in range(3)):
                     return None
-            except Exception:  # whatever it is that cannot be traced, it runs untraced
+            except Exception:  # a program made for another size may ask for impossible shapes
                 return None
             (tree, log), (one, two, three) = made[0], accumulate(sizes)
-            return Trace(replay, (one, two, three, three + len(log.values)), tree, log)
+            return Trace(function, (one, two, three, three + len(log.values)), tree, log)
 
         n, expected = len(inputs[0]), outcome(flat)
         if len(others) > 1 and n > 1 and "sizes" not in self.without:
@@ -192,16 +202,17 @@ class TracedStep:
         try:
             with isolated_rng(), torch.no_grad():
                 traced = program(make_fx(flat)(*map(_copied, inputs)), self.without)
-        except Exception:  # make_fx raises what it likes where it does not know a thing
+        except Exception:  # `make_fx` raises various exceptions for unsupported operators
             return None
         trace = checked(traced)
-        if trace is not None and n > 1:  # one client alone has other operators
+        # For a single client, `vmap` and torch leave out operators: no pattern for other sizes.
+        if trace is not None and n > 1:
             others[n] = traced
         return trace
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """A copy with the same strides, which ``clone`` gives only where there are no gaps."""
+    """A copy with the same strides. ``clone`` keeps them only if there are no gaps."""
     copy = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
