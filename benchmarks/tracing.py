@@ -2,11 +2,11 @@
 
     OMP_NUM_THREADS=1 python benchmarks/tracing.py [--turns N] [--clock wall]
 
-Executors that differ in the parts of their tracer compute the same stacks in one process. They take
-turns stack by stack, so that a busy machine slows all of them alike; a figure is the median over
-the turns of the ratio to the raw loop, or to the executor with all parts, of the same turn. A
-second table has the first stacks of a run with the cost of tracing, each in a forked process of
-its own. By default the clock counts the seconds of our own threads, for a machine that is shared.
+Executors that differ in one part of the tracer compute the same stacks in one process. They take
+turns stack by stack, so that a busy machine slows all of them alike. A figure is the median over
+the turns of the ratio to the raw loop, or to the executor with all parts, in the same turn. The
+last table has the first stacks of a run, with the cost of tracing, each in a forked process. By
+default the clock counts the CPU seconds of the process, for a machine that is shared.
 """
 
 from __future__ import annotations
@@ -39,16 +39,13 @@ from fedlight.parameters import ModuleState
 from fedlight.types import Task
 
 NEVER = 10**9
-GRAPH = ("nll", "views")
 VARIANTS: dict[str, dict[str, Any]] = {
     "untraced": {"after": NEVER},
-    "traced with make_fx alone": {"without": (*GRAPH, "sizes", "interpreter")},
+    "traced with make_fx alone": {"without": ("simplify", "sizes", "interpreter")},
     "+ simplified graph": {"without": ("sizes", "interpreter")},
     "+ programs for other sizes": {"without": ("interpreter",)},
     "+ TorchScript's interpreter: all": {},
-    "all but `nll_loss` restored": {"without": ("nll",)},
-    "all but views dropped": {"without": ("views",)},
-    "all but the simplified graph": {"without": GRAPH},
+    "all but the simplified graph": {"without": ("simplify",)},
     "all but programs for other sizes": {"without": ("sizes",)},
     "all but narrow layers along the batch": {"narrow": False},
     "untraced, without narrow layers": {"narrow": False, "after": NEVER},
@@ -130,14 +127,16 @@ def ready(work: Workplace, variant: str) -> Variant:
 
 
 def seconds(executor: Variant, jobs: Sequence[Job]) -> float:
-    """The time of a stack."""
+    """Seconds that a stack takes."""
     begun = now()
     executor.run(jobs)
     return now() - begun
 
 
-def traced(chosen: Stacks, variants: Sequence[str], turns: int, warm: int) -> dict[str, Any]:
-    """For each variant its time of each stack, all being traced; and the raw loop's."""
+def in_turns(
+    chosen: Stacks, variants: Sequence[str], turns: int, warm: int
+) -> dict[str, list[float]]:
+    """Seconds of each stack after the warm-up, for each variant and for the raw loop."""
     work = workplace(chosen.workload)
     floor = Floor(chosen.workload, "cpu")
     source = stacks(chosen, work)
@@ -149,7 +148,7 @@ def traced(chosen: Stacks, variants: Sequence[str], turns: int, warm: int) -> di
     order = list(variants)
     for turn in range(turns):
         jobs = next(source)
-        # the raw loop always makes 5 steps a client: it counts by local steps
+        # the raw loop makes 5 local steps a client; this counts its time by steps
         share = sum(job.task.num_steps for job in jobs) / 5
         found["raw"].append(share / floor.module_loop(1))
         order.append(order.pop(0))  # whoever comes first finds another cache
@@ -160,15 +159,15 @@ def traced(chosen: Stacks, variants: Sequence[str], turns: int, warm: int) -> di
     return found
 
 
-def untraced(chosen: Stacks, number: int, variant: str) -> float:
-    """The time of the first stacks of a run."""
+def from_the_start(chosen: Stacks, number: int, variant: str) -> float:
+    """Seconds of the first stacks of a run."""
     work = workplace(chosen.workload)
     executor, source = ready(work, variant), stacks(chosen, work)
     return sum(seconds(executor, next(source)) for _ in range(number))
 
 
 def apart(function: Callable[[], Any]) -> Any:
-    """What a function gives in a process of its own, forked from this one."""
+    """Call a function in a process forked from this one: nothing is traced there yet."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=lambda: there.send(function()))
@@ -191,7 +190,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=60, help="stacks before those")
     parser.add_argument("--clock", default="cpu", choices=tuple(clock.CLOCKS))
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS))
-    parser.add_argument("--no-first", action="store_true", help="without the second table")
+    parser.add_argument("--no-first", action="store_true", help="without the last table")
     chosen = parser.parse_args()
     clock.chosen = chosen.clock
     warnings.filterwarnings("ignore")
@@ -200,13 +199,10 @@ def main() -> None:
     raw: dict[str, Mapping[str, float]] = {}
     best: dict[str, Mapping[str, float]] = {}
     for name in names:
-        found = apart(partial(traced, SETTINGS[name], variants, chosen.turns, chosen.warm))
+        found = apart(partial(in_turns, SETTINGS[name], variants, chosen.turns, chosen.warm))
         raw[name] = {key: ratios(found["raw"], found[key]) for key in variants}
         best[name] = {key: ratios(found[ALL], found[key]) for key in variants}
-        show(f"{name}: client updates a second", [
-            ["", "/ raw loop", "/ all"],
-            *([key, f"{raw[name][key]:.2f}", f"{best[name][key]:.3f}"] for key in variants),
-        ])  # fmt: skip
+        print(f"{name} done", file=sys.stderr)
     show("Client updates a second, / raw loop", table(names, variants, raw))
     show("The same, / the executor with all parts", table(names, variants, best, digits=3))
     if not chosen.no_first:
@@ -216,7 +212,7 @@ def main() -> None:
             found = {key: [] for key in FIRST}
             for _ in range(turns):
                 for key in FIRST:
-                    found[key].append(apart(partial(untraced, SETTINGS[name], number, key)))
+                    found[key].append(apart(partial(from_the_start, SETTINGS[name], number, key)))
             first[name] = {key: statistics.median(found[key]) for key in FIRST}
         show(f"Seconds of the first {chosen.warm} stacks", table(names, FIRST, first))
 

@@ -101,7 +101,8 @@ class Executor(ABC):
     """Whether a job's result is the same bits whoever else is in the call.
 
     True only if jobs share nothing: neither random generators nor a batched product, whose sums
-    may be taken in another order for another number of clients.
+    may be taken in another order for another number of clients. A ``training_step`` that keeps
+    state of its own between calls (a counter) depends on the order of jobs under any executor.
     """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -38,15 +38,16 @@ class Program(NamedTuple):
     words: str | None
 
 
-def program(module: fx.GraphModule, without: Collection[str] = ()) -> Program:
-    """The program of a graph, which is simplified in place.
+def program(module: fx.GraphModule, simplified: bool = True) -> Program:
+    """The program of a graph.
 
     Args:
         module: The graph, as `make_fx` returns it.
-        without: Steps of `simplify` to leave out.
+        simplified: Whether the graph is simplified.
     """
     graph = module.graph
-    simplify(graph, without)
+    if simplified:
+        simplify(graph)
     known: dict[str, Any] = {"__name__": __name__}
     source = "\n".join(_lines(module, known))
     own = any(node.op == "get_attr" for node in graph.nodes)

@@ -1,9 +1,8 @@
-"""Simplifies a traced graph: the same bits from fewer and cheaper operators."""
+"""Simplifies a traced graph: the same bits from fewer operators."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,42 +10,21 @@ from torch import Tensor, fx
 
 _aten: Any = torch.ops.aten
 
-_VIEWS = {
-    _aten.view.default,
-    _aten._unsafe_view.default,
-    _aten.expand.default,
-    _aten.t.default,
-    _aten.transpose.int,
-    _aten.permute.default,
-    _aten.squeeze.dims,
-    _aten.unsqueeze.default,
-    _aten.detach.default,
-    _aten.alias.default,
-}
 
-
-def simplify(graph: fx.Graph, without: Collection[str] = ()) -> None:
-    """Simplify a graph in place.
-
-    A chain of views that leaves each number at its place is dropped. If the graph is pure (it
-    writes nothing in place and draws nothing), copies before a softmax are dropped too, and the
-    operators into which ``vmap`` takes ``nll_loss`` apart are put together again.
+def simplify(graph: fx.Graph) -> None:
+    """Restore ``nll_loss`` in a graph, and drop what nothing uses.
 
     Args:
-        graph: The graph, with example values of its nodes as `make_fx` leaves them.
-        without: Steps to leave out: "nll", "views".
+        graph: The graph, with example values of its nodes as ``make_fx`` leaves them.
     """
-    pure = not any(has_effect(node) for node in graph.nodes if node.op == "call_function")
-    if pure and "nll" not in without:
+    # Where a graph writes in place or draws random numbers, the order of operators matters.
+    if not any(_has_effect(node) for node in graph.nodes if node.op == "call_function"):
         for node in graph.nodes:
             _restore_nll(graph, node)
-    if "views" not in without:
-        for node in graph.nodes:
-            _drop_view(node, through_copies=pure)
-    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or has_effect(node))
+    graph.eliminate_dead_code(_has_effect)
 
 
-def has_effect(node: fx.Node) -> bool:
+def _has_effect(node: fx.Node) -> bool:
     """Whether a node does more than compute a value."""
     target = node.target
     if node.op != "call_function":
@@ -56,52 +34,6 @@ def has_effect(node: fx.Node) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
-
-
-def _drop_view(node: fx.Node, through_copies: bool) -> None:
-    """Replace a view by an earlier tensor that holds the same numbers in the same order."""
-    shown, source, path = node.meta.get("val"), node, list[fx.Node]()
-    copied = False
-    while _is_view(source) or (through_copies and source.target is _aten.clone.default):
-        copied |= not _is_view(source)
-        path.insert(0, source)
-        source = source.all_input_nodes[0]
-        seen = source.meta.get("val")
-        if not isinstance(seen, Tensor) or not isinstance(shown, Tensor):
-            return
-        if (seen.shape, seen.dtype) != (shown.shape, shown.dtype):
-            continue
-        if copied and not (seen.is_contiguous() and _for_a_softmax(node)):
-            continue
-        if _in_order(path):
-            node.replace_all_uses_with(source)
-            return
-
-
-def _is_view(node: fx.Node) -> bool:
-    return node.target in _VIEWS
-
-
-def _for_a_softmax(node: fx.Node) -> bool:
-    """Whether a node is used by softmaxes alone, which first make their input contiguous.
-
-    Other operators may give other bits for other strides, or return the tensor itself.
-    """
-    return all(user.target is _aten._log_softmax.default for user in node.users)
-
-
-def _in_order(path: list[fx.Node]) -> bool:
-    """Whether a chain of views and copies leaves each number at its place."""
-    # The views are applied to a tensor without data: if its strides come back, nothing has moved.
-    moved = first = torch.empty(path[0].all_input_nodes[0].meta["val"].shape, device="meta")
-    for node in filter(_is_view, path):
-        call: Any = node.target
-        try:
-            moved = call(moved, *node.args[1:], **node.kwargs)
-        except RuntimeError:  # a view that only the copy allows
-            return False
-    steps = zip(first.shape, first.stride(), moved.stride(), strict=True)
-    return all(size == 1 or one == other for size, one, other in steps)
 
 
 _ZERO = (_aten.scalar_tensor.default, 0)

@@ -60,13 +60,13 @@ class TracedStep:
         step: The untraced step.
         after: Number of untraced steps before the first trace.
         most: Largest number of traces.
-        without: Parts to leave out, to measure what they buy: "nll", "views" (see
-            `simplify`), "sizes" (`resized`), "interpreter" (`compiled`).
+        without: Parts to leave out, to measure what they buy: "simplify", "sizes" (programs for
+            other numbers of clients), "interpreter" (TorchScript's).
     """
 
-    # A trace takes 0.1 to 0.2 s, and a traced step saves 1 to 3 ms. So it has paid for itself after
-    # some fifty steps more. To wait just as long before it is made is the rule for renting or
-    # buying: whatever number of steps comes, at most twice the best possible time is lost.
+    # A trace takes 0.1 to 0.16 s and saves 1 to 3 ms a step: it pays for itself within some fifty
+    # steps. To wait for as many steps first is the rule for renting or buying: however many steps
+    # come, this costs at most twice as much as the best decision.
     def __init__(
         self,
         step: StackedStep,
@@ -201,7 +201,8 @@ class TracedStep:
                 return trace
         try:
             with isolated_rng(), torch.no_grad():
-                traced = program(make_fx(flat)(*map(_copied, inputs)), self.without)
+                graph = make_fx(flat)(*map(_copied, inputs))
+                traced = program(graph, "simplify" not in self.without)
         except Exception:  # `make_fx` raises various exceptions for unsupported operators
             return None
         trace = checked(traced)
