@@ -36,6 +36,9 @@ def _has_effect(node: fx.Node) -> bool:
     return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
 
 
+# The operators that `vmap` makes of `nll_loss` (`_LOSSES`) and of its gradient (`_GRADIENT`), as
+# patterns for `_matches`: the score of each example's class is gathered, or a -1 scattered to its
+# place, and examples with the ignored label are masked.
 _ZERO = (_aten.scalar_tensor.default, 0)
 _COUNTS = (_aten.ne.Scalar, "target", "ignored")
 _COLUMN = (_aten.unsqueeze.default, "target", 2)
