@@ -22,7 +22,7 @@ from fedlight.arrivals import ArrivalProcess, Recording, ReplayArrivals, Schedul
 from fedlight.callbacks import Callback, TensorBoardMetrics
 from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
 from fedlight.checks import integer, one_of, positive_int
-from fedlight.executors.rng import isolated_rng, seed_all
+from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.plot import curve
 from fedlight.trainer import FedTrainer
 

@@ -10,8 +10,8 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight.executors.capture import LogRecorder, step_function
-from fedlight.executors.rng import isolated_rng, seed_all
+from fedlight.executors._capture import LogRecorder, step_function
+from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.parameters import input_dtype
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from fedlight.checkpoint import (
     write_checkpoint,
 )
 from fedlight.clients import Clients
-from fedlight.executors.auto import resolve_executor
+from fedlight.executors._auto import resolve_executor
 from fedlight.executors.base import Workplace
 from fedlight.executors.pool import Pool
 from fedlight.history import record_from_list, record_to_list

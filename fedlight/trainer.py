@@ -39,7 +39,7 @@ from fedlight.checks import integer, one_of, optional, positive, positive_int
 from fedlight.data import FederatedDataModule
 from fedlight.evaluation import Evaluator, lent
 from fedlight.executors import Executor
-from fedlight.executors.auto import check_executor, describe_device
+from fedlight.executors._auto import check_executor, describe_device
 from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import NormLimit
 from fedlight.hooks import Hooks

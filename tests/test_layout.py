@@ -281,3 +281,16 @@ def test_imports_are_found() -> None:
 def test_chains_go_through_helpers() -> None:
     graph = {"events": {"helper"}, "helper": {"trainer"}, "trainer": {"events"}}
     assert chains(graph, "events")["trainer"] == ["events", "helper", "trainer"]
+
+
+def test_the_tracer_has_one_name() -> None:
+    """Modules outside `_tracing` import `TracedStep` from it and nothing else."""
+    own = "fedlight.executors._tracing"
+    seen = {
+        (name, each)
+        for name, path in modules(ROOT / "fedlight").items()
+        if name != own and not name.startswith(f"{own}.")
+        for each in imported(name, path, path.read_text())
+        if each.startswith(own)
+    }
+    assert seen == {("fedlight.executors.vectorized", f"{own}.TracedStep")}

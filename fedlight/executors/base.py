@@ -1,4 +1,4 @@
-"""What an executor is: a pure function from jobs to their results."""
+"""The interface of executors: a pure function from jobs to their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedlight.checks import rate_at
-from fedlight.executors.batches import batch_rows
+from fedlight.executors._batches import batch_rows
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 
 class Job(NamedTuple):
-    """All that a local run needs, known when its client is dispatched.
+    """All that one local run needs. It is known when the client is dispatched.
 
     Attributes:
-        task: Who, from which version, for how many steps.
+        task: The client, its number of local steps and the version that it pulled.
         pulled: The version of the server's model that was pulled.
-        client_state: c_i as it was at the dispatch, shape ``[P]``, or None for zeros.
+        client_state: The client's own state (SCAFFOLD's c_i) at the dispatch, shape ``[P]`` for P
+            parameters, or None for zeros.
     """
 
     task: Task
@@ -42,17 +43,17 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workplace:
-    """What all local runs of a run share.
+    """What all local runs of one fit share.
 
     Attributes:
-        module: The module; executors may write to its parameters and buffers.
-        state: Reads and writes it as flat vectors.
+        module: The module. Executors may write to its parameters and buffers.
+        state: Reads and writes the module as flat vectors.
         optimizer: The local optimizer.
-        partition: Which rows are whose.
-        examples: The rows: ``gather(rows)`` gives a batch.
+        partition: The row numbers of each client's examples.
+        examples: The examples of all clients; ``gather(rows)`` returns a batch.
         batch_size: Examples per local step.
-        seed: The run's seed.
-        autocast: Makes the context in which steps run (mixed precision).
+        seed: The seed of the fit.
+        autocast: Returns the context manager in which steps run (mixed precision).
     """
 
     module: LightningModule
@@ -65,21 +66,25 @@ class Workplace:
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def batch_rows(self, task: Task) -> NDArray[np.int64]:
-        """Row numbers of a task's batches, shape ``[K, b]`` with b = min(batch_size, n_i)."""
+        """Row numbers of the batches of a task, shape ``[K, b]``.
+
+        K is the task's number of local steps, and b = min(batch_size, n_i) for a client with n_i
+        examples.
+        """
         return batch_rows(self.partition, [task], self.batch_size, self.seed)[:, 0]
 
     def all_rows(self, client_id: int) -> list[NDArray[np.int64]]:
-        """Row numbers of all of a client's examples, in batches of b = min(batch_size, n_i).
+        """Row numbers of all examples of a client, in batches of b = min(batch_size, n_i).
 
-        The last batch takes the rest as well, and so has fewer than 2 b examples: none is smaller
-        than a batch of the training.
+        The last batch takes the remainder too, so it has fewer than 2 b examples and no batch is
+        smaller than one of the training.
         """
         rows = self.partition[client_id]
         batch = min(self.batch_size, len(rows))
         return np.split(rows, range(batch, len(rows) - batch + 1, batch))
 
     def lr(self, task: Task) -> float:
-        """The local rate for a task; 0.0 where the optimizer has rates of its own."""
+        """The local learning rate of a task; 0.0 if the optimizer has rates of its own."""
         rate = self.optimizer.lr
         if isinstance(rate, float | int):
             return float(rate)
@@ -87,17 +92,22 @@ class Workplace:
 
 
 class Executor(ABC):
-    """Computes local runs. The same jobs give the same results, bit by bit, whoever asks."""
+    """Computes local runs. The same list of jobs always gives the same bits."""
 
     max_batch: int = 1
     """Preferred number of jobs per call."""
 
     independent: bool = False
-    """Whether a job's result is the same bits whoever else is in the call."""
+    """Whether a job's result is the same bits whoever else is in the call.
+
+    True only if jobs share nothing: neither random generators nor a batched product, whose sums
+    may be taken in another order for another number of clients. A ``training_step`` that keeps
+    state of its own between calls (a counter) depends on the order of jobs under any executor.
+    """
 
     @abstractmethod
     def setup(self, workplace: Workplace) -> None:
-        """Get ready for a run.
+        """Prepare for a fit.
 
         Raises:
             ValueError: The module, the data or the local optimizer cannot be run this way.
@@ -105,20 +115,24 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The results of jobs, in their order; in place of one that failed, its `ClientError`."""
+        """Compute jobs.
+
+        Returns:
+            Their results in the same order, with a `ClientError` in place of each that failed.
+        """
 
     def teardown(self) -> None:
-        """Let go of everything that `setup` made."""
+        """Release everything that `setup` made."""
         return
 
 
 class ClientError(RuntimeError):
-    """A client's local run failed; the cause is chained.
+    """A client's local run failed. The cause is chained.
 
     Args:
         task: The task that failed.
-        reason: Why, in words.
-        cause: What ``training_step`` raised.
+        reason: The reason in words.
+        cause: The exception raised by ``training_step``, if any.
     """
 
     def __init__(self, task: Task, reason: str, cause: BaseException | None = None) -> None:
@@ -132,18 +146,19 @@ class ClientError(RuntimeError):
 
     @classmethod
     def of(cls, task: Task, cause: Exception) -> ClientError:
-        """The error of a task in which `cause` was raised.
+        """Return the error of a task that raised `cause`.
 
         Raises:
-            Exception: `cause` itself, where it is the machine's fault and no client's.
+            Exception: `cause` itself, if the machine failed and not the client.
         """
+        # Dropping clients because memory ran out would bias the run without a word.
         if isinstance(cause, torch.OutOfMemoryError) or "CUDA error" in str(cause):
             raise cause
         return cls(task, f"{type(cause).__name__}: {cause}", cause)
 
 
 Outcome: TypeAlias = "LocalResult | ClientError"
-"""What is left of a job: its result, or why there is none."""
+"""The outcome of a job: its result, or the error that prevented one."""
 
 
 def not_finite(
@@ -153,16 +168,20 @@ def not_finite(
     pulled: Tensor,
     states: Tensor | None = None,
 ) -> tuple[list[str], list[float]]:
-    """For each of n local runs what in it is not finite, in words ("" where all is), and |delta|.
+    """Find what is not finite in n local runs.
 
     Args:
-        losses: Their losses, each summed over the steps.
-        deltas: After minus before, shape ``[n, P]``.
+        losses: The loss of each run, summed over its steps.
+        deltas: Parameters after minus before, shape ``[n, P]``.
         buffers: Floating buffers after the runs, shape ``[n, Q]``.
-        pulled: Those before, shape ``[n, Q]``: what was infinite then (a mask) may stay so.
+        pulled: Floating buffers before the runs, shape ``[n, Q]``. Entries that were infinite
+            already (as in a mask) may stay infinite.
         states: The clients' new states, shape ``[n, P]``, or None.
+
+    Returns:
+        For each run, what is not finite in words ("" if everything is), and the norm of its delta.
     """
-    # A norm or a sum is finite only where all its terms are, so nearly always one look is enough.
+    # A sum is finite only if all its terms are, so one look at the total is nearly always enough.
     norms = torch.linalg.vector_norm(deltas, dim=1).tolist()
     total = sum(losses) + sum(norms)
     if buffers.shape[1]:
@@ -185,10 +204,10 @@ def not_finite(
 
 
 def loss_of(module: LightningModule, output: Any) -> Tensor:
-    """The loss in what ``training_step`` returned: a tensor, or a mapping with "loss".
+    """Return the loss from the output of ``training_step``: a tensor, or a dict with "loss".
 
     Raises:
-        TypeError: It is neither.
+        TypeError: The output is neither, or the loss is not a single number.
     """
     loss = output.get("loss") if isinstance(output, dict) else output
     if not isinstance(loss, Tensor):

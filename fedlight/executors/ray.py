@@ -1,4 +1,4 @@
-"""Local runs on a Ray cluster: resident actors, each with the data, get shares of each batch."""
+"""Local runs on a Ray cluster. Actors that hold the data compute shares of each list of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedlight.checks import positive, positive_int
-from fedlight.executors.auto import check_executor, resolve_executor
+from fedlight.executors._auto import check_executor, resolve_executor
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.parameters import ModuleState
 from fedlight.types import LocalResult
@@ -27,7 +27,7 @@ _TRIES = 3
 
 
 class RayExecutor(Executor):
-    """Sends shares of each batch to actors on a Ray cluster; each computes its share by itself.
+    """Sends shares of each list of jobs to actors on a Ray cluster.
 
     The data go to the object store once. An actor that dies is replaced, and its share is computed
     again.
@@ -43,12 +43,12 @@ class RayExecutor(Executor):
     (`VectorizedExecutor`).
 
     Args:
-        num_actors: Actors, each a process of its own.
-        executor: What each actor uses: "auto", "sequential", "vectorized" or an `Executor`.
+        num_actors: Number of actors, each a process of its own.
+        executor: The executor of each actor: "auto", "sequential", "vectorized" or an `Executor`.
         max_batch: Largest number of clients in flight at once, over all actors.
         num_cpus: CPU cores (and torch threads) of an actor.
-        num_gpus: GPUs of an actor; None for an even share of those that the cluster has.
-        address: A cluster to join; None to use the one that is running, or else start one here.
+        num_gpus: GPUs of an actor; None for an even share of the GPUs of the cluster.
+        address: A cluster to join; None to use the one that is running, or else to start one here.
 
     Raises:
         ImportError: Ray is not installed.
@@ -68,7 +68,10 @@ class RayExecutor(Executor):
         self.num_actors = positive_int("num_actors", num_actors)
         self.executor = check_executor(executor)
         if isinstance(self.executor, RayExecutor):
-            raise ValueError("executor must be what an actor uses, got another RayExecutor")
+            raise ValueError(
+                "executor must be the executor of one actor, got another RayExecutor; "
+                "for example executor='vectorized'"
+            )
         self.max_batch = positive_int("max_batch", max_batch)
         self.num_cpus = positive("num_cpus", num_cpus)
         self.num_gpus = num_gpus
@@ -81,10 +84,10 @@ class RayExecutor(Executor):
         self.num_replaced = 0
 
     def setup(self, workplace: Workplace) -> None:
-        """Start the actors, and have each of them get ready.
+        """Start the actors, each with the module and the data.
 
         Raises:
-            ValueError: The module, the data or the local optimizer cannot be run by an actor.
+            ValueError: An actor cannot run the module, the data or the local optimizer.
         """
         ray = self._ray
         self._started_here = not ray.is_initialized()
@@ -110,7 +113,7 @@ class RayExecutor(Executor):
         self.independent = all(ray.get([actor.independent.remote() for actor in self._actors]))
 
     def teardown(self) -> None:
-        """Stop the actors, and the cluster where it was started here."""
+        """Stop the actors, and the cluster if it was started here."""
         for actor in self._actors:
             self._ray.kill(actor)
         del self._actors, self._share, self._make
@@ -118,10 +121,13 @@ class RayExecutor(Executor):
             self._ray.shutdown()
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The results of jobs, in their order; in place of one that failed, its `ClientError`.
+        """Compute jobs.
+
+        Returns:
+            Their results in the same order, with a `ClientError` in place of each that failed.
 
         Raises:
-            RuntimeError: An actor died three times over the same share.
+            RuntimeError: Three actors in a row died while computing the same share.
         """
         outcomes: dict[int, Outcome] = {}
         shares = [share for share in _shares(jobs, self.num_actors) if share]
@@ -166,7 +172,7 @@ class RayExecutor(Executor):
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A `ClientError` on its way from an actor."""
+    """A `ClientError` in the form in which an actor sends it: an exception may not pickle."""
 
     reason: str
     trace: str
@@ -174,7 +180,7 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Share:
-    """A workplace as it travels to an actor."""
+    """A workplace in the form in which it is sent to an actor."""
 
     module: LightningModule
     optimizer: LocalOptimizer
@@ -212,7 +218,7 @@ class _Share:
 
 
 class _Actor:
-    """Holds the module and the data, and computes what it is sent."""
+    """Holds the module and the data, and computes the jobs that it is sent."""
 
     def __init__(self, share: _Share) -> None:
         torch.set_num_threads(share.num_threads)
@@ -247,7 +253,11 @@ class _Actor:
 
 
 def _shares(jobs: Sequence[Job], num_actors: int) -> list[list[int]]:
-    """Which jobs go to which actor: the longest first, each to the one with the least to do."""
+    """Which jobs go to which actor: the longest first, each to the actor with the fewest steps.
+
+    A function of the numbers of steps and their order alone, so that a share, and with it the bits
+    of a stack, does not depend on how fast the actors are.
+    """
     shares: list[list[int]] = [[] for _ in range(num_actors)]
     loads = [0] * num_actors
     for index in sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps):
@@ -277,12 +287,12 @@ def _result_on(result: LocalResult, device: torch.device | str) -> LocalResult:
         buffers=result.buffers.to(device),
         counters=result.counters.to(device),
         client_state=None if state is None else state.to(device),
-        measured=None,  # it holds the tensor as it was
+        measured=None,  # it refers to the tensor before the move
     )
 
 
 def _sent(outcome: Outcome) -> LocalResult | _Failure:
-    """An outcome on the CPU; each row is copied out of its block, which would travel whole."""
+    """An outcome on the CPU. Rows are copied: a view would send the whole block of its stack."""
     if isinstance(outcome, ClientError):
         cause = outcome.__cause__
         trace = "" if cause is None else "".join(traceback.format_exception(cause))

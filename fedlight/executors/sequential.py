@@ -8,6 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedlight.executors._capture import LogRecorder, step_function
+from fedlight.executors._rng import isolated_rng, rng_states, seed_all
 from fedlight.executors.base import (
     ClientError,
     Executor,
@@ -17,8 +19,6 @@ from fedlight.executors.base import (
     loss_of,
     not_finite,
 )
-from fedlight.executors.capture import LogRecorder, step_function
-from fedlight.executors.rng import isolated_rng, rng_states, seed_all
 from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, Measured, Task

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fedlight.checks import positive_int
+from fedlight.executors._batches import batch_rows
+from fedlight.executors._rng import isolated_rng, seed_all
+from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
+from fedlight.executors._tracing import TracedStep
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace, not_finite
-from fedlight.executors.batches import batch_rows
-from fedlight.executors.rng import isolated_rng, seed_all
-from fedlight.executors.stacked_step import StackedLog, StackedRecorder, StackedStep
-from fedlight.executors.traced_step import TracedStep
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
 from fedlight.parameters import FlatLayout

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedlight import FederatedDataModule
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
-from fedlight.executors.auto import check_executor, describe_device, resolve_executor
+from fedlight.executors._auto import check_executor, describe_device, resolve_executor
 from fedlight.local_optimizers import ModuleOptimizer
 from tests.boring import Boring, Measured, classes, workplace
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_partitioners import Partition
-from fedlight.executors.batches import batch_rows
+from fedlight.executors._batches import batch_rows
 from fedlight.types import Task
 
 PARTITION = Partition(rows=np.arange(100)[::-1].copy(), offsets=np.array([0, 7, 40, 47, 100]))

@@ -6,7 +6,7 @@ import torch
 from lightning import LightningModule
 from torchmetrics import MaxMetric, MeanMetric, MetricCollection
 
-from fedlight.executors.capture import LogRecorder, replaced_log, step_function
+from fedlight.executors._capture import LogRecorder, replaced_log, step_function
 from fedlight.types import LoggedValue
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from fedlight.executors.narrow_layers import NarrowLayers
+from fedlight.executors._narrow_layers import NarrowLayers
 
 
 def losses(batch, inputs, outputs, bias, narrow):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlight.executors.rng import isolated_rng, seed_all
+from fedlight.executors._rng import isolated_rng, seed_all
 
 
 def draws():

@@ -10,8 +10,8 @@ from torch.utils.data import TensorDataset
 from fedlight import FederatedDataModule
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
 from fedlight.executors import vectorized as module_under_test
+from fedlight.executors._tracing import TracedStep
 from fedlight.executors.base import Job, Workplace
-from fedlight.executors.traced_step import TracedStep
 from fedlight.executors.vectorized import stack_size
 from fedlight.local_optimizers import LocalSGD
 from fedlight.parameters import ModuleState, block_of

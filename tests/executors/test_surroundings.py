@@ -13,7 +13,8 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from fedlight import Callback
 from fedlight.arrivals import UniformArrivals
-from fedlight.executors.traced_step import Surroundings, TracedStep
+from fedlight.executors._tracing import TracedStep
+from fedlight.executors._tracing.surroundings import Surroundings
 from tests.boring import classes, fitted
 
 WEIGHTS = torch.tensor([1.0, 5.0, 0.1], dtype=torch.float64)

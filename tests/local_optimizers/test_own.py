@@ -31,7 +31,7 @@ from fedlight.arrivals import (
     UniformArrivals,
     UniformSteps,
 )
-from fedlight.executors.traced_step import TracedStep
+from fedlight.executors._tracing import TracedStep
 from fedlight.local_optimizers import LocalOptimizer, LocalRun, LocalSGD, client_norms, per_client
 
 GUIDE = Path(__file__).parents[2] / "docs" / "extending.md"

@@ -11,10 +11,11 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+from fedlight.executors._rng import isolated_rng, seed_all
+from fedlight.executors._stacked_step import StackedStep
+from fedlight.executors._tracing import TracedStep, traced_step
+from fedlight.executors._tracing.surroundings import reads_index
 from fedlight.executors.base import Workplace
-from fedlight.executors.rng import isolated_rng, seed_all
-from fedlight.executors.stacked_step import StackedStep
-from fedlight.executors.traced_step import TracedStep, reads_index
 from fedlight.local_optimizers import LocalSGD
 from fedlight.parameters import ModuleState
 
@@ -114,6 +115,25 @@ def test_a_trace_gives_the_same_bits(kind, net, n):
     assert all(map(torch.equal, one, two))
 
 
+@pytest.mark.parametrize(
+    ("without", "traced"), [((), 2), (("simplify", "interpreter"), 2), (("sizes",), 4)]
+)
+def test_parts_can_be_left_out_and_change_no_bit(without, traced, monkeypatch):
+    graphs = []
+    real = traced_step.make_fx
+    monkeypatch.setattr(
+        traced_step, "make_fx", lambda function: graphs.append(function) or real(function)
+    )
+    untraced, state = step_of(Net(linear()))
+    step = TracedStep(untraced, after=1, without=without)
+    for n in (2, 3, 4, 5):
+        for _ in range(2):
+            grads, _ = step(*stack(state, n), 0)
+        assert all(map(torch.equal, grads, untraced(*stack(state, n), 0)[0]))
+    assert None not in step.traces.values()
+    assert len(graphs) == traced
+
+
 def test_names_survive():
     untraced, state = step_of(WithMetrics(linear()))
     traced = TracedStep(untraced, after=1)
@@ -196,7 +216,7 @@ def test_what_make_fx_refuses_runs_untraced(monkeypatch):
     def refuses(function):
         raise NotImplementedError("no")
 
-    monkeypatch.setattr("fedlight.executors.traced_step.make_fx", refuses)
+    monkeypatch.setattr("fedlight.executors._tracing.traced_step.make_fx", refuses)
     untraced, state = step_of(Net(linear()))
     traced = TracedStep(untraced, after=1)
     for _ in range(2):
@@ -206,8 +226,6 @@ def test_what_make_fx_refuses_runs_untraced(monkeypatch):
 
 
 def test_a_replay_that_is_off_by_a_bit_is_not_used(monkeypatch):
-    from fedlight.executors import traced_step
-
     real = traced_step.compiled
 
     def off(graph, inputs):

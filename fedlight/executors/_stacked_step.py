@@ -1,4 +1,4 @@
-"""One local step of a stack of clients: gradients, buffers and logged values of all at once."""
+"""One local step of a stack of clients: all gradients, buffers and logged values at once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torchmetrics import Metric, MetricCollection
 
+from fedlight.executors._capture import replaced_log, step_function
+from fedlight.executors._narrow_layers import NarrowLayers
 from fedlight.executors.base import Workplace, loss_of
-from fedlight.executors.capture import replaced_log, step_function
-from fedlight.executors.narrow_layers import NarrowLayers
 from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
@@ -27,23 +27,23 @@ Outputs: TypeAlias = tuple[
     list[Tensor],  # floating buffers
     list[Tensor],  # integer buffers
     dict[str, Tensor],  # logged numbers
-    list[tuple[tuple[Any, ...], dict[str, Any]]],  # what metric objects were given
+    list[tuple[tuple[Any, ...], dict[str, Any]]],  # inputs of metric objects
 ]
 
 
 LOSS = "fedlight: the loss"
-"""The name under which a step hands out its loss, beside what the module logs."""
+"""The name under which a step returns its loss, beside the values that the module logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Stands for the value of a metric object that is fed only after the step.
+    """Stands for the value of a metric object that is updated after the step.
 
     Attributes:
         metric: The object's name in the module.
-        batch: Which of the inputs of the step it is the value of, or None.
-        after: After how many inputs of the step the value over all inputs so far was asked for,
-            or None for the value at the end of the run.
+        batch: The number of the input of the step whose own value this is, or None.
+        after: The number of inputs of the step after which the value of all inputs so far was
+            computed, or None for the value at the end of the local run.
     """
 
     metric: str
@@ -57,9 +57,9 @@ class StackedLog(NamedTuple):
     Attributes:
         values: Logged numbers by name, each of shape ``[n]``.
         metrics: Values of metric objects by the name under which they were logged.
-        inputs: What metric objects were given: the object's name in the module and its inputs,
+        inputs: The inputs of metric objects: the object's name in the module and its arguments,
             each of shape ``[n, …]``.
-        weights: Examples that a logged value stands for, where the step said so itself.
+        weights: Number of examples of a logged value, if the step passed a ``batch_size``.
     """
 
     values: dict[str, Tensor]
@@ -69,17 +69,18 @@ class StackedLog(NamedTuple):
 
 
 class StackedStep:
-    """``(loss gradient, logged values)`` of a stack, by ``torch.func.vmap`` over ``grad``.
+    """Loss gradients and logged values of a stack, by ``torch.func.vmap`` over ``grad``.
 
     ``training_step`` sees one client: its own parameters and buffers, and its batch. Buffers are
-    changed in place. Metric objects cannot be used under ``vmap``; what they are given is handed
-    out beside the logged values and they are fed afterwards.
+    changed in place. Metric objects check values of tensors, which ``vmap`` does not allow; their
+    inputs are returned beside the logged values, and the objects are updated after the step.
 
     Args:
         workplace: The module, its state and the precision.
+        narrow: Whether narrow layers run along the batch on a CPU (`NarrowLayers`).
     """
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: Workplace, narrow: bool = True) -> None:
         self._work = workplace
         state = workplace.state
         self._call = _TrainingStep(workplace)
@@ -93,14 +94,14 @@ class StackedStep:
             if isinstance(metric, Metric)
         }
         self._log = StackedLog({}, {}, [], {})
-        self._layers = NarrowLayers if state.device.type == "cpu" else nullcontext
+        self._layers = NarrowLayers if narrow and state.device.type == "cpu" else nullcontext
         self._run = vmap(
             grad(self._loss, has_aux=True), in_dims=(0, 0, 0, 0, None), randomness="different"
         )
 
     @property
     def module(self) -> LightningModule:
-        """The module whose ``training_step`` it is."""
+        """The module whose ``training_step`` is computed."""
         return self._work.module
 
     def __call__(
@@ -111,7 +112,7 @@ class StackedStep:
         batch: tuple[Tensor, ...],
         step: int,
     ) -> tuple[list[Tensor], StackedLog]:
-        """Gradients ``[n, *shape]`` at `params`, and what was logged.
+        """Compute the gradients ``[n, *shape]`` at `params`, and what was logged.
 
         Args:
             params: Stacked parameters, not changed.
@@ -131,7 +132,7 @@ class StackedStep:
         batch: tuple[Tensor, ...],
         step: int,
     ) -> tuple[Outputs, StackedLog]:
-        """As a call; gives all outputs as they are, and the names of what was logged."""
+        """Return all outputs without writing to the buffers, and the names of what was logged."""
         with torch.enable_grad():
             grads, outputs = self._run(params, buffers, counters, batch, step)
         return (list(grads), *outputs), self._log
@@ -139,14 +140,15 @@ class StackedStep:
     def unpacked(
         self, outputs: Outputs, log: StackedLog, buffers: list[Tensor], counters: list[Tensor]
     ) -> tuple[list[Tensor], StackedLog]:
-        """Gradients and logged values of `raw`, with the new buffers written to the old ones."""
+        """Write the new buffers of `raw` to the old ones; return gradients and logged values."""
         grads, new_buffers, new_counters, values, inputs = outputs
         if buffers or counters:
             with torch.no_grad():
                 pairs = list(zip(buffers + counters, new_buffers + new_counters, strict=True))
                 blocks = {old.untyped_storage().data_ptr() for old, _ in pairs}
                 moved = [(old, new) for old, new in pairs if old.data_ptr() != new.data_ptr()]
-                # a buffer that the step put in the place of another one is about to be written to
+                # A step may exchange buffers (`self.old = self.new`): then the source of one copy
+                # is the target of another one.
                 moved = [
                     (old, new.clone() if new.untyped_storage().data_ptr() in blocks else new)
                     for old, new in moved
@@ -201,7 +203,7 @@ class StackedStep:
             )
 
     def _average(self, name: str, value: Tensor) -> None:
-        """The mean of what one step logs under a name, as a rule once."""
+        """Average what one step logs under a name, which is usually one value."""
         times = self._times[name] = self._times.get(name, 0) + 1
         before = self._log.values.get(name)
         self._log.values[name] = value if before is None else before + (value - before) / times
@@ -237,10 +239,10 @@ class StackedStep:
 
 @contextmanager
 def ungrouped(module: LightningModule) -> Iterator[None]:
-    """Within it each metric of a collection is updated by itself, none through another one.
+    """Within the context, each metric of a collection is updated by itself.
 
-    A collection groups metrics whose states are equal after its first update, as those of metrics
-    that are fed only later always are.
+    A collection groups metrics whose states are equal after its first update, and then updates one
+    of each group. The states of metrics that are updated after the step are always equal.
     """
     collections = [child for child in module.modules() if isinstance(child, MetricCollection)]
     before = [(each._enable_compute_groups, each._groups_checked) for each in collections]
@@ -257,11 +259,11 @@ def ungrouped(module: LightningModule) -> Iterator[None]:
 
 
 class StackedRecorder:
-    """Adds up what a stack of clients logs, step by step, each client for itself.
+    """Sums what a stack of clients logs, separately for each client.
 
     Args:
         module: The module, for its metric objects.
-        steps: K of each client, the largest first; a client logs in its first K steps.
+        steps: Number of local steps of each client, the largest first.
         batch_size: Examples per client and step.
     """
 
@@ -273,7 +275,7 @@ class StackedRecorder:
         self._active: list[int] = []
 
     def add(self, log: StackedLog, active: int) -> None:
-        """Take what the first `active` clients logged in the next step."""
+        """Add what the first `active` clients logged in the next step."""
         self._logs.append(log)
         self._active.append(active)
 
@@ -298,15 +300,16 @@ class StackedRecorder:
         return log.weights.get(name, self._batch_size)
 
     def _sums(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """By name, one for each client: the sums of what it logged, and of the weights."""
+        """The sums of the logged values and of their weights, by name, one for each client."""
         steps = list(zip(self._logs, self._active, strict=True))
         rows = [
             value if value.shape[0] == active else value[:active]
             for log, active in steps
             for value in log.values.values()
         ]
-        flat = torch.cat(rows).cpu().numpy().astype(np.float64)  # in one go from the device
+        flat = torch.cat(rows).cpu().numpy().astype(np.float64)  # one transfer from the device
         n, first = len(self._steps), self._logs[0]
+        # Nearly always all clients make the same steps and log the same names: one sum is enough.
         if self._active[-1] == n and all(
             log.values.keys() == first.values.keys() and not log.weights for log in self._logs
         ):
@@ -332,7 +335,7 @@ class StackedRecorder:
         )
 
     def _feed(self, client: int, values: dict[str, LoggedValue]) -> None:
-        """Feed the metric objects with one client's inputs and take their values."""
+        """Update the metric objects with one client's inputs and compute their values."""
         objects: dict[str, Any] = dict(self._module.named_modules())
         last: dict[str, str] = {}
         for log in self._logs[: self._steps[client]]:
@@ -350,7 +353,7 @@ class StackedRecorder:
             objects[key].reset()
 
     def _fed(self, client: int, log: StackedLog, objects: dict[str, Any]) -> dict[str, float]:
-        """Feed them with one step's inputs; the values that the step itself logged."""
+        """Update them with one step's inputs; return the values that the step itself logged."""
         found: dict[str, float] = {}
         wanted = {value.batch for value in log.metrics.values()}
         for position in range(len(log.inputs) + 1):
@@ -371,9 +374,10 @@ class StackedRecorder:
 
 
 class _TrainingStep(nn.Module):
-    """``training_step`` as a forward, so that ``functional_call`` can run it.
+    """``training_step`` as a ``forward``, so that ``functional_call`` can run it.
 
-    It also gives the buffers as the step leaves them: one that it replaces is put back afterwards.
+    It also returns the buffers as the step leaves them, because ``functional_call`` restores those
+    that the step replaces.
     """
 
     def __init__(self, workplace: Workplace) -> None:
@@ -393,7 +397,7 @@ class _TrainingStep(nn.Module):
 
 
 def _kept(value: Any) -> Any:
-    """A tensor as it is now: the step may change it, and the optimizer will, before it is read."""
+    """Copy a tensor: the step may change it, and the optimizer will, before it is read."""
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 

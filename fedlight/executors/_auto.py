@@ -1,4 +1,4 @@
-"""Which executor to use."""
+"""The choice of an executor."""
 
 from __future__ import annotations
 
@@ -27,23 +27,34 @@ _SLOW_WHEN_STACKED = (
 
 
 def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Executor, str]:
-    """The executor for a run, set up, and why it was chosen.
+    """Choose the executor of a fit and set it up.
 
-    ``"auto"`` goes by these rules, in this order:
+    ``"auto"`` applies the first rule that fits:
 
-    1. on a CPU, a module with convolutions, recurrent or attention layers runs sequentially:
-       stacking those does not pay there;
-    2. what cannot be vectorised (the data, the local optimizer, or the module, which is tried on
-       one stacked step) runs sequentially;
-    3. a module whose ``training_step`` draws random numbers (dropout) or changes plain attributes
-       of its own runs sequentially: stacked clients would share those, and the result would depend
-       on who is in the stack;
-    4. all else is vectorized.
+    1. On a CPU, a module with convolutions, recurrent layers or `nn.MultiheadAttention` runs
+       sequentially: batched versions of those layers are slower there than one client after
+       another.
+    2. If the data, the local optimizer or the module cannot be vectorised, the clients run
+       sequentially. The module is tried on one stacked step of two clients.
+    3. A module whose ``training_step`` draws random numbers (dropout) or changes plain attributes
+       of its own (a counter) runs sequentially: stacked clients would share those, and the result
+       would depend on who is in the stack.
+    4. Everything else is vectorized.
+
+    The rules look at the module, the data, the local optimizer and the kind of device only, so the
+    same fit gets the same executor on every machine of a kind.
+
+    Args:
+        executor: "auto", "sequential", "vectorized", or an executor, which is taken as it is.
+        workplace: What the local runs share.
+
+    Returns:
+        The executor, and the reason for it in words.
 
     Raises:
-        TypeError: The local optimizer's step gives something back.
-        ValueError: An executor was asked for that cannot run this module, or the local optimizer's
-            step fails.
+        TypeError: The local optimizer's step returns something.
+        ValueError: The requested executor cannot run this module, or the local optimizer's step
+            fails.
     """
     _check_step(workplace)
     if isinstance(executor, str):
@@ -79,11 +90,11 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
 
 
 def check_executor(executor: object) -> Executor | str:
-    """`executor` where it is an executor or the name of one.
+    """Return `executor` if it is an executor or the name of one.
 
     Raises:
-        ValueError: It is another string.
-        TypeError: It is something else.
+        ValueError: `executor` is another string.
+        TypeError: `executor` is something else.
     """
     if isinstance(executor, Executor):
         return executor
@@ -107,23 +118,25 @@ def _slow_layer(module: LightningModule) -> str:
 
 
 def describe_device(device: torch.device) -> str:
-    """The device in words: the card's name on CUDA."""
+    """The device in words, with the name of the card on CUDA."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return str(device)
 
 
 def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
-    """What clients of a stack would share, seen in one step of one client; "" for nothing.
+    """What the clients of a stack would share, found in one step of one client; "" for nothing.
 
     Raises:
-        ValueError: `refuse`, and the loss has no gradient: a stack would learn nothing, silently.
+        ValueError: `refuse` is set and the loss has no gradient. Under ``vmap`` this raises no
+            error: the stack would silently learn nothing.
     """
     module = workplace.module
     probe = SequentialExecutor()
     probe.setup(workplace)
     before = _plain_attributes(module)
     holders = np.flatnonzero(workplace.partition.sizes)
+    # three clients: a failure may be due to the data of one
     outcome, drew = None, False
     for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
         task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
@@ -147,7 +160,7 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
 
 
 def _restored(module: LightningModule, before: dict[tuple[nn.Module, str], object]) -> list[str]:
-    """Put the module's plain attributes back; the names of those that had changed."""
+    """Restore the module's plain attributes; return the names of those that had changed."""
     changed = [key for key, value in _plain_attributes(module).items() if before.get(key) != value]
     for child, name in changed:
         if (child, name) in before:
@@ -158,18 +171,21 @@ def _restored(module: LightningModule, before: dict[tuple[nn.Module, str], objec
 
 
 def _plain_attributes(module: LightningModule) -> dict[tuple[nn.Module, str], object]:
-    """Numbers and strings that the module and its parts keep as public attributes."""
+    """Numbers and strings among the public attributes of the module and its children."""
     return {
         (child, name): value
         for child in module.modules()
-        if not isinstance(child, Metric | MetricCollection)  # they are fed one client at a time
+        if not isinstance(child, Metric | MetricCollection)  # updated for each client apart
         for name, value in vars(child).items()
         if not name.startswith("_") and isinstance(value, int | float | str)
     }
 
 
 def _check_step(workplace: Workplace) -> None:
-    """Try one step of two clients: what a step returns would be lost, and the model never move."""
+    """Try one step of the local optimizer on two clients, with zero gradients.
+
+    A step that returns new parameters instead of changing them would never move the model.
+    """
     optimizer = workplace.optimizer
     if not optimizer.stackable:
         return

@@ -1,4 +1,4 @@
-"""Which examples a client's local steps use, for many clients at once."""
+"""The examples that local steps use, chosen for many clients at once."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ _GAMMA = 0x9E3779B97F4A7C15
 def batch_rows(
     partition: Partition, tasks: Sequence[Task], batch_size: int, seed: int
 ) -> NDArray[np.int64]:
-    """Row numbers of the batches of tasks, shape ``[K, n, b]`` with K the largest `num_steps`.
+    """Row numbers of the batches of n tasks, shape ``[K, n, b]`` with K the largest `num_steps`.
 
-    A client's examples in a random order, then in another one, …, cut into full batches of
-    b = min(batch_size, n_i): a function of (seed, client, visit) alone. An order is that of one
-    64-bit random number per example (the finaliser of SplitMix64 over a counter), which is made
-    for all clients of a size at once; a generator for each would cost more than its local step.
+    Each client goes through its n_i examples in a random order, then in another one, and so on; the
+    stream is cut into full batches of b = min(batch_size, n_i). It depends on (seed, client, visit)
+    alone.
 
     Args:
-        partition: Which rows are whose.
+        partition: The row numbers of each client's examples.
         tasks: Tasks of clients with the same b.
         batch_size: Largest batch.
-        seed: The run's seed.
+        seed: The seed of the fit.
     """
     clients = np.array([task.client_id for task in tasks])
     visits = np.array([task.visit for task in tasks])
@@ -56,10 +55,15 @@ def batch_rows(
 def _orders(
     seed: int, clients: NDArray[np.int64], visits: NDArray[np.int64], passes: int, size: int
 ) -> NDArray[np.int64]:
-    """Random orders of `size` things, shape ``[n, passes, size]``."""
+    """Random orders of `size` examples, shape ``[n, passes, size]``.
+
+    Examples are sorted by one random number each: a counter under the output function of SplitMix64
+    (Steele, Lea and Flood, 2014, https://doi.org/10.1145/2660193.2660195).
+    """
+    # One hash for all clients at once: a generator for each client costs more than a local step.
     names = _mixed(_mixed(_base(seed) ^ clients.view(np.uint64)) ^ visits.view(np.uint64))
     keys = _mixed(names[:, None] + _counters(passes * size)).reshape(len(names), passes, size)
-    # the place in the low bits of its number: sorting is twice as fast as finding the order
+    # The position is kept in the low bits of its key: `sort` is twice as fast as `argsort`.
     low = np.uint64((1 << size.bit_length()) - 1)
     keys = (keys & ~low) | np.arange(size, dtype=np.uint64)
     keys.sort(axis=-1)

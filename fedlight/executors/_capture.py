@@ -1,4 +1,4 @@
-"""What a module logs while one of its steps runs."""
+"""Records what a module logs while one of its steps runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class LogRecorder:
-    """Stands in for ``self.log`` of a module and adds up what is logged.
+    """Replaces ``self.log`` of a module and sums the logged values.
 
-    Numbers are averaged over examples. A torchmetrics object is kept and asked for its value at
-    the end (`collect`), then reset.
+    Numbers are averaged over examples. A torchmetrics object is kept; `collect` computes its value
+    and resets it.
 
     Args:
         module: The module whose ``log`` and ``log_dict`` are replaced within `recording`.
@@ -36,7 +36,7 @@ class LogRecorder:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was logged, and reset the metric objects."""
+        """Discard the logged values, and reset the metric objects."""
         for metric in self._metric_objects:
             if metric.update_called:
                 metric.reset()
@@ -45,10 +45,10 @@ class LogRecorder:
         self._metrics: dict[str, Metric | MetricCollection] = {}
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        """Stand in for ``LightningModule.log``.
+        """Replacement for ``LightningModule.log``.
 
         Raises:
-            TypeError: The value is no number, tensor of one number, or metric.
+            TypeError: The value is not a number, a tensor of one number or a metric.
         """
         if isinstance(value, Metric | MetricCollection):
             self._metrics[name] = value
@@ -64,7 +64,7 @@ class LogRecorder:
         self._weights.setdefault(name, []).append(kwargs.get("batch_size") or self.batch_size)
 
     def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Stand in for ``LightningModule.log_dict``."""
+        """Replacement for ``LightningModule.log_dict``."""
         if isinstance(dictionary, MetricCollection):
             dictionary = dict(dictionary.items(keep_base=False, copy_state=False))
         for name, value in dictionary.items():
@@ -72,7 +72,7 @@ class LogRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Replace the module's ``log`` and ``log_dict`` within."""
+        """Replace the module's ``log`` and ``log_dict`` within the context."""
         with replaced_log(self._module, self.log, self.log_dict):
             yield
 
@@ -96,10 +96,10 @@ class LogRecorder:
                 vars(each).update(attributes)
 
     def collect(self, examples: float) -> dict[str, LoggedValue]:
-        """What was logged since the last call; every metric object of the module is reset.
+        """Return what was logged since the last call, and reset the module's metric objects.
 
         Args:
-            examples: The weight of the values that metric objects give.
+            examples: The weight of the values of metric objects, in examples.
         """
         values = {}
         for name, logged in self._values.items():
@@ -119,7 +119,8 @@ class LogRecorder:
 def replaced_log(
     module: LightningModule, log: Callable[..., None], log_dict: Callable[..., None]
 ) -> Iterator[None]:
-    """Put functions in place of a module's ``log`` and ``log_dict``."""
+    """Replace a module's ``log`` and ``log_dict`` by functions within the context."""
+    # Instance attributes shadow the methods; deleting them brings the methods back.
     attributes = vars(module)
     before: dict[str, Any] = {
         name: attributes[name] for name in ("log", "log_dict") if name in attributes
@@ -133,7 +134,10 @@ def replaced_log(
 
 
 def step_function(module: LightningModule, name: str) -> Callable[[Any, int], Any]:
-    """``module.<name>(batch, batch_idx)``, also where the step takes no ``batch_idx``."""
+    """Return ``module.<name>`` as a function of (batch, batch_idx).
+
+    As in Lightning, the step itself may leave out ``batch_idx``.
+    """
     step = getattr(module, name)
     if is_param_in_hook_signature(step, "batch_idx", min_args=2):
         return step  # type: ignore[no-any-return]  # an attribute by name

@@ -1,4 +1,4 @@
-"""The global generators, lent to ``training_step`` and given back as they were."""
+"""The global random generators: seeded for ``training_step`` and restored afterwards."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _LENT = np.random.MT19937(0)
 
 @contextmanager
 def isolated_rng() -> Iterator[None]:
-    """Leave the global generators of Python, NumPy and torch (all devices) as they were before."""
+    """Restore the global generators of Python, NumPy and torch (all devices) on exit."""
     python, numpy = random.getstate(), np.random.mtrand.get_bit_generator()
-    # lending out another generator is ten times as fast as copying NumPy's state, and back
+    # Swapping NumPy's generator for a spare one is ten times as fast as copying its state.
+    # A nested call gets a new one, since the spare one is in use.
     np.random.mtrand.set_bit_generator(np.random.MT19937(0) if numpy is _LENT else _LENT)
     cpu = torch.default_generator.get_state()
-    # asking for the state of CUDA's generators would start CUDA where it is not in use
+    # Reading the state of CUDA's generators would initialise CUDA.
     cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else []
     try:
         yield
@@ -38,7 +39,7 @@ def seed_all(seed: int) -> None:
     seed &= (1 << 63) - 1
     if _cuda_in_use() or torch.backends.mps.is_available():
         torch.manual_seed(seed)
-    else:  # the same for the CPU alone: 2 instead of 150 us, of which each local run pays one
+    else:  # the same for the CPU alone, in 2 us instead of 150; each local run seeds once
         torch.default_generator.manual_seed(seed)
 
 
@@ -47,7 +48,7 @@ def _cuda_in_use() -> bool:
 
 
 def rng_states() -> tuple[object, ...]:
-    """The global generators' states, to be compared."""
+    """Return the states of the global generators in a form that can be compared."""
     numpy = np.random.get_state()  # noqa: NPY002
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return (

@@ -6,10 +6,9 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from fedlight.executors import traced_step
-from fedlight.executors.replay import compiled, program, resized
-from fedlight.executors.traced_step import TracedStep
-from tests.executors.test_traced_step import Net, linear, norm_and_dropout, stack, step_of
+from fedlight.executors._tracing import TracedStep, traced_step
+from fedlight.executors._tracing.program import compiled, program, resized
+from tests.executors.tracing.test_traced_step import Net, linear, norm_and_dropout, stack, step_of
 
 SIZES = (2, 3, 4, 7, 10)
 
@@ -54,8 +53,12 @@ def other_operators(x, w):
     return [x.exp() if len(x) > 3 else x.sin()]
 
 
-def other_constants(x, w):
+def numbered(x, w):
     return [x + torch.arange(len(x)).view(-1, 1, 1)]
+
+
+def other_constants(x, w):
+    return [x + torch.tensor(float(len(x)))]
 
 
 def right(function, likely):
@@ -64,6 +67,11 @@ def right(function, likely):
         return torch.equal(compiled(likely, inputs(7))(*inputs(7))[0], function(*inputs(7))[0])
     except RuntimeError:
         return False
+
+
+def test_constants_grow_as_well():
+    one, two = programs(numbered, inputs, (3, 5))
+    assert right(numbered, resized(one, 3, two, 5, 7))
 
 
 def test_what_does_not_grow_evenly_comes_out_wrong_at_worst():

@@ -1,4 +1,4 @@
-"""A traced graph of operators as a plain Python function of tensors."""
+"""A traced graph of operators as the source of a Python function of tensors."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor, fx
 
-from fedlight.executors.simplify import simplify
+from fedlight.executors._tracing.simplify import simplify
 
-Replay: TypeAlias = Callable[..., Sequence[Tensor]]
+Function: TypeAlias = Callable[..., Sequence[Tensor]]
 
-# TorchScript never lets go of what it has traced (half a megabyte), so it is kept and used again:
-# runs that differ in seeds or strategies have the same graphs.
-_INTERPRETED: dict[str, Replay] = {}
+# TorchScript never frees a function that it has traced (half a megabyte). So each one is kept and
+# used again, as runs that differ in seeds or strategies have the same graphs, and their number is
+# limited; beyond it, programs run as Python.
+_INTERPRETED: dict[str, Function] = {}
 _MOST = 256
 
+# not part of a name such as `add_3`, nor of a float
 _WHOLE_NUMBER = re.compile(r"(?<![\w.])(\d+)(?![\w.])")
 
 
 class Program(NamedTuple):
-    """A simplified graph as the source of a Python function ``replay``.
+    """A simplified graph as the source of a Python function ``step``.
 
     Attributes:
         source: The source.
-        known: What it names beside its arguments.
-        words: The graph in words, or None where it has tensors of its own.
+        known: The global names that the source uses, and their values.
+        words: The graph as text, or None if it holds tensors of its own.
     """
 
     source: str
@@ -36,16 +38,18 @@ class Program(NamedTuple):
     words: str | None
 
 
-def program(module: fx.GraphModule) -> Program:
-    """The program of a graph, simplified as far as no bit of its outputs changes.
+def program(module: fx.GraphModule, simplified: bool = True) -> Program:
+    """The program of a graph.
 
-    Where the graph writes nothing in place and draws nothing, operators without a tensor among
-    their inputs (constants) run now.
+    Args:
+        module: The graph, as `make_fx` returns it.
+        simplified: Whether the graph is simplified.
     """
     graph = module.graph
-    pure = simplify(graph)
+    if simplified:
+        simplify(graph)
     known: dict[str, Any] = {"__name__": __name__}
-    source = "\n".join(_lines(module, known, pure))
+    source = "\n".join(_lines(module, known))
     own = any(node.op == "get_attr" for node in graph.nodes)
     return Program(source, known, None if own else str(graph))
 
@@ -53,8 +57,12 @@ def program(module: fx.GraphModule) -> Program:
 def resized(one: Program, n: int, two: Program, m: int, wanted: int) -> Program | None:
     """The program for stacks of another size, from those for stacks of n and of m clients.
 
-    They differ in numbers alone, and each number that differs is taken to grow evenly with the
-    size. None where they differ otherwise. To be checked before it is used.
+    Both must differ in whole numbers alone. Each number that differs is taken to be linear in the
+    number of clients, as sizes and strides are. That is a guess: the program must be checked before
+    it is used.
+
+    Returns:
+        The program for `wanted` clients, or None if the two differ in anything else.
     """
     if one.known.keys() != two.known.keys() or not all(
         _same_value(one.known[name], two.known[name]) for name in one.known
@@ -77,18 +85,20 @@ def resized(one: Program, n: int, two: Program, m: int, wanted: int) -> Program 
     return Program("".join(written), one.known, words)
 
 
-def compiled(program: Program, inputs: Sequence[Tensor]) -> Replay:
-    """A program as a function.
+def compiled(program: Program, inputs: Sequence[Tensor], interpreted: bool = True) -> Function:
+    """Turn a program into a function.
 
     Args:
         program: The program.
-        inputs: Tensors like those that it will be called with; not kept.
+        inputs: Tensors like those of later calls. They are not kept.
+        interpreted: Whether TorchScript's interpreter may run it.
     """
     names = dict(program.known)
-    exec(program.source, names)  # as torch.fx does, whose calls cost twice as much
-    function: Replay = names["replay"]
-    on_cpu = all(tensor.device.type == "cpu" for tensor in inputs)  # elsewhere it changes bits
-    if not on_cpu or program.words is None:
+    exec(program.source, names)  # a call of `torch.fx.GraphModule` costs twice as much
+    function: Function = names["step"]
+    # Elsewhere TorchScript fuses operators, which changes bits.
+    on_cpu = all(tensor.device.type == "cpu" for tensor in inputs)
+    if not (interpreted and on_cpu) or program.words is None:
         return function
     shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
     key = f"{program.words} {shapes} {torch.get_default_dtype()}"
@@ -97,22 +107,22 @@ def compiled(program: Program, inputs: Sequence[Tensor]) -> Replay:
     return _INTERPRETED.get(key, function)
 
 
-def _interpreted(function: Replay, inputs: Sequence[Tensor]) -> Replay:
-    """The same under TorchScript's interpreter, which spends half as much as Python on a call."""
-    with warnings.catch_warnings():  # torch advises to compile; that takes a C++ compiler
+def _interpreted(function: Function, inputs: Sequence[Tensor]) -> Function:
+    """The function under TorchScript's interpreter: a call costs half of what Python needs."""
+    with warnings.catch_warnings():  # torch recommends `torch.compile`: that needs a C++ compiler
         warnings.simplefilter("ignore")
         try:
             traced = torch.jit.trace(function, tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
-        except RuntimeError:  # a few operators have arguments of kinds that it does not know
+        except RuntimeError:  # TorchScript does not know all kinds of arguments
             return function
-    return cast(Replay, traced)
+    return cast(Function, traced)
 
 
-def _lines(module: fx.GraphModule, known: dict[str, Any], pure: bool) -> Iterator[str]:
-    """The lines of the function; what they name goes into `known`."""
+def _lines(module: fx.GraphModule, known: dict[str, Any]) -> Iterator[str]:
+    """The lines of the function. The values of their global names are added to `known`."""
     nodes = list(module.graph.nodes)
     last = {source: node for node in nodes for source in node.all_input_nodes}
-    yield f"def replay({', '.join(node.name for node in nodes if node.op == 'placeholder')}):"
+    yield f"def step({', '.join(node.name for node in nodes if node.op == 'placeholder')}):"
     for number, node in enumerate(nodes):
         if node.op == "placeholder":
             continue
@@ -122,11 +132,8 @@ def _lines(module: fx.GraphModule, known: dict[str, Any], pure: bool) -> Iterato
             yield f"    return {_written(tuple(node.args[0]), known, number)}"
         elif node.op == "call_function":
             target: Any = node.target
-            call = getattr(target, "_op", target)
-            if pure and not node.all_input_nodes:
-                known[node.name] = call(*node.args, **node.kwargs)
-                continue
-            known[f"op{number}"] = call
+            # `OpOverload` is a Python object around the operator: one call less
+            known[f"op{number}"] = getattr(target, "_op", target)
             inputs = [_written(arg, known, number) for arg in node.args]
             inputs += [f"{k}={_written(arg, known, number)}" for k, arg in node.kwargs.items()]
             yield f"    {node.name} = op{number}({', '.join(inputs)})"

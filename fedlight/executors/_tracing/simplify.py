@@ -1,0 +1,130 @@
+"""Simplifies a traced graph: the same bits from fewer operators."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+_aten: Any = torch.ops.aten
+
+
+def simplify(graph: fx.Graph) -> None:
+    """Restore ``nll_loss`` in a graph, and drop what nothing uses.
+
+    Args:
+        graph: The graph, with example values of its nodes as ``make_fx`` leaves them.
+    """
+    # Where a graph writes in place or draws random numbers, the order of operators matters.
+    if not any(_has_effect(node) for node in graph.nodes if node.op == "call_function"):
+        for node in graph.nodes:
+            _restore_nll(graph, node)
+    graph.eliminate_dead_code(_has_effect)
+
+
+def _has_effect(node: fx.Node) -> bool:
+    """Whether a node does more than compute a value."""
+    target = node.target
+    if node.op != "call_function":
+        return node.op in ("placeholder", "output")
+    if target is operator.getitem:
+        return False
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+
+
+# The operators that `vmap` makes of `nll_loss` (`_LOSSES`) and of its gradient (`_GRADIENT`), as
+# patterns for `_matches`: the score of each example's class is gathered, or a -1 scattered to its
+# place, and examples with the ignored label are masked.
+_ZERO = (_aten.scalar_tensor.default, 0)
+_COUNTS = (_aten.ne.Scalar, "target", "ignored")
+_COLUMN = (_aten.unsqueeze.default, "target", 2)
+_COLUMN_COUNTS = (_aten.ne.Scalar, _COLUMN, "ignored")
+_CLASS = (_aten.unsqueeze.default, (_aten.where.self, _COUNTS, "target", _ZERO), 2)
+_SCORE = (_aten.squeeze.dims, (_aten.gather.default, "scores", 2, _CLASS), [2])
+_LOSSES = (_aten.where.self, _COUNTS, (_aten.neg.default, _SCORE), _ZERO)
+_HIT = (
+    _aten.scatter.value,
+    (_aten.zeros_like.default, "scores"),
+    2,
+    (_aten.where.self, _COLUMN_COUNTS, _COLUMN, _ZERO),
+    -1.0,
+)
+_SHARE = (_aten.where.self, _COLUMN_COUNTS, (_aten.view.default, "weights", "shape"), _ZERO)
+_GRADIENT = (_aten.mul.Tensor, _HIT, _SHARE)
+
+
+def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
+    """Restore ``nll_loss`` of a ``log_softmax`` over dimension 1 of ``[n, C, b]``.
+
+    ``vmap`` takes the loss and its gradient apart into a dozen operators. Torch computes either as
+    one, by the loss for images, here n of C channels and 1 x b pixels.
+    """
+    found: dict[str, Any] = {}
+    backward = _matches(node, _GRADIENT, found)
+    if not backward:
+        found = {}
+        if not _matches(node, _LOSSES, found):
+            return
+    turned, target = found["scores"], found["target"].meta["val"]
+    logs = turned.all_input_nodes[0] if turned.all_input_nodes else turned
+    # Only a softmax: it is contiguous, and it spreads a nan over all classes, so that the operators
+    # and the single one agree on it.
+    if target.dim() != 2 or logs.target is not _aten._log_softmax.default:
+        return
+    if turned.target is not _aten.transpose.int or turned.args[1:] != (1, 2):
+        return
+    scores = logs.meta["val"]
+    if scores.dim() != 3:
+        return
+
+    def call(operation: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        new = graph.call_function(operation, args, kwargs)
+        new.meta["val"] = operation(*fx.map_arg(args, _without_data), **kwargs)
+        return new
+
+    with graph.inserting_before(node):
+        pictures = call(_aten.unsqueeze.default, logs, 2)
+        labels = call(_aten.unsqueeze.default, found["target"], 1)
+        rest = (None, 0, found["ignored"])  # no class weights, no reduction
+        if backward:
+            n, b = target.shape
+            weights = call(_aten.view.default, found["weights"], [n, 1, 1])
+            weights = call(_aten.expand.default, weights, [n, 1, b])
+            kind = {"dtype": scores.dtype, "device": scores.device}
+            total = call(_aten.scalar_tensor.default, 0.0, **kind)  # read only with a reduction
+            out = call(_aten.nll_loss2d_backward.default, weights, pictures, labels, *rest, total)
+            out = call(_aten.transpose.int, call(_aten.squeeze.dims, out, [2]), 1, 2)
+        else:
+            both = call(_aten.nll_loss2d_forward.default, pictures, labels, *rest)
+            out = call(_aten.squeeze.dims, call(operator.getitem, both, 0), [1])
+    node.replace_all_uses_with(out)
+
+
+def _without_data(node: fx.Node) -> Any:
+    """The value of a node without data: shape, strides and type."""
+    value = node.meta["val"]
+    if not isinstance(value, Tensor):
+        return value
+    shape, strides = value.shape, value.stride()
+    return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
+
+
+def _matches(value: Any, pattern: Any, found: dict[str, Any]) -> bool:
+    """Whether a value matches a pattern.
+
+    A tuple stands for an operator and its arguments, a string for any value, the same wherever the
+    string occurs, and everything else for itself.
+    """
+    if isinstance(pattern, str):
+        return bool(found.setdefault(pattern, value) == value)
+    if not isinstance(pattern, tuple):
+        return bool(value == pattern)
+    if not isinstance(value, fx.Node) or value.target is not pattern[0]:
+        return False
+    return len(value.args) == len(pattern) - 1 and all(
+        _matches(arg, part, found) for arg, part in zip(value.args, pattern[1:], strict=True)
+    )

@@ -1,0 +1,89 @@
+"""What a step depends on beside its tensors, and whether it left any of that changed."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import random
+from typing import Any
+
+import numpy as np
+from lightning import LightningModule
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+
+_ATOMS = {bool, int, str, type(None)}
+
+
+class Surroundings:
+    """What a step may read beside its inputs: attributes of the module and of its children.
+
+    A trace holds their values as constants. Tensors are compared by identity only, because a
+    program refers to the tensor itself and sees what is written to it.
+
+    Args:
+        module: The module; its metric objects are left out, since they are updated after the step.
+    """
+
+    # All this is read before each stack. Longer containers count as changed only if replaced.
+    _MOST = 32
+
+    def __init__(self, module: LightningModule) -> None:
+        self._everywhere = set(vars(LightningModule())) - {"training"}
+        self._places = [
+            vars(child)
+            for child in module.modules()
+            if not isinstance(child, Metric | MetricCollection)
+        ]
+
+    def state(self) -> list[Any]:
+        """Everything as plain data that can be compared."""
+        return [
+            (name, value if type(value) in _ATOMS else self._plain(value))
+            for place in self._places
+            for name, value in place.items()
+            if name not in self._everywhere
+        ]
+
+    def _plain(self, value: Any, depth: int = 3) -> Any:
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float | complex):
+            return repr(value)  # nan differs from itself
+        if isinstance(value, np.ndarray) and value.nbytes <= 32 * self._MOST:
+            return value.dtype.str, value.shape, value.tobytes()
+        if depth and isinstance(value, dict) and len(value) <= self._MOST:
+            return [(repr(key), self._plain(each, depth - 1)) for key, each in value.items()]
+        if depth and isinstance(value, list | tuple) and len(value) <= self._MOST:
+            return [self._plain(each, depth - 1) for each in value]
+        if isinstance(value, set | frozenset) and len(value) <= self._MOST:
+            return sorted(map(repr, value))
+        if depth and hasattr(value, "__dict__") and not isinstance(value, Tensor | type):
+            return id(value), self._plain(vars(value), depth - 1)
+        return id(value)
+
+
+def drawn() -> tuple[Any, ...]:
+    """The states of the generators of Python and NumPy, which a trace would draw from only once."""
+    numpy: Any = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), numpy[1].tobytes(), numpy[2:]
+
+
+def reads_index(module: LightningModule) -> bool:
+    """Whether ``training_step`` may read ``batch_idx``.
+
+    Its bytecode is searched for the argument's name. If there is no plain bytecode to search, the
+    answer is yes, which costs traces but no correctness.
+    """
+    step = module.training_step
+    parameters = inspect.signature(step).parameters
+    names = list(parameters)[1:]
+    code = getattr(step, "__code__", None)
+    any_number = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
+    if code is None or hasattr(step, "__wrapped__") or any_number:
+        return True
+    for instruction in dis.get_instructions(code):
+        read = instruction.argval
+        if any(name in (read if isinstance(read, tuple) else (read,)) for name in names):
+            return True
+    return False
