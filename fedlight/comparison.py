@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from fedlight._arguments import as_module, check_data, instance_of
+from fedlight._checks import integer, one_of, positive_int
 from fedlight.aggregators import Aggregator
-from fedlight.arguments import as_module, check_data, instance_of
 from fedlight.arrivals import ArrivalProcess, Recording, ReplayArrivals, ScheduleTable
 from fedlight.callbacks import Callback, TensorBoardMetrics
 from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
-from fedlight.checks import integer, one_of, positive_int
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.plot import curve
 from fedlight.trainer import FedTrainer

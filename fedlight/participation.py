@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
+from fedlight._checks import positive
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
 from fedlight.arrivals.simulation import federation_of
-from fedlight.checks import positive
 from fedlight.clients import Clients
 from fedlight.executors.base import Executor
 from fedlight.executors.pool import Pool

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from fedlight.checks import one_of, positive_int
+from fedlight._checks import one_of, positive_int
+from fedlight._pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
 from fedlight.data import FederatedDataModule
-from fedlight.pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
 from fedlight.types import RoundRecord
 
 if TYPE_CHECKING:

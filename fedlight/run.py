@@ -15,6 +15,7 @@ import lightning
 import torch
 
 from fedlight._growing import Growing
+from fedlight._history import record_from_list, record_to_list
 from fedlight._loggers import go_on, position
 from fedlight._own_state import StateWatch
 from fedlight.arrivals.schedule import Schedule
@@ -30,7 +31,6 @@ from fedlight.clients import Clients
 from fedlight.executors._auto import resolve_executor
 from fedlight.executors.base import Workplace
 from fedlight.executors.pool import Pool
-from fedlight.history import record_from_list, record_to_list
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.server import Server, Watcher
 from fedlight.types import Federation, RoundRecord

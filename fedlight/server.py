@@ -6,10 +6,10 @@ import math
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedlight._history import round_record, update_record
 from fedlight.events import Kind
 from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import LargeUpdate
-from fedlight.history import round_record, update_record
 from fedlight.loop import Event, Handled
 from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 

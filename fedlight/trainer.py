@@ -13,10 +13,7 @@ from lightning import Fabric, LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._endings import say_how_it_ended, say_if_over
-from fedlight._loggers import finalize, log_hyperparams
-from fedlight.aggregators import Aggregator
-from fedlight.arguments import (
+from fedlight._arguments import (
     as_callbacks,
     as_folder,
     as_loggers,
@@ -31,19 +28,22 @@ from fedlight.arguments import (
     number_of_trials,
     warn_of_hooks,
 )
+from fedlight._checks import integer, one_of, optional, positive, positive_int
+from fedlight._endings import say_how_it_ended, say_if_over
+from fedlight._evaluation import Evaluator, lent
+from fedlight._hooks import Hooks
+from fedlight._interrupts import Interrupt, graceful_interrupts
+from fedlight._loggers import finalize, log_hyperparams
+from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
 from fedlight.callbacks.checkpoint import content_of
 from fedlight.checkpoint import Parts
-from fedlight.checks import integer, one_of, optional, positive, positive_int
 from fedlight.data import FederatedDataModule
-from fedlight.evaluation import Evaluator, lent
 from fedlight.executors import Executor
 from fedlight.executors._auto import check_executor, describe_device
 from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import NormLimit
-from fedlight.hooks import Hooks
-from fedlight.interrupts import Interrupt, graceful_interrupts
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits, play
 from fedlight.run import Run

@@ -10,8 +10,8 @@ from torch import nn
 
 from data_partitioners import IidPartitioner
 from fedlight import Callback, FederatedDataModule, FedTrainer
+from fedlight._arguments import as_callbacks, as_loggers
 from fedlight.aggregators import AFACD, FedAvg
-from fedlight.arguments import as_callbacks, as_loggers
 from fedlight.arrivals import BiasedArrivals, ReplayArrivals, ReplayEvent, UniformArrivals
 from fedlight.callbacks import ProgressBar
 from fedlight.executors import SequentialExecutor, VectorizedExecutor

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from fedlight import checks
+from fedlight import _checks as checks
 
 
 @pytest.mark.parametrize(

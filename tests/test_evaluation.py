@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from torchmetrics import MeanMetric
 
+from fedlight._evaluation import EvaluationBatches, evaluate
 from fedlight.data.examples import ExampleList, ExampleTable, examples_of
-from fedlight.evaluation import EvaluationBatches, evaluate
 
 
 def numbers(*values):
@@ -79,7 +79,7 @@ def test_small_tables_are_gathered_once(monkeypatch):
     assert len(list(batches)) == 2
     assert len(gathered) == made
 
-    monkeypatch.setattr("fedlight.evaluation._KEPT_BYTES", 1)
+    monkeypatch.setattr("fedlight._evaluation._KEPT_BYTES", 1)
     large = EvaluationBatches(table, 2, None)
     values = [[part.tolist() for part in batch] for _, batch in large]
     assert values == [[[1, 2]], [[3]]] == [[p.tolist() for p in batch] for _, batch in large]

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedlight.history import round_record, update_record
+from fedlight._history import round_record, update_record
 from fedlight.types import (
     ClientUpdate,
     LocalResult,

@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 from data_partitioners import IidPartitioner, Partition
 from data_partitioners.partitioner import Partitioner
 from fedlight import FederatedDataModule
-from fedlight.pictures import (
+from fedlight._pictures import (
     Bar,
     Timeline,
     Work,

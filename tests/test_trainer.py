@@ -58,7 +58,7 @@ def own(metrics):
 def messages(monkeypatch):
     """What the run says, by Lightning's logger."""
     said = []
-    for name in ("fedlight.trainer", "fedlight._endings", "fedlight.arguments"):
+    for name in ("fedlight.trainer", "fedlight._endings", "fedlight._arguments"):
         monkeypatch.setattr(f"{name}.rank_zero_info", said.append, raising=False)
     return said
 

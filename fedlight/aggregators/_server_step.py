@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlight.checks import Rate, rate, rate_at
+from fedlight._checks import Rate, rate, rate_at
 from fedlight.parameters import block_of
 from fedlight.types import ServerState, UsedUpdate
 

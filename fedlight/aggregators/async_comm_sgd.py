@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedlight._checks import Rate, positive
 from fedlight.aggregators._server_step import OptimizerFactory
 from fedlight.aggregators.buffered import BufferedAggregator
-from fedlight.checks import Rate, positive
 
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
+from fedlight._checks import Rate, positive, positive_int
 from fedlight.aggregators._server_step import (
     OptimizerFactory,
     ServerStep,
@@ -20,7 +21,6 @@ from fedlight.aggregators._server_step import (
 )
 from fedlight.aggregators._state import is_part, pack, unpack
 from fedlight.aggregators.base import Aggregator
-from fedlight.checks import Rate, positive, positive_int
 from fedlight.events import to_ticks
 from fedlight.types import UsedUpdate
 

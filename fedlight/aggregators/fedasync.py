@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedlight._checks import Rate, fraction, non_negative_int, rate, rate_at
 from fedlight.aggregators._server_step import next_version
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.staleness import Staleness, check_staleness, discount
-from fedlight.checks import Rate, fraction, non_negative_int, rate, rate_at
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedlight._checks import Rate, one_of, positive
 from fedlight.aggregators._client_times import ClientTimes
 from fedlight.aggregators._server_step import OptimizerFactory
 from fedlight.aggregators.buffered import BufferedAggregator
-from fedlight.checks import Rate, one_of, positive
 
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, Federation, ServerState

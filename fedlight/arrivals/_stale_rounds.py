@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedlight._checks import non_negative_int, positive_int
 from fedlight.arrivals.base import Action, Dispatch, EndRound, Wake
 from fedlight.arrivals.local_steps import LocalSteps, as_local_steps
-from fedlight.checks import non_negative_int, positive_int
 from fedlight.randomness import Concern, stream
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlight._checks import one_of
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.windows import Intervals, IntervalWindows, Windows
 from fedlight.arrivals.wrapper import Wrapper
-from fedlight.checks import one_of
 from fedlight.events import to_ticks, to_time
 
 if TYPE_CHECKING:

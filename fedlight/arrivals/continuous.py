@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from fedlight._checks import non_negative, one_of, positive_int
 from fedlight.arrivals._idle_clients import IdleClients
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.durations import DurationModel
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
-from fedlight.checks import non_negative, one_of, positive_int
 from fedlight.events import to_ticks, to_time
 
 if TYPE_CHECKING:

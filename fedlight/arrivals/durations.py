@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlight._checks import fraction, non_negative, positive
 from fedlight.arrivals._per_client import (
     brief,
     check_length,
@@ -17,7 +18,6 @@ from fedlight.arrivals._per_client import (
     one_for_each,
     spread_out,
 )
-from fedlight.checks import fraction, non_negative, positive
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT
 
 if TYPE_CHECKING:

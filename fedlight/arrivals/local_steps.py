@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlight._checks import positive, positive_int
 from fedlight.arrivals._per_client import brief, check_length, one_for_each
-from fedlight.checks import positive, positive_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

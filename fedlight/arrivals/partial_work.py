@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from fedlight._checks import fraction
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.durations import SHORTEST
 from fedlight.arrivals.wrapper import Wrapper
-from fedlight.checks import fraction
 from fedlight.randomness import Concern, Streams
 
 if TYPE_CHECKING:

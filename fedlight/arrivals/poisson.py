@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from fedlight._checks import positive
 from fedlight.arrivals._idle_clients import IdleClients
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
-from fedlight.checks import positive
 from fedlight.events import to_ticks
 from fedlight.randomness import Concern, Uniforms
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlight._checks import one_of, positive
 from fedlight.arrivals._per_client import as_list
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
-from fedlight.checks import one_of, positive
 from fedlight.events import to_ticks, to_time
 
 if TYPE_CHECKING:

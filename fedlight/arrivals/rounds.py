@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fedlight._checks import number
 from fedlight.arrivals._per_client import one_for_each
 from fedlight.arrivals._stale_rounds import StaleRounds
 from fedlight.arrivals.base import Action, ArrivalProcess
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
-from fedlight.checks import number
 from fedlight.types import Federation
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlight._checks import integer, positive, positive_int
 from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.schedule import Schedule
-from fedlight.checks import integer, positive, positive_int
 from fedlight.events import Kind
 from fedlight.loop import Event, Handled, Limits, play
 from fedlight.types import Federation

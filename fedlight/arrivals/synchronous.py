@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlight._checks import positive_int
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import DurationModel, as_durations
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps, as_local_steps
-from fedlight.checks import positive_int
 from fedlight.randomness import Concern, stream
 
 if TYPE_CHECKING:

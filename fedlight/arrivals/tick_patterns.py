@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlight._checks import fraction, non_negative_int, positive_int
 from fedlight.arrivals._per_client import (
     brief,
     check_length,
@@ -17,7 +18,6 @@ from fedlight.arrivals._per_client import (
     one_for_all_or_each,
     spread_out,
 )
-from fedlight.checks import fraction, non_negative_int, positive_int
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT
 from fedlight.randomness import Concern, Streams
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fedlight._checks import fraction, non_negative, non_negative_int, number, positive
 from fedlight.arrivals._per_client import check_length, of_client, one_for_all_or_each
-from fedlight.checks import fraction, non_negative, non_negative_int, number, positive
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
 from fedlight.randomness import Concern, Streams
 

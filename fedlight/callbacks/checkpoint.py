@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
+from fedlight._checks import integer, one_of, positive, positive_int
 from fedlight.callbacks.base import Callback
 from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint
-from fedlight.checks import integer, one_of, positive, positive_int
 
 if TYPE_CHECKING:
     from lightning import LightningModule

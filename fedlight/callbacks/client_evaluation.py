@@ -10,9 +10,9 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fedlight._checks import names, one_of, positive_int
+from fedlight._evaluation import evaluate
 from fedlight.callbacks.base import Callback
-from fedlight.checks import names, one_of, positive_int
-from fedlight.evaluation import evaluate
 from fedlight.parameters import input_dtype
 
 if TYPE_CHECKING:

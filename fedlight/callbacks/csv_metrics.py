@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlight._checks import positive_int
 from fedlight._files import appending, replacing
 from fedlight.callbacks.base import Callback
-from fedlight.checks import positive_int
 
 if TYPE_CHECKING:
     from lightning import LightningModule

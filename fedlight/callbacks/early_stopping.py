@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from fedlight._checks import non_negative, number, one_of, positive_int
 from fedlight.callbacks.base import Callback
-from fedlight.checks import non_negative, number, one_of, positive_int
 
 if TYPE_CHECKING:
     from lightning import LightningModule

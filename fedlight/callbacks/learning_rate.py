@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedlight._checks import rate_at
 from fedlight.callbacks.base import Callback
-from fedlight.checks import rate_at
 from fedlight.local_optimizers.module_optimizer import ModuleOptimizer, configured_rates
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from fedlight._checks import positive
 from fedlight.callbacks.base import Callback
-from fedlight.checks import positive
 
 if TYPE_CHECKING:
     from lightning import LightningModule

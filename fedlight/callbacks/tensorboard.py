@@ -14,15 +14,15 @@ from tensorboard.compat.proto.event_pb2 import (
 )
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from fedlight.callbacks.base import Callback
-from fedlight.checks import names, one_of, positive, positive_int
-from fedlight.pictures import (
+from fedlight._checks import names, one_of, positive, positive_int
+from fedlight._pictures import (
     draw_participation,
     draw_partition,
     draw_timeline,
     label_table,
     work_of,
 )
+from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:
     from lightning import LightningModule

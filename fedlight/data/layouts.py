@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import datasets
 import torch
 
-from fedlight.checks import number, positive
+from fedlight._checks import number, positive
 from fedlight.data.columns import (
     Column,
     first_image_shape,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from data_partitioners import Partition, Partitioner
-from fedlight.checks import integer, positive_int
+from fedlight._checks import integer, positive_int
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of
 from fedlight.data.sources import checked_source, load_splits

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlight.checks import rate_at
+from fedlight._checks import rate_at
 from fedlight.executors._batches import batch_rows
 
 if TYPE_CHECKING:

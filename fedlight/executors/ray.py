@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedlight.checks import positive, positive_int
+from fedlight._checks import positive, positive_int
 from fedlight.executors._auto import check_executor, resolve_executor
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.parameters import ModuleState

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedlight.checks import positive_int
+from fedlight._checks import positive_int
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fedlight._checks import non_negative_int, positive_int
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
-from fedlight.checks import non_negative_int, positive_int
 from fedlight.data import FederatedDataModule
 
 
