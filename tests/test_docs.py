@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,8 +25,9 @@ from tests.boring import Point, points, trainer
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-COMMANDS = ("make", "python", "tensorboard")
+COMMANDS = ("make", "pip", "python", "tensorboard")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -102,6 +104,8 @@ def test_the_commands_of_a_page_can_be_run(page: Path) -> None:
                 if arguments[1:]:
                     parser = jsonargparse.auto_parser(module.main, exit_on_error=False)
                     parser.parse_args(arguments[1:])
+            elif name == "pip":
+                assert set(re.findall(r"\[(\w+)\]", arguments[-1])) <= EXTRAS.keys()
 
 
 def test_what_the_checks_above_would_miss() -> None:
