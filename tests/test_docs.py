@@ -1,5 +1,6 @@
 """The README and the guide keep what they promise: blocks, commands, pictures, tags, links."""
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -70,6 +71,22 @@ def test_the_callback_of_the_guide_goes_on_from_a_checkpoint(tmp_path: Path) -> 
         counts.append([record.metrics["dropped"] for record in run.history])
     assert counts[0] == counts[1]
     assert 0 < counts[0][3] < counts[0][-1]
+
+
+def test_the_examples_of_the_guide_are_short() -> None:
+    """At most 15 lines each, without imports, docstrings and empty lines."""
+    found = {}
+    for block in blocks(ROOT / "docs" / "extending.md", "python"):
+        tree = ast.parse(block)
+        left_out: set[int] = set()
+        for node in ast.walk(tree):
+            text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            if text or isinstance(node, ast.Import | ast.ImportFrom):
+                left_out |= set(range(node.lineno, node.end_lineno + 1))
+        lines = enumerate(block.splitlines(), start=1)
+        found[block] = sum(bool(line.strip()) for n, line in lines if n not in left_out)
+    assert len(found) >= 10
+    assert {block: count for block, count in found.items() if not 1 <= count <= 15} == {}
 
 
 def assert_alike(drawn: Path, shown: Path) -> None:
