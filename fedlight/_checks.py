@@ -1,4 +1,8 @@
-"""Checks of arguments: the argument, its value, and what to write instead."""
+"""Checks of arguments.
+
+Each error names the argument, shows its value and says what is allowed. The functions return the
+value in the type that the library uses.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Rate: TypeAlias = float | Callable[[int], float]
-"""A number, or a function of the server version giving one."""
+"""A number, or a function that returns one for each version of the server's model."""
 
 
 def positive_int(name: str, value: object) -> int:
-    """`value` as an int of at least 1.
+    """Return `value` as an int of at least 1.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is below 1.
     """
     number = integer(name, value)
@@ -27,15 +31,15 @@ def positive_int(name: str, value: object) -> int:
 
 
 def optional(check: Callable[[str, object], T], name: str, value: object) -> T | None:
-    """None, or `value` as `check` returns it."""
+    """Return None for None, and what `check` returns for any other value."""
     return None if value is None else check(name, value)
 
 
 def non_negative_int(name: str, value: object) -> int:
-    """`value` as an int of at least 0.
+    """Return `value` as an int of at least 0.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is below 0.
     """
     number = integer(name, value)
@@ -45,10 +49,10 @@ def non_negative_int(name: str, value: object) -> int:
 
 
 def integer(name: str, value: object) -> int:
-    """`value` as an int.
+    """Return `value` as an int.
 
     Raises:
-        TypeError: It is no integer (a bool or a float is none).
+        TypeError: It is not an integer; bools and floats are refused.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r} ({type(value).__name__})")
@@ -56,10 +60,10 @@ def integer(name: str, value: object) -> int:
 
 
 def number(name: str, value: object) -> float:
-    """`value` as a finite float.
+    """Return `value` as a finite float.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is not finite.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -70,10 +74,10 @@ def number(name: str, value: object) -> float:
 
 
 def positive(name: str, value: object) -> float:
-    """`value` as a finite float above 0.
+    """Return `value` as a finite float above 0.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is not above 0.
     """
     result = number(name, value)
@@ -83,10 +87,10 @@ def positive(name: str, value: object) -> float:
 
 
 def non_negative(name: str, value: object) -> float:
-    """`value` as a finite float of at least 0.
+    """Return `value` as a finite float of at least 0.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is below 0.
     """
     result = number(name, value)
@@ -96,11 +100,11 @@ def non_negative(name: str, value: object) -> float:
 
 
 def fraction(name: str, value: object) -> float:
-    """`value` as a float in [0, 1].
+    """Return `value` as a float in [0, 1].
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is outside.
+        TypeError: It is not a number.
+        ValueError: It is outside [0, 1].
     """
     result = number(name, value)
     if not 0 <= result <= 1:
@@ -109,7 +113,7 @@ def fraction(name: str, value: object) -> float:
 
 
 def rate(name: str, value: object) -> Rate:
-    """`value` as a learning rate: a number above 0, or a function of the version.
+    """Return `value` as a learning rate: a number above 0, or a function of the version.
 
     Raises:
         TypeError: It is neither a number nor callable.
@@ -126,10 +130,11 @@ def rate(name: str, value: object) -> Rate:
 
 
 def rate_at(name: str, value: Rate, version: int) -> float:
-    """The value of a rate at a version.
+    """Return the value of a rate at a version.
 
     Raises:
-        ValueError: The function gave a value that is negative or not finite.
+        TypeError: The function did not return a number.
+        ValueError: The function returned a value that is negative or not finite.
     """
     if not callable(value):
         return value
@@ -137,10 +142,10 @@ def rate_at(name: str, value: Rate, version: int) -> float:
 
 
 def names(name: str, value: Iterable[str]) -> list[str]:
-    """`value` as a list of names.
+    """Return `value` as a list of names.
 
     Raises:
-        TypeError: It is one string, whose letters would be taken for names, or holds none.
+        TypeError: It is a string, whose letters would be taken for names, or it is not iterable.
     """
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a list of names, such as [{value!r}], got {value!r}")
@@ -148,7 +153,7 @@ def names(name: str, value: Iterable[str]) -> list[str]:
 
 
 def one_of(name: str, value: object, choices: tuple[str, ...]) -> str:
-    """`value` where it is one of `choices`.
+    """Return `value` if it is one of `choices`.
 
     Raises:
         ValueError: It is none of them.

@@ -1,4 +1,4 @@
-"""Lists that only grow, so that a checkpoint need not write again what is behind."""
+"""Lists that only grow, of which a checkpoint writes the new items only."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class Growing:
-    """A list in a `state_dict` to which items are only ever added; what it holds is final.
+    """A list in a `state_dict` to which items are only ever appended and never changed.
 
-    A checkpoint then stores the list in parts: full ones are written once and referred to later, so
-    its cost does not grow with the run. When a checkpoint is read, a plain list comes back.
+    A checkpoint stores such a list in parts. Full parts are written once and referred to later, so
+    the cost of a checkpoint does not grow with the run. `read_checkpoint` returns a plain list.
 
     Args:
         items: The list; not copied.
-        encode: Makes tensors and plain data of an item; None if items are that already.
+        encode: Turns an item into tensors and plain data; None if items are that already.
     """
 
     def __init__(self, items: Sequence[Any], encode: Callable[[Any], Any] | None = None) -> None:
@@ -27,6 +27,6 @@ class Growing:
         return iter(self.part(0, len(self)))
 
     def part(self, start: int, stop: int) -> list[Any]:
-        """The items from `start` up to `stop` as plain data."""
+        """Return the items from `start` up to `stop` as plain data."""
         items = self._items[start:stop]
         return list(items) if self._encode is None else [self._encode(item) for item in items]

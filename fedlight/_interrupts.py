@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run between two events, not in the middle of one."""
+"""Ctrl-C and SIGTERM end a run between two events, so that it can be saved and resumed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from types import FrameType
 
 @dataclass(slots=True)
 class Interrupt:
-    """The signal that asked for the end, or None.
+    """The signal that asked for the end of a run.
 
     Attributes:
-        signal: SIGINT or SIGTERM, once it came.
+        signal: SIGINT or SIGTERM once it has come; None before.
     """
 
     signal: signal.Signals | None = None
@@ -23,9 +23,9 @@ class Interrupt:
 
 @contextmanager
 def graceful_interrupts() -> Iterator[Interrupt]:
-    """Note the first SIGINT or SIGTERM instead of dying of it; a second one acts as ever.
+    """Record the first SIGINT or SIGTERM; a second signal has its default effect.
 
-    Outside the main thread, where Python handles no signals, nothing changes.
+    Outside the main thread nothing changes, because Python handles signals in the main thread only.
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
@@ -34,7 +34,7 @@ def graceful_interrupts() -> Iterator[Interrupt]:
 
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.getsignal(number)  # None: set by something that is not Python
+        handler = signal.getsignal(number)  # None if it was not set from Python
         before[number] = signal.SIG_DFL if handler is None else handler
 
     def restore() -> None:

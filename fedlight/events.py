@@ -1,7 +1,7 @@
-"""Virtual time, and the queue of what happens next.
+"""Virtual time, and the queue of events.
 
 Times are kept as integer ticks of 1e-9 units of virtual time, so that 0.3 + 0.3 + 0.3 is 0.9 and
-an arrival exactly on a deadline is recognised as such.
+an arrival exactly at a deadline is recognised as such.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Generic, TypeVar
 
 TICKS_PER_UNIT = 10**9
 MAX_TICKS = 2**53
-"""Up to here a float holds every tick exactly: some nine million units of virtual time."""
+"""Largest time: up to here a float holds every tick exactly. Some nine million units."""
 _FAST = 2.0**44
 
 E = TypeVar("E")
 
 
 def to_ticks(time: float) -> int:
-    """Virtual time to whole ticks, by the decimal digits that the float shows.
+    """Convert virtual time to whole ticks, by the decimal digits that the float prints.
 
     Raises:
         ValueError: `time` is not finite.
@@ -33,7 +33,8 @@ def to_ticks(time: float) -> int:
     scaled = time * 1e9
     if -_FAST < scaled < _FAST:
         nearest = round(scaled)
-        # Both roundings of `scaled` together stay below 0.01 here, so the digits say the same.
+        # The rounding errors of `scaled` add up to less than 0.01 here, so the exact decimal
+        # conversion below, which is slow, would give the same tick.
         if -0.49 < scaled - nearest < 0.49:
             return nearest
     try:
@@ -43,12 +44,16 @@ def to_ticks(time: float) -> int:
 
 
 def to_time(ticks: int) -> float:
-    """Ticks to virtual time: the nearest float."""
+    """Convert ticks to virtual time, the nearest float."""
     return ticks / TICKS_PER_UNIT
 
 
 class Kind(IntEnum):
-    """What an event is; at equal times the smaller kind comes first."""
+    """The kind of an event. At equal times the smaller kind comes first.
+
+    An arrival at the time of a deadline or of the end of a round thus belongs to it, and clients
+    that start at that time pull the version that was made there.
+    """
 
     ARRIVAL = 0
     ROUND_END = 1
@@ -72,7 +77,7 @@ class EventQueue(Generic[E]):
         self._heap: list[tuple[int, int, int, int, E]] = []
         self._pushed = 0
         self.ticks = 0
-        """`now` in ticks."""
+        """Virtual time in ticks."""
         self.now = 0.0
         """Virtual time of the event popped last; 0.0 before the first."""
 
@@ -80,10 +85,16 @@ class EventQueue(Generic[E]):
         return len(self._heap)
 
     def push(self, ticks: int, event: E, *, kind: int = 0, client: int = -1) -> None:
-        """Put an event at an absolute time.
+        """Add an event at an absolute time.
+
+        Args:
+            ticks: The time.
+            event: The event.
+            kind: Its kind, which orders events at the same time.
+            client: Its client, which orders events of the same time and kind.
 
         Raises:
-            ValueError: The time lies in the past.
+            ValueError: The time is in the past, or too large to be kept exactly.
         """
         if ticks > MAX_TICKS:
             raise ValueError(
@@ -96,7 +107,7 @@ class EventQueue(Generic[E]):
         self._pushed += 1
 
     def pop(self) -> E:
-        """Take the next event and move `now` to it.
+        """Remove and return the next event, and move `now` to its time.
 
         Raises:
             IndexError: The queue is empty.
@@ -106,20 +117,20 @@ class EventQueue(Generic[E]):
         return event
 
     def state_dict(self, encode: Callable[[E], Any]) -> dict[str, Any]:
-        """The clock and all events as plain data; `encode` makes plain data of an event."""
+        """Return the clock and all events as plain data; `encode` does it for one event."""
         heap = [[ticks, kind, client, pushed, encode(e)] for ticks, kind, client, pushed, e in self]
         return {"ticks": self.ticks, "pushed": self._pushed, "heap": heap}
 
     def load_state_dict(self, state: dict[str, Any], decode: Callable[[Any], E]) -> None:
-        """Take up what `state_dict` gave; `decode` undoes its `encode`."""
+        """Restore what `state_dict` returned; `decode` is the inverse of `encode`."""
         self.ticks, self._pushed = state["ticks"], state["pushed"]
         self.now = to_time(self.ticks)
         self._heap = [(*entry[:4], decode(entry[4])) for entry in state["heap"]]
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int, E]]:
-        """What is in the queue, as (ticks, kind, client, number, event), in no special order."""
+        """Iterate over all entries (ticks, kind, client, number, event), in no special order."""
         return iter(self._heap)
 
     def peek_ticks(self) -> int | None:
-        """Time of the next event in ticks, or None."""
+        """Return the time of the next event in ticks, or None if there is none."""
         return self._heap[0][0] if self._heap else None

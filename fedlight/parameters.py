@@ -1,9 +1,9 @@
-"""A module's state as one flat vector and back.
+"""Conversion between a module's state and flat vectors.
 
-``delta = after - before``, everywhere. Trainable parameters make up the vector of the federation;
-floating buffers (BatchNorm's running statistics) and integer buffers travel beside it, since they
-are averaged or counted, never optimised. Parameters with ``requires_grad=False`` and the buffers
-of torchmetrics objects are no part of the federation.
+``delta = after - before`` everywhere. The trainable parameters are one vector of length P. Floating
+buffers (BatchNorm's running statistics) and integer buffers are separate vectors of lengths Q and R,
+because they are averaged or counted and not optimised. Parameters with ``requires_grad=False`` and
+the buffers of torchmetrics objects stay out: they are the same for all clients.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FlatLayout:
-    """Where each named tensor lies in a flat vector.
+    """The places of named tensors in a flat vector.
 
     Attributes:
         names: Names in the module, in order.
         shapes: Their shapes.
-        dtype: The one dtype of the vector.
+        dtype: The dtype of the vector.
         sizes: Their numbers of elements.
     """
 
@@ -44,7 +44,7 @@ class FlatLayout:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], default: torch.dtype) -> FlatLayout:
-        """The layout of named tensors; mixed dtypes are stored in the widest of them."""
+        """Return the layout of named tensors; of mixed dtypes it takes the widest one."""
         dtype = default
         if tensors:
             dtype = next(iter(tensors.values())).dtype
@@ -59,11 +59,14 @@ class FlatLayout:
         return sum(self.sizes)
 
     def flatten(self, tensors: Sequence[Tensor], leading: int = 0) -> Tensor:
-        """One new vector ``[*lead, numel]`` from tensors ``[*lead, *shape]``.
+        """Return a new vector ``[*lead, numel]`` made of tensors ``[*lead, *shape]``.
 
         Args:
-            tensors: In the layout's order.
-            leading: How many leading dimensions the tensors share.
+            tensors: The tensors in the layout's order.
+            leading: The number of leading dimensions that the tensors share.
+
+        Raises:
+            ValueError: There are no tensors.
         """
         if not tensors:
             raise ValueError("there is nothing to flatten; make an empty vector instead")
@@ -71,7 +74,7 @@ class FlatLayout:
         return torch.cat([tensor.reshape(*lead, -1).to(self.dtype) for tensor in tensors], dim=-1)
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in the layout's order."""
+        """Return views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in the layout's order."""
         if not self.sizes:
             return []
         lead = flat.shape[:-1]
@@ -81,12 +84,12 @@ class FlatLayout:
         ]
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """`views` by name."""
+        """Return `views` by name."""
         return dict(zip(self.names, self.views(flat), strict=True))
 
 
 class _Slot(NamedTuple):
-    """Where a buffer lies in its module, and the tensor that belongs there."""
+    """The place of a buffer in its module, and the tensor that belongs there."""
 
     tensors: dict[str, Tensor | None]
     name: str
@@ -111,11 +114,11 @@ class ModuleState:
     """Reads and writes the state of one module as flat vectors.
 
     Args:
-        module: The module. Its tensors keep their identity; only their values are written, and a
-            buffer that a step has put another tensor in place of gets its own tensor back.
+        module: The module. Its tensors keep their identity; only their values are written. If a
+            step has replaced a buffer by another tensor, `write` puts the original one back.
 
     Raises:
-        ValueError: Nothing in it can be trained, or a parameter is complex.
+        ValueError: Nothing in it can be trained, or a parameter is complex or has no values yet.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -152,11 +155,11 @@ class ModuleState:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return self.params[0].device
 
     def read(self, version: int = 0) -> ServerState:
-        """A copy of the module's state as a version of the server's model."""
+        """Return a copy of the module's state as a version of the server's model."""
         return ServerState(
             version=version,
             params=self._flat(self.param_layout, [param.detach() for param in self.params]),
@@ -192,16 +195,16 @@ class ModuleState:
 
 
 def input_dtype(module: nn.Module) -> torch.dtype:
-    """The type that floating-point inputs should have: the widest of what is trained."""
+    """Return the dtype for floating-point inputs: the widest of the trainable parameters."""
     params = {name: p for name, p in module.named_parameters() if p.requires_grad}
     return FlatLayout.of(params, torch.get_default_dtype()).dtype
 
 
 def block_of(rows: Sequence[Tensor]) -> Tensor:
-    """Vectors of equal length as one block ``[m, P]``; not to be changed.
+    """Return m vectors of length P as one block ``[m, P]``, which must not be changed in place.
 
-    Nothing is copied where they are the first rows of a block already, in their order, as the
-    deltas of a stack of clients are.
+    Nothing is copied if they are the first rows of a block already, in this order. This holds for
+    the deltas of clients that were computed in one stack.
     """
     first = rows[0]
     block, start, step = first._base, first.data_ptr(), first.nbytes

@@ -1,4 +1,9 @@
-"""Is every client heard as much as it counts? The condition q_i = p_i of the FedFix paper."""
+"""The weight of each client in a run, compared with its importance.
+
+The condition q_i = p_i is from Fraboni, Vidal, Kameni and Lorenzi, "A General Theory for Federated
+Optimization with Asynchronous and Heterogeneous Clients Updates" (the FedFix paper),
+https://arxiv.org/abs/2206.10189, Theorem 4.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +42,19 @@ _MOST_CELLS = 20_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParticipationReport:
-    """How much each client was heard; all arrays have shape ``[M]``.
+    """The weight of each of the M clients in a run; all arrays have shape ``[M]``.
 
     Attributes:
-        arrivals: Updates of the client that the server used.
-        staleness: Their mean staleness; nan where there were none.
+        arrivals: Number of updates of the client that the server used.
+        staleness: Their mean staleness; nan if there were none.
         weight: q_i, the client's mean aggregation weight per round.
-        share: q_i over the sum of all q: what matters, as a common factor is a learning rate.
-        importance: p_i, what its share should be.
-        window: W, the smallest number of rounds after which, again and again, every share is its
-            importance; None where there is none (or where it was not looked for: too large).
-        num_rounds: Rounds looked at.
-        remedy: What would bring the shares to the importances.
+        share: q_i over the sum of all q. A common factor of all q only scales the learning rate.
+        importance: p_i, the share that the client should have.
+        window: W, the smallest number such that in every window of W consecutive rounds (from 0 on)
+            each share equals its importance; None if there is none, or if the run is too large to
+            search.
+        num_rounds: Number of rounds.
+        remedy: A change that would bring the shares to the importances.
     """
 
     arrivals: NDArray[np.int64]
@@ -62,15 +68,15 @@ class ParticipationReport:
 
     @property
     def distance(self) -> float:
-        """Total variation between shares and importances: 0 is fair, 1 as unfair as can be."""
+        """Total variation between shares and importances: sum of |share_i - p_i| / 2, in [0, 1]."""
         return float(np.abs(self.share - self.importance).sum() / 2)
 
     @property
     def is_far(self) -> bool:
-        """Whether the shares miss the importances by more than 0.1, and by more than chance does.
+        """Whether `distance` is above 0.1 and larger than chance explains.
 
-        Chance: under fair arrivals ``sum of (share_i - p_i)^2 / p_i``, times the number of
-        updates, is about M with a standard deviation of ``sqrt(2 M)``; far is five of those above.
+        Under fair arrivals the number of updates times ``sum of (share_i - p_i)^2 / p_i`` is about
+        M with a standard deviation of ``sqrt(2 M)``. More than M + 5 sqrt(2 M) is not chance.
         """
         heard = self.importance > 0
         excess = (self.share - self.importance)[heard] ** 2 / self.importance[heard]
@@ -79,10 +85,10 @@ class ParticipationReport:
         return self.distance > 0.1 and bool(statistic > clients + 5 * np.sqrt(2 * clients))
 
     def table(self, most: int = 20) -> Table:
-        """The clients as a rich table: the `most` whose shares are furthest from their importance.
+        """Return a rich table of the clients whose shares differ most from their importance.
 
         Args:
-            most: Rows at the most.
+            most: Largest number of rows.
         """
         from rich.table import Table
 
@@ -114,7 +120,7 @@ class ParticipationReport:
 
 
 class FinishedRun(Protocol):
-    """What a report needs of a run; a `FedTrainer` that was fitted has it."""
+    """The part of a run that a report reads; a `FedTrainer` after `fit` is one."""
 
     @property
     def history(self) -> Sequence[RoundRecord]: ...  # noqa: D102
@@ -139,30 +145,32 @@ def participation_report(
     seed: int = 0,
     rtol: float = 0.01,
 ) -> ParticipationReport:
-    """What weight q_i each client gets, beside its importance p_i.
+    """Compare the weight q_i that each client gets with its importance p_i.
 
     ``q_i`` is the mean over the rounds of the weight that the aggregator gave to client i. A
-    federation converges to the optimum of the federated problem if ``q_i = p_i``, over windows of
-    W rounds. AFA-CS uses a client's last update again in every later round, so from its first
-    arrival on a client has its weight in each of them.
+    federation converges to the optimum of the federated problem if ``q_i = p_i`` over windows of
+    W rounds. AFA-CS uses a client's last update again in every later round, so a client has a
+    weight in each round after its first arrival.
 
     Args:
-        run: A trainer that was fitted; or an arrival process or a written-down schedule, for
-            which the same loop is run with empty updates, without any training.
+        run: A trainer after `fit`; or an arrival process or a recorded schedule, for which the same
+            event loop runs with empty updates and without training.
         aggregator: The aggregator, for a process or a schedule.
-        num_clients: M, for a process (a schedule may know it).
-        max_rounds: Stop after so many rounds.
-        max_time: Stop after this virtual time.
-        max_updates: Stop after so many arrivals.
-        num_examples: n_i, one number for all clients or one each.
+        num_clients: M, for a process; a schedule may contain it.
+        max_rounds: Stop after this many rounds.
+        max_time: Stop before the first event later than this virtual time.
+        max_updates: Stop after this many arrivals.
+        num_examples: n_i, one number for all clients or one for each.
         batch_size: Examples per local step.
         seed: The run's seed.
         rtol: Relative difference up to which a share counts as equal to its importance.
 
     Raises:
-        ValueError: There is nothing to look at, or an argument is missing.
+        TypeError: An argument is of the wrong kind.
+        ValueError: No update was used, an argument is missing, or nothing would stop the run.
 
-    Source: FedFix paper (Fraboni et al.), Theorem 4 and Property 2.
+    Source: Fraboni et al., the FedFix paper, https://arxiv.org/abs/2206.10189, Theorem 4 and
+    Property 2.
 
     Example:
         >>> from fedlight.aggregators import FedFix
@@ -197,7 +205,7 @@ def participation_report(
 
 
 def warn_if_unfair(run: FinishedRun) -> None:
-    """Warn once after a run whose shares are far from the importances, with what would mend it."""
+    """Warn after a run whose shares are far from the importances, and name a remedy."""
     rounds = _rounds_of(run.history)
     if not any(rounds):
         return
@@ -210,12 +218,12 @@ def warn_if_unfair(run: FinishedRun) -> None:
 
 
 def _rounds_of(history: Iterable[RoundRecord]) -> list[list[tuple[int, float, int]]]:
-    """The updates that each round used: client, weight, staleness."""
+    """Return the updates that each round used, as (client, weight, staleness)."""
     return [[(u.client_id, u.weight, u.staleness) for u in record.updates] for record in history]
 
 
 class _NoTraining(Executor):
-    """Gives each job the same empty result."""
+    """Returns the same empty result for each job."""
 
     independent = True
 
@@ -224,10 +232,10 @@ class _NoTraining(Executor):
         self._result = LocalResult(torch.zeros(1), nothing, nothing)
 
     def setup(self, workplace: Workplace) -> None:
-        """There is nothing to get ready."""
+        """Do nothing: there is no module."""
 
     def run(self, jobs: Sequence[Job]) -> list[LocalResult]:  # type: ignore[override]
-        """One result for each job."""
+        """Return one result for each job."""
         return [self._result] * len(jobs)
 
 
@@ -238,14 +246,14 @@ class _Rounds(Watcher):
         self.history: list[RoundRecord] = []
 
     def on_version(self, record: RoundRecord) -> None:
-        """Keep it."""
+        """Keep the record."""
         self.history.append(record)
 
 
 def _dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
 ) -> list[list[tuple[int, float, int]]]:
-    """The updates that each round would use: the same loop and server, without any training."""
+    """Return the updates that each round would use: the same loop and server, but no training."""
     limits.check(arrivals)
     schedule = Schedule(
         arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
@@ -297,7 +305,7 @@ def _report(
 def _total(
     rounds: Sequence[Sequence[tuple[int, float, int]]], clients: int, remembers: bool
 ) -> NDArray[np.float64]:
-    """The weight of each client, summed over the rounds."""
+    """Return the weight of each client, summed over the rounds."""
     total, weight, since = np.zeros(clients), np.zeros(clients), np.zeros(clients, dtype=np.int64)
     for number, entries in enumerate(rounds):
         for client, value, _ in entries:
@@ -312,7 +320,7 @@ def _total(
 def _by_round(
     rounds: Sequence[Sequence[tuple[int, float, int]]], clients: int, remembers: bool
 ) -> Iterable[NDArray[np.float64]]:
-    """The weight of each client in each round."""
+    """Yield the weights of all clients for each round."""
     weight = np.zeros(clients)
     for entries in rounds:
         weight = weight.copy() if remembers else np.zeros(clients)
@@ -324,7 +332,7 @@ def _by_round(
 def _window(
     sums: Sequence[NDArray[np.float64]], importance: NDArray[np.float64], rtol: float
 ) -> int | None:
-    """The smallest W for which every whole window of W rounds, at least two, is fair."""
+    """Return the smallest W for which all whole windows of W rounds, at least two, are fair."""
     rounds = len(sums) - 1
     for window in range(1, rounds // 2 + 1):
         ends = range(window, rounds + 1, window)

@@ -1,8 +1,8 @@
-"""One stream of random numbers per concern; no global generator is read or changed.
+"""Named streams of random numbers; no global generator is read or changed.
 
 `generator` and `torch_generator` are for authors of arrival processes, aggregators, local
-optimizers and callbacks, who name their concern by a string. The rest serves fedlight itself,
-whose concerns are numbered: `Concern`.
+optimizers and callbacks, who name their streams by strings. The rest is used by fedlight itself,
+whose streams are numbered: `Concern`.
 
 A stream is a function of its name and the run's seed. It is a Philox counter stream: the seed is
 the key and the name is the upper part of the counter, so any stream can be made at any time, in any
@@ -77,13 +77,13 @@ def torch_generator(seed: int, name: str, *key: int) -> torch.Generator:
 
 
 def _digest(name: str, key: tuple[int, ...], size: int) -> bytes:
-    """Hash a name and a key, which two different pairs do not share."""
+    """Hash a name and a key, so that different pairs have different hashes."""
     if not isinstance(name, str):
         raise TypeError(
             f"name must be a string that says what the numbers are for, got {name!r}; "
             'for example generator(seed, "drift", client_id)'
         )
-    # The numbers come first, as they hold no line break: so no name can look like name and key.
+    # The numbers come first because they hold no line break: no name can look like name and key.
     text = " ".join(str(_whole(part)) for part in key) + "\n" + name
     return blake2b(text.encode(), digest_size=size).digest()
 

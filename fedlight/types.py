@@ -1,4 +1,7 @@
-"""The frozen records that the parts of fedlight hand to one another."""
+"""Records that the parts of fedlight pass to one another.
+
+They are frozen, except `RoundRecord`, whose metrics grow while callbacks add theirs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """Who takes part: all that arrival processes and aggregators may know before a run.
+    """The clients of a run: all that arrival processes and aggregators may know before it starts.
 
     Attributes:
         num_clients: M, the number of clients.
@@ -22,7 +25,7 @@ class Federation:
         batch_size: Examples per local step; client i uses ``min(batch_size, n_i)``.
         seed: The run's seed.
         expected_durations: T_i, virtual time of one task of client i, shape ``[M]``, or None
-            where the arrival process does not know it.
+            if the arrival process does not know it.
     """
 
     num_clients: int
@@ -33,22 +36,22 @@ class Federation:
 
 
 new_record = tuple.__new__
-"""``new_record(Task, (…))`` is ``Task(…)`` in half the time; for records made at every event."""
+"""``new_record(Task, (…))`` is ``Task(…)`` in half the time; for records of every event."""
 
 
 class Task(NamedTuple):
     """One local run of one client.
 
     Attributes:
-        client_id: Who works.
-        pulled_version: Version of the server model that the run starts from.
+        client_id: The client.
+        pulled_version: Version of the server's model that the local run starts from.
         dispatched_at: Virtual time of the pull.
         arrives_at: Virtual time at which the server receives the result.
-        num_steps: K, local steps.
-        serial: Number of the dispatch, counted over the whole run; the last tie-break.
-        visit: How many tasks this client was given before.
-        lost: True when the result never reaches the server.
-        tries: How often the same work has failed before; 0 for what the arrival process asked for.
+        num_steps: K, the number of local steps.
+        serial: Number of the dispatch, counted over the whole run; breaks ties between events.
+        visit: Number of earlier tasks of this client.
+        lost: Whether the result never reaches the server.
+        tries: How often this task has failed before; 0 if the arrival process asked for it.
     """
 
     client_id: int
@@ -63,19 +66,24 @@ class Task(NamedTuple):
 
 
 class LoggedValue(NamedTuple):
-    """A logged value summed over examples; the mean is ``total / weight``."""
+    """A logged value.
+
+    Attributes:
+        total: The value times the number of examples, summed over batches.
+        weight: The number of examples; the mean is ``total / weight``.
+    """
 
     total: float
     weight: float
 
 
 class Measured(NamedTuple):
-    """A tensor's Euclidean norm as it was at one time.
+    """The Euclidean norm of a tensor at one time.
 
     Attributes:
         tensor: The tensor.
-        version: How often it had been changed in place.
-        norm: Its norm then.
+        version: How often the tensor had been changed in place at that time.
+        norm: Its norm at that time.
     """
 
     tensor: Tensor
@@ -84,7 +92,7 @@ class Measured(NamedTuple):
 
 
 class _NoMetrics(Mapping[str, LoggedValue]):
-    """Nothing logged; it stays so."""
+    """An empty mapping that cannot be changed, so that it may be a default."""
 
     def __getitem__(self, name: str) -> LoggedValue:
         raise KeyError(name)
@@ -97,7 +105,7 @@ class _NoMetrics(Mapping[str, LoggedValue]):
 
 
 class LocalResult(NamedTuple):
-    """What a local run leaves behind.
+    """The result of a local run.
 
     Attributes:
         delta: Parameters after minus parameters before, flat, shape ``[P]``.
@@ -105,9 +113,9 @@ class LocalResult(NamedTuple):
         counters: Integer buffers after the run, flat, shape ``[R]``.
         metrics: Values that ``training_step`` logged, summed over the examples seen.
         client_state: The client's new state (SCAFFOLD's control variate), shape ``[P]``, or None.
-        clipped_from: The delta's Euclidean norm before it was scaled down to the run's
-            ``max_update_norm``, or None where it was not.
-        measured: The delta's Euclidean norm as the executor has found it, or None.
+        clipped_from: The delta's Euclidean norm before it was scaled down to ``max_update_norm``,
+            or None if it was not scaled.
+        measured: The delta's Euclidean norm as the executor computed it, or None.
     """
 
     delta: Tensor
@@ -120,7 +128,7 @@ class LocalResult(NamedTuple):
 
     @property
     def update_norm(self) -> float:
-        """The delta's Euclidean norm; measured again where the delta is not what it was."""
+        """The delta's Euclidean norm, computed again if the delta has changed since `measured`."""
         if self.measured is not None:
             tensor, version, norm = self.measured
             if tensor is self.delta and tensor._version == version:
@@ -129,15 +137,18 @@ class LocalResult(NamedTuple):
 
 
 class ClientUpdate(NamedTuple):
-    """The result of a task as the server holds it; computed when it is first looked at.
+    """The result of a task as the server holds it; it may not be computed yet.
+
+    Two updates are equal only if they are the same object.
 
     Attributes:
-        task: The task that it answers.
-        num_examples: n_i, examples of the client.
+        task: The task.
+        num_examples: n_i, the number of examples of the client.
         result: The local result, or a function that computes it when called.
-        replaced_state: The stored client state that this update's arrival replaced: a tensor, a
-            function giving it, or None for zeros.
-        pulled: The version of the server's model that the client started from, where it is kept.
+        replaced_state: A function that returns the client state, shape ``[P]``, which was replaced
+            when this update arrived, or None for zeros; None if there was none to replace.
+        pulled: The version of the server's model that the client started from, or None if it is no
+            longer kept.
     """
 
     task: Task
@@ -157,7 +168,7 @@ class ClientUpdate(NamedTuple):
 
     @property
     def client_id(self) -> int:
-        """Who made it."""
+        """The client."""
         return self.task.client_id
 
     @property
@@ -167,12 +178,15 @@ class ClientUpdate(NamedTuple):
 
     @property
     def num_steps(self) -> int:
-        """K, the local steps made."""
+        """K, the number of local steps."""
         return self.task.num_steps
 
     @property
     def local(self) -> LocalResult:
-        """The local result; computes it (with all else in flight) where that is still due."""
+        """The local result.
+
+        If it is not computed yet, it is computed apart from other local runs, which costs time.
+        """
         return self.result() if callable(self.result) else self.result
 
     @property
@@ -181,12 +195,17 @@ class ClientUpdate(NamedTuple):
         return self.local.delta
 
     def staleness(self, version: int) -> int:
-        """Age of the update for a server at `version`: version - pulled version."""
+        """Return tau = version - pulled version, the age of the update at `version`."""
         return version - self.task.pulled_version
 
 
 class UsedUpdate(NamedTuple):
-    """An update that a server step used, with the weight that the aggregator gave to it."""
+    """An update that a server step used.
+
+    Attributes:
+        update: The update.
+        weight: The weight that the aggregator gave to it.
+    """
 
     update: ClientUpdate
     weight: float
@@ -217,16 +236,16 @@ class UpdateRecord(NamedTuple):
     """One client update in the history of a run.
 
     Attributes:
-        client_id: Who made it.
+        client_id: The client.
         serial: Number of its task.
-        pulled_version: Version that it started from.
-        staleness: Version of the server just before it was used, minus `pulled_version`.
-        num_steps: Local steps.
-        num_examples: Examples of the client.
-        weight: Weight that the aggregator gave to it (0.0 where it was dropped).
+        pulled_version: Version that the client started from.
+        staleness: Version of the server just before the update was used, minus `pulled_version`.
+        num_steps: K, the number of local steps.
+        num_examples: n_i, the number of examples of the client.
+        weight: Weight that the aggregator gave to it; 0.0 if it was dropped.
         dispatched_at: Virtual time of its pull.
         arrived_at: Virtual time of its arrival.
-        norm: Euclidean norm of its delta (nan where it was dropped before it was computed).
+        norm: Euclidean norm of its delta; nan if it was dropped.
         clipped_from: That norm before it was scaled down to ``max_update_norm``, or None.
     """
 
@@ -244,15 +263,15 @@ class UpdateRecord(NamedTuple):
 
 
 class FailureRecord(NamedTuple):
-    """A task that came to nothing, in the history of a run.
+    """A task without a result, in the history of a run.
 
     Attributes:
-        client_id: Whose it was.
+        client_id: The client.
         serial: Number of the task.
-        pulled_version: Version that it started from.
+        pulled_version: Version that the client started from.
         now: Virtual time at which the server noticed.
-        reason: Why, in words; "lost" where the result never arrived.
-        retried: Whether the client was sent off again with the same work.
+        reason: Why the task failed; "lost" if its result never arrived.
+        retried: Whether the client was dispatched again for the same task.
     """
 
     client_id: int
@@ -268,12 +287,12 @@ class RoundRecord:
     """One server update (round) in the history of a run.
 
     Attributes:
-        version: The version that it made.
+        version: The version that was made.
         now: Virtual time at which it was made.
         metrics: Training metrics averaged over examples, figures of the round under ``fed/``,
-            and, where the round was validated, the validation metrics.
-        updates: The updates that made it, in the order in which they arrived.
-        dropped: Updates that were dropped since the round before.
+            and the validation metrics if the round was validated.
+        updates: The updates that were used, in the order of arrival.
+        dropped: Updates that the server dropped since the round before.
         failures: Tasks that failed or were lost since the round before.
     """
 
