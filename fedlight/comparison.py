@@ -1,4 +1,4 @@
-"""Several aggregators on the same schedule, from the same start, over several seeds."""
+"""Comparison of aggregators on the same schedules and initial weights, over several seeds."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class ComparedRun:
     Attributes:
         name: Name of the aggregator.
         seed: Its seed.
-        history: ``trainer.history``.
-        fingerprint: ``trainer.fingerprint()``, of the server's last model.
+        history: The records of its rounds, ``trainer.history``.
+        fingerprint: That of the server's last model, ``trainer.fingerprint()``.
     """
 
     name: str
@@ -57,14 +57,14 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What an aggregator reached, over the seeds; a standard deviation is nan for one seed.
+    """The metric of an aggregator over the seeds; standard deviations are nan for one seed.
 
     Attributes:
         name: Name of the aggregator.
         best_mean: Mean over the seeds of the best value over the rounds.
-        best_std: Its standard deviation (of a sample).
+        best_std: Its sample standard deviation.
         last_mean: Mean over the seeds of the last value.
-        last_std: Its standard deviation (of a sample).
+        last_std: Its sample standard deviation.
         rounds: Mean number of server updates.
     """
 
@@ -77,13 +77,13 @@ class Summary:
 
 
 class Comparison:
-    """What `compare` found; ``rich.print`` shows it as a table.
+    """The result of `compare`; ``rich.print`` shows it as a table.
 
     Attributes:
         runs: The runs, by seed, then by aggregator in the order given.
         schedules: The recorded schedule of each seed; empty for ``schedule="live"``.
-        metric: The metric that is shown where none is named.
-        mode: Whether "min" or "max" of it is best.
+        metric: The metric that is shown if none is named.
+        mode: "min" or "max" of it is best.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Comparison:
 
     @property
     def histories(self) -> dict[str, list[list[RoundRecord]]]:
-        """The histories by name, one for each seed."""
+        """The histories by name of the aggregator, one for each seed."""
         found: dict[str, list[list[RoundRecord]]] = {}
         for run in self.runs:
             found.setdefault(run.name, []).append(run.history)
@@ -109,7 +109,7 @@ class Comparison:
     def curve(
         self, name: str, seed: int, metric: str | None = None, x: str = "round"
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The points of one run: where they lie on the axis `x`, and the values.
+        """Return the points of one run: their places on the axis `x`, and the values.
 
         Args:
             name: Name of the aggregator.
@@ -119,6 +119,7 @@ class Comparison:
 
         Raises:
             KeyError: There is no such run.
+            ValueError: `x` is another word.
         """
         for run in self.runs:
             if (run.name, run.seed) == (name, seed):
@@ -128,12 +129,12 @@ class Comparison:
     def summary(
         self, metric: str | None = None, mode: str | None = None, last: int = 1
     ) -> list[Summary]:
-        """Mean and standard deviation over the seeds, a record for each aggregator.
+        """Return mean and standard deviation over the seeds, one record for each aggregator.
 
         Args:
             metric: Name of the metric.
-            mode: Whether "min" or "max" of it is best; None goes by its name.
-            last: The last value is the mean over the last so many rounds that have it.
+            mode: "min" or "max" of it is best; None decides by its name.
+            last: The last value is the mean over this many last rounds that have the metric.
 
         Raises:
             ValueError: A run has no such metric.
@@ -147,7 +148,9 @@ class Comparison:
             values = [curve(history, metric)[1] for history in histories]
             if not all(len(each) for each in values):
                 known = sorted({key for record in histories[0] for key in record.metrics})
-                raise ValueError(f"a run of {name!r} has no metric {metric!r}; there are {known}")
+                raise ValueError(
+                    f"a run of {name!r} has no metric {metric!r}; its metrics are {known}"
+                )
             best = [float(each.min() if mode == "min" else each.max()) for each in values]
             end = [float(each[-last:].mean()) for each in values]
             rounds = fmean(len(history) for history in histories)
@@ -155,7 +158,7 @@ class Comparison:
         return found
 
     def table(self, metric: str | None = None, mode: str | None = None, last: int = 1) -> Table:
-        """`summary` as a table for ``rich.print``; mean ± standard deviation over the seeds."""
+        """Return `summary` as a table for ``rich.print``, as mean ± standard deviation."""
         seeds = len({run.seed for run in self.runs})
         metric = self.metric if metric is None else metric
         end = "last" if last == 1 else f"mean of the last {last}"
@@ -172,7 +175,7 @@ class Comparison:
         return table
 
     def to_pandas(self) -> Any:
-        """All metrics of all rounds as a data frame: a row for each round of each run."""
+        """Return all metrics as a data frame with a row for each round of each run."""
         import pyarrow as pa
 
         rows: list[dict[str, object]] = [
@@ -215,49 +218,49 @@ def compare(
     enable_progress_bar: bool = True,
     **trainer_options: Any,
 ) -> Comparison:
-    """Train with each aggregator on the same schedule, data, seeds and start.
+    """Train with each aggregator on the same schedule, data, seeds and initial weights.
 
-    What is held fixed, for each seed, with ``schedule="recorded"``: who pulls and who arrives at
-    which virtual time, after how many local steps, on which examples; and when rounds end. The
-    schedule is recorded while the *first* aggregator trains, within the limits given, and the
+    With ``schedule="recorded"`` the following is equal for all aggregators of a seed: who pulls and
+    who arrives at which virtual time, after how many local steps, on which examples; and when
+    rounds end. The schedule is recorded while the *first* aggregator trains, within the limits given. The
     others replay it to its end, so that all of them see the same arrivals.
 
-    - Where another aggregator makes its versions on the same occasions as the first (ends of
-      rounds, the same `buffer_size`, the same `interval`), the versions pulled are the recorded
-      ones as well: runs differ in the server's arithmetic alone, and each is what it would have
-      been by itself.
-    - Where it makes them on other occasions (FedAsync against FedBuff), the recorded version
-      numbers mean nothing for it: a client pulls, at the recorded time, whatever version is newest
-      by the end of that instant.
-    - Where clients wait for the server (``resume="on_aggregation"``) the times themselves depend on
-      the aggregator; those of the first one are used for all. That answers "what does the
-      arithmetic change?". For "who gets further in the same time?" write ``schedule="live"``:
-      each aggregator then meets the process itself, with the same seed, and so the same durations
-      and numbers of steps for each client's n-th task, at its own times.
+    - If another aggregator makes its versions on the same occasions as the first (ends of rounds,
+      the same `buffer_size`, the same `interval`), its clients also pull the recorded versions. The
+      runs then differ in the server's arithmetic alone, and each is the same as a run by itself.
+    - If it makes them on other occasions (FedAsync against FedBuff), the recorded version numbers
+      have no meaning for it. A client then pulls, at the recorded time, the version that is newest
+      at the end of that instant.
+    - If clients wait for the server (``resume="on_aggregation"``), the times depend on the
+      aggregator; those of the first one are used for all. This shows the effect of the arithmetic.
+      To see which aggregator gets further in the same time, write ``schedule="live"``: each
+      aggregator then runs with the process itself. With the same seed, each client's n-th task has
+      the same duration and number of local steps, at the aggregator's own times.
 
-    The runs of a seed start from the same weights. An aggregator, an arrival process and a local
-    optimizer start anew with each run, so the same objects serve for all.
+    The runs of a seed start from the same weights. The same aggregator, arrival process and local
+    optimizer can be given for several runs, because each run starts them anew.
 
     Args:
         aggregators: The aggregators by name.
-        arrivals: Who arrives when, how stale, after how many local steps.
-        module: The module; each run trains a copy of it. Or a function without arguments (or the
-            class) that makes one, called once per seed with that seed set: another start per seed.
-        datamodule: The data; or a function of the seed giving them, for another partition per seed.
-        local_optimizer: As for `FedTrainer`.
+        arrivals: Decides who arrives when, how stale, and after how many local steps.
+        module: The module, of which each run trains a copy. Or a function without arguments (or
+            the class) that returns one; it is called once per seed with the global random
+            generators seeded, so that each seed has its own initial weights.
+        datamodule: The data; or a function of the seed that returns them, for a partition per seed.
+        local_optimizer: As in `FedTrainer`.
         seeds: The seeds.
-        max_rounds: Limit of the first run (of each run, where live), in server updates.
+        max_rounds: Limit of the first run (of each run if live), in server updates.
         max_time: Limit of all runs, in virtual time.
-        max_updates: Limit of the first run (of each run, where live), in arrivals.
+        max_updates: Limit of the first run (of each run if live), in arrivals.
         metric: The metric that the result shows by default.
-        mode: Whether "min" or "max" of it is best; None goes by its name ("min" for a loss, an
-            error, a perplexity).
+        mode: "min" or "max" of it is best; None decides by its name ("min" for a loss, an error, a
+            perplexity).
         schedule: "recorded" or "live".
-        logger_dir: A folder for TensorBoard: each comparison makes ``version_0``, ``version_1``, …
-            in it, with a run ``<name>/seed=<seed>`` for each, all of them with the axes of
-            `TensorBoardMetrics`. None writes nothing.
-        callbacks: A function giving fresh callbacks for each run.
-        enable_progress_bar: Show how many runs are done.
+        logger_dir: A folder for TensorBoard. Each comparison makes a folder ``version_0``,
+            ``version_1``, … in it, with a run ``<name>/seed=<seed>`` for each, which has the axes
+            of `TensorBoardMetrics`. None writes nothing.
+        callbacks: A function that returns new callbacks for each run.
+        enable_progress_bar: Whether to show how many runs are done.
         **trainer_options: Any other argument of `FedTrainer`, such as ``accelerator``.
 
     Returns:
@@ -266,7 +269,7 @@ def compare(
     Raises:
         TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range, or the parts do not fit together.
-        KeyboardInterrupt: Ctrl-C or SIGTERM ended one of the runs; the others are not begun.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended a run; the runs after it were not started.
 
     Example:
         >>> import rich, torch
@@ -303,12 +306,12 @@ def compare(
         raise TypeError(f"seeds must be several, such as range({seeds}), got {seeds!r}")
     seeds = [integer("seeds", seed) for seed in seeds]
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must be one or more, each of them once, got {seeds}")
+        raise ValueError(f"seeds must be one or more different integers, got {seeds}")
     one_of("schedule", schedule, ("recorded", "live"))
     mode = _mode(metric, mode)
     if callbacks is not None and not callable(callbacks):
         raise TypeError(
-            "callbacks must be a function giving fresh ones for each run, such as "
+            "callbacks must be a function that returns new ones for each run, such as "
             f"lambda: [ClientEvaluation()], got {callbacks!r}"
         )
     for taken in ("seed", "logger", "aggregator", "default_root_dir"):
@@ -325,7 +328,7 @@ def compare(
         "max_time": max_time,
         "max_updates": max_updates,
     }
-    for aggregator in aggregators.values():  # what cannot work fails now, not after the first run
+    for aggregator in aggregators.values():  # errors in the arguments appear before the first run
         FedTrainer(arrivals=arrivals, aggregator=aggregator, logger=False, **limits, **options)
     folder = None if logger_dir is None else _fresh(Path(logger_dir))
 
@@ -358,7 +361,7 @@ def compare(
         trainer.fit(deepcopy(start), data)
         if trainer.interrupted:
             raise KeyboardInterrupt(f"compare was stopped in the run of {name!r} with seed {seed}")
-        if not runs:  # a wrong name is told after the first run, not after the last
+        if not runs:  # a wrong name is an error after the first run, not after the last
             _check_metric(metric, trainer.history)
         if isinstance(process, Recording):
             schedules[seed] = process.table()
@@ -369,7 +372,7 @@ def compare(
 def _check_metric(metric: str, history: Sequence[RoundRecord]) -> None:
     known = sorted({name for record in history for name in record.metrics})
     if history and metric not in known:
-        raise ValueError(f"metric={metric!r} is in no round; there are {known}")
+        raise ValueError(f"metric={metric!r} is in no round; the metrics are {known}")
 
 
 def _start(module: Start, seed: int) -> LightningModule:
@@ -390,7 +393,7 @@ def _callbacks(callbacks: Callable[[], Iterable[Callback]] | None, logs: bool) -
 
 
 def _fresh(folder: Path) -> Path:
-    """The next version in a folder, so that no run is written over an older one."""
+    """Return the next free version in a folder, so that no older run is overwritten."""
     return next(path for k in count() if not (path := folder / f"version_{k}").exists())
 
 

@@ -1,9 +1,9 @@
 """Conversion between a module's state and flat vectors.
 
-``delta = after - before`` everywhere. The trainable parameters are one vector of length P. Floating
-buffers (BatchNorm's running statistics) and integer buffers are separate vectors of lengths Q and R,
-because they are averaged or counted and not optimised. Parameters with ``requires_grad=False`` and
-the buffers of torchmetrics objects stay out: they are the same for all clients.
+``delta = after - before`` everywhere. The trainable parameters are one vector of length P.
+Floating buffers (BatchNorm's running statistics) and integer buffers are vectors of lengths Q and R
+of their own, because they are averaged or counted and not optimised. Parameters with
+``requires_grad=False`` and the buffers of torchmetrics objects are in none of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FlatLayout:
         return torch.cat([tensor.reshape(*lead, -1).to(self.dtype) for tensor in tensors], dim=-1)
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Return views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in the layout's order."""
+        """Return views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in order."""
         if not self.sizes:
             return []
         lead = flat.shape[:-1]

@@ -50,9 +50,9 @@ class ParticipationReport:
         weight: q_i, the client's mean aggregation weight per round.
         share: q_i over the sum of all q. A common factor of all q only scales the learning rate.
         importance: p_i, the share that the client should have.
-        window: W, the smallest number such that in every window of W consecutive rounds (from 0 on)
-            each share equals its importance; None if there is none, or if the run is too large to
-            search.
+        window: W, the smallest number such that each share equals its importance in the first W
+            rounds, in the next W rounds, and so on; None if there is none, or if the run is too
+            large to search.
         num_rounds: Number of rounds.
         remedy: A change that would bring the shares to the importances.
     """
@@ -113,8 +113,8 @@ class ParticipationReport:
         window = "" if self.window is None else f"; fair over windows of {self.window} rounds"
         return (
             f"{int(self.arrivals.sum())} updates of {len(self.share)} clients in "
-            f"{self.num_rounds} rounds; shares miss the importances by {self.distance:.3f} (total "
-            f"variation), most for client {worst}: {self.share[worst]:.4f} in place of "
+            f"{self.num_rounds} rounds; shares differ from importances by {self.distance:.3f} (total "
+            f"variation), most for client {worst}: {self.share[worst]:.4f} instead of "
             f"{self.importance[worst]:.4f}{window}"
         )
 
@@ -191,7 +191,7 @@ def participation_report(
     if isinstance(run, ArrivalProcess):
         if aggregator is None or num_clients is None:
             raise ValueError(
-                "a schedule alone says nothing of weights: give aggregator= and num_clients="
+                "a schedule has no weights by itself: give aggregator= and num_clients="
             )
         federation = federation_of(num_clients, num_examples, batch_size, seed)
         limits = Limits(max_rounds, max_time, max_updates)
@@ -200,7 +200,9 @@ def participation_report(
         rounds, federation = _rounds_of(run.history), run.federation
         aggregator, arrivals = run.aggregator, run.arrivals
     if not any(rounds):
-        raise ValueError("there is nothing to report: no update was used")
+        raise ValueError(
+            "there is nothing to report, because no update was used; let the run last longer"
+        )
     return _report(rounds, aggregator, arrivals, federation, rtol)
 
 
@@ -212,8 +214,8 @@ def warn_if_unfair(run: FinishedRun) -> None:
     report = _report(rounds, run.aggregator, run.arrivals, run.federation, None)
     if report.is_far:
         rank_zero_warn(
-            f"fedlight: some clients count for more than their importance: {report}; what would "
-            f"mend it: {report.remedy} (participation_report(trainer) shows all clients)"
+            f"fedlight: some clients count for more than their importance: {report}; a remedy: "
+            f"{report.remedy} (participation_report(trainer) shows all clients)"
         )
 
 
@@ -350,12 +352,12 @@ def _remedy(arrivals: ArrivalProcess, count: NDArray[np.int64]) -> str:
     silent = np.flatnonzero(count == 0)
     if len(silent):
         return (
-            f"{len(silent)} clients were never heard (client {silent[0]} the first), which no "
-            "weights can mend: let them arrive"
+            f"{len(silent)} clients were never heard (client {silent[0]} is the first of them), and no "
+            "weights can correct that: let them arrive"
         )
     if arrivals.by_rounds:
         return "AFACS(), which uses every client's last update in every round"
     return (
-        'AsyncFedAvg(weights="time_based") or FedFix(interval=…), whose weights make up for '
+        'AsyncFedAvg(weights="time_based") or FedFix(interval=…), whose weights compensate for '
         "different speeds, or AFACS(buffer_size=…)"
     )

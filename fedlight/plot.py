@@ -1,8 +1,8 @@
-"""Figures to print, of a run or of a partition; needs matplotlib, the extra ``plot``.
+"""Figures of runs and partitions for papers; needs matplotlib.
 
-Each function draws on the axes given, or on new ones, and returns them:
-``plot.curves(trainer.history, "val_acc").figure.savefig("curve.pdf")``. The colours can be told
-apart with every kind of colour vision; lines also differ by their dashes.
+Each function draws on the given axes, or on new ones, and returns them:
+``plot.curves(trainer.history, "val_acc").figure.savefig("curve.pdf")``. The colours can be
+distinguished with every kind of colour vision; lines also differ in their dashes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def curves(
     smooth: int = 1,
     ax: Axes | None = None,
 ) -> Axes:
-    """A metric of one or several runs over rounds, virtual time, gradients, models or bytes.
+    """Draw a metric of one or several runs over rounds, virtual time, gradients, models or bytes.
 
     Several runs under one name, such as one for each seed, are drawn as their mean and a band of
     one standard deviation on both sides. If their points have different places on the axis, the
@@ -107,21 +107,21 @@ def timeline(
     max_clients: int = 40,
     ax: Axes | None = None,
 ) -> Axes:
-    """Who worked when: a bar for each task from its pull to its arrival, by staleness.
+    """Draw a bar for each task from its pull to its arrival, coloured by staleness.
 
-    Server updates are lines. Tasks that were dropped, and those that are still under way at the
-    end, are outlined. A lost task is a cross at the time of its pull.
+    Server updates are lines. Tasks that were dropped, and those that are in flight at the end, are
+    outlined. A lost task is a cross at the time of its pull.
 
     Tasks of one client that overlap lie above one another, in thinner bars. This happens with
     arrival processes of rounds such as `UniformArrivals`. They draw a staleness for each update
     that arrives, so a client can pull a version while its older results are still to come.
 
     Args:
-        events: The file of an `EventLog`, its table, or ``trainer.history`` (which knows neither
-            lost tasks nor those under way).
+        events: The file of an `EventLog`, its table, or ``trainer.history`` (which contains
+            neither lost tasks nor those in flight).
         start: Virtual time at the left edge; None for the first pull.
         end: Virtual time at the right edge; None for the last arrival or update.
-        max_clients: Largest number of clients, the first ones that worked.
+        max_clients: Largest number of clients, the first ones that have tasks.
         ax: The axes to draw on; None for new ones.
 
     Raises:
@@ -177,7 +177,7 @@ def partition(
     max_clients: int = 60,
     ax: Axes | None = None,
 ) -> Axes:
-    """Who holds which labels: a row for each client, a column for each class.
+    """Draw the number of examples of each client (row) and class (column).
 
     Args:
         data: A data module, whose `setup` is called, or a partition.
@@ -196,7 +196,7 @@ def partition(
         found = label_table(data)
         if found is None:
             raise ValueError(
-                "the data have no column of labels that could be counted; write "
+                "the data have no column of labels that can be counted; write "
                 "plot.partition(data.partition, labels) with one label for each row"
             )
         counts, known = found
@@ -245,12 +245,12 @@ def partition(
 def _line(
     name: str, history: History, metric: str, x: str, smooth: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The points of a curve: their places on the axis, and their values."""
+    """Return the points of a curve: their places on the axis, and their values."""
     places, values = curve(history, metric, x)
     if not len(values):
         known = sorted({key for record in history for key in record.metrics})
         of = f" of {name!r}" if name else ""
-        raise ValueError(f"no round{of} has the metric {metric!r}; there are {known}")
+        raise ValueError(f"no round{of} has the metric {metric!r}; the metrics are {known}")
     if smooth > 1:
         sums = np.cumsum(np.insert(values, 0, 0.0))
         last = np.arange(1, len(values) + 1)
@@ -262,7 +262,7 @@ def _line(
 def curve(
     history: History, metric: str, x: str = "round"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The points of a metric over "round", "virtual_time", "gradients", "models" or "bytes"."""
+    """Return the points of a metric over the axis `x`, one of `X_AXES`: places and values."""
     one_of("x", x, tuple(X_AXES))
     records = [record for record in history if metric in record.metrics]
     key = {"virtual_time": "time"}.get(x, x)
@@ -272,7 +272,7 @@ def curve(
 
 
 def _named(runs: Any) -> dict[str, list[History]]:
-    """Histories by name; a single run has the name ""."""
+    """Return histories by name; a single run has the name ""."""
     runs = getattr(runs, "history", runs)
     if not isinstance(runs, Mapping):
         histories = getattr(runs, "histories", None)
@@ -285,7 +285,7 @@ def _is_history(given: Sequence[Any]) -> bool:
 
 
 def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[float]]:
-    """Tasks, those lost on the way, and the times of server updates, of an event log."""
+    """Return the tasks, the lost tasks, and the times of server updates of an event log."""
     if isinstance(events, str | Path):
         import pyarrow.parquet as pq
 
@@ -362,6 +362,5 @@ def _import(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise ImportError(
-            "fedlight.plot draws with matplotlib, which is not installed: "
-            "pip install fedlight[plot]"
+            "fedlight.plot draws with matplotlib, which is not installed: pip install matplotlib"
         ) from error

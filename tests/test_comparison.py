@@ -214,7 +214,7 @@ def test_a_wrong_metric_is_told_after_the_first_run():
         return classes()
 
     with pytest.raises(
-        ValueError, match=r"metric='accuracy' is in no round; there are .*'val_loss'"
+        ValueError, match=r"metric='accuracy' is in no round; the metrics are .*'val_loss'"
     ):
         compared({"a": AFACD()}, datamodule=data, seeds=[5, 6], metric="accuracy")
     assert asked == [5]

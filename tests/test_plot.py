@@ -200,5 +200,5 @@ def test_figures_can_be_written(tmp_path):
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match=r"pip install fedlight\[plot\]"):
+    with pytest.raises(ImportError, match=r"pip install matplotlib"):
         plot.curves(history([0.1]))
