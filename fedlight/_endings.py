@@ -1,4 +1,4 @@
-"""What a run says of its end."""
+"""Messages about the end of a run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def say_if_over(run: Run) -> None:
-    """Say that a checkpoint leaves nothing to do."""
+    """Print that a resumed run is at its limit already."""
     if run.over:
         rank_zero_info(
             f"fedlight: the checkpoint is at its limit already ({run.server.version} rounds, "
-            f"{run.server.num_updates} updates); a larger max_rounds or max_updates lets it go on"
+            f"{run.server.num_updates} updates); to continue, raise max_rounds or max_updates"
         )
 
 
 def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None) -> None:
-    """Say why a run ended if that was not its limit, and what was left unused.
+    """Print why a run ended before its limit, and which updates were left unused.
 
     Args:
         run: The run.
@@ -35,24 +35,24 @@ def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None)
     where = f"round {server.version} at virtual time {run.schedule.now:g}"
     if stopped_by is not None:
         resumable = keeper_of(run.callbacks) is not None
-        path = '"last"' if resumable else "…, once there is a FedCheckpoint among the callbacks"
+        path = '"last"' if resumable else "…, with a FedCheckpoint among the callbacks"
         rank_zero_info(
-            f"fedlight: stopped by {stopped_by.name} after {where}; to go on, fit again with "
+            f"fedlight: stopped by {stopped_by.name} after {where}; to continue, fit again with "
             f"ckpt_path={path}"
         )
     held = len(run.aggregator.held)
     if server.over:
         rank_zero_warn(
-            f"fedlight: nobody is left who could arrive with a result: the last "
-            f"{server.failed_in_a_row} local runs have all failed; the run ends after {where}"
+            f"fedlight: the last {server.failed_in_a_row} local runs have all failed; the run ends "
+            f"after {where}"
         )
     elif run.schedule.exhausted and not (run.arrivals.finite or run.over or stopped):
         waits = (
             f"; {held} updates wait in a buffer that never fills: make it smaller, or let "
-            'clients go on at once (resume="on_arrival")'
+            'clients continue at once (resume="on_arrival")'
         )
         rank_zero_warn(
-            f"fedlight: nobody is left who could arrive: the run ends after {where}, before its "
+            f"fedlight: no client can arrive any more: the run ends after {where}, before its "
             f"limit{waits if held else ''}"
         )
     if held and stopped_by is None:

@@ -1,4 +1,4 @@
-"""Calls the callbacks, and tells them what the server tells its watcher."""
+"""Calls the hooks of callbacks, also for what happens at the server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Hooks(Watcher):
-    """Calls ``hook(trainer, module, …)`` of each callback, in their order.
+    """Calls ``hook(trainer, module, …)`` of each callback, in the order of the callbacks.
+
+    It is the server's `Watcher` in a fit.
 
     Args:
         trainer: The trainer.
@@ -35,13 +37,13 @@ class Hooks(Watcher):
         self._methods: dict[str, list[Callable[..., None]]] = {}
 
     def __call__(self, hook: str, *args: Any) -> None:
-        """Call a hook by its name."""
-        # Fabric.call would look up each signature each time, which costs more than most hooks.
+        """Call the hook of this name."""
+        # Fabric.call inspects each signature at each call, which costs more than most hooks.
         for method in self.methods(hook):
             method(self._trainer, self._trainer.module, *args)
 
     def methods(self, name: str) -> list[Callable[..., None]]:
-        """The callbacks' methods of a name, without those that do nothing."""
+        """Return the callbacks' methods of a name, except the inherited ones that do nothing."""
         methods = self._methods.get(name)
         if methods is None:
             found = [getattr(callback, name, None) for callback in self._callbacks]
@@ -51,7 +53,7 @@ class Hooks(Watcher):
         return methods
 
     def all(self, hook: str, *args: Any) -> None:
-        """Call a hook of every callback, also after one has raised; then raise the first error."""
+        """Call a hook of every callback, even if one raises; then raise the first error."""
         first: Exception | None = None
         for method in self.methods(hook):
             try:
@@ -62,26 +64,26 @@ class Hooks(Watcher):
             raise first
 
     def on_dispatch(self, task: Task) -> None:
-        """Pass it on."""
+        """Call `on_dispatch` of the callbacks."""
         self("on_dispatch", task)
 
     def on_update(self, update: ClientUpdate) -> None:
-        """Pass it on."""
+        """Call `on_update` of the callbacks."""
         for method in self.methods("on_update"):
             try:
                 method(self._trainer, self._trainer.module, update)
-            except ClientError:  # it looked at the result of a failed run; the server will, too
+            except ClientError:  # the callback read a failed result; the server will find it, too
                 if self._trainer.on_client_failure == "raise":
                     raise
 
     def on_drop(self, update: ClientUpdate) -> None:
-        """Pass it on."""
+        """Call `on_drop` of the callbacks."""
         self("on_drop", update)
 
     def on_client_failure(self, task: Task, error: ClientError) -> None:
-        """Pass it on."""
+        """Call `on_client_failure` of the callbacks."""
         self("on_client_failure", task, error)
 
     def on_version(self, record: RoundRecord) -> None:
-        """Let the trainer record, validate and log."""
+        """Call `made_version`, so that the trainer records, validates and logs."""
         self._made_version(record)

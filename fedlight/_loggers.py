@@ -1,4 +1,4 @@
-"""Loggers of a run that goes on: they write on in the same place, behind the checkpoint."""
+"""Loggers of a run: hyper-parameters, their end, and their continuation in a resumed run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def log_hyperparams(
     """Log the module's hyper-parameters, and the strategies under ``fed/``.
 
     Args:
-        loggers: The loggers; some cannot log hyper-parameters.
-        module: The module; its own are logged unless ``save_hyperparameters(logger=False)``.
-        strategies: The strategies in words, by the names of the trainer's arguments.
+        loggers: The loggers; those that cannot log hyper-parameters are left out.
+        module: The module; its hyper-parameters are left out after
+            ``save_hyperparameters(logger=False)``.
+        strategies: The ``repr`` of each strategy, by the names of the trainer's arguments.
     """
     values = dict(module.hparams) if module._log_hyperparams else {}
     values |= {f"fed/{name}": value for name, value in strategies.items()}
@@ -35,14 +36,14 @@ def log_hyperparams(
 
 
 def finalize(loggers: Sequence[Any], status: str) -> None:
-    """Tell the loggers that the run is over: "success" or "failed"."""
+    """Finalize the loggers with the status "success" or "failed"."""
     for logger in loggers:
         if hasattr(logger, "finalize"):
             logger.finalize(status)
 
 
 def position(logger: Any) -> dict[str, Any]:
-    """Where a logger writes; everything logged so far is on the disk afterwards."""
+    """Return the place where a logger writes, after writing everything logged so far."""
     if isinstance(logger, TensorBoardLogger):
         logger.experiment.flush()
         return {"root_dir": str(logger.root_dir), "version": logger.version}
@@ -54,11 +55,11 @@ def position(logger: Any) -> dict[str, Any]:
 
 
 def go_on(logger: Any, place: dict[str, Any], history: Sequence[RoundRecord]) -> None:
-    """Let a logger write on in the same place; points later than the checkpoint are struck out.
+    """Let a logger continue in the same place, without its points later than the checkpoint.
 
     Args:
         logger: A logger that has not written anything yet.
-        place: The `position` that the checkpoint holds.
+        place: The `position` from the checkpoint.
         history: The rounds up to the checkpoint.
     """
     if not isinstance(logger, TensorBoardLogger | CSVLogger) or logger._experiment is not None:
@@ -72,12 +73,12 @@ def go_on(logger: Any, place: dict[str, Any], history: Sequence[RoundRecord]) ->
     if isinstance(logger, CSVLogger):
         Path(logger.log_dir, "metrics.csv").unlink(missing_ok=True)
         with warnings.catch_warnings():
-            # It warns that it will delete what is there; the rows are written again below.
+            # The logger warns that it deletes existing rows; they are written again below.
             warnings.filterwarnings("ignore", ".*exists and is not empty.*", UserWarning)
-            logger.experiment  # noqa: B018  # made here
+            logger.experiment  # noqa: B018  # reading it creates the writer
         for record in history:
             logger.log_metrics(dict(record.metrics), step=record.version)
         return
     start = Event(session_log=SessionLog(status=SessionLog.START))
-    for _ in range(2):  # a running TensorBoard takes the first one as the run's beginning
+    for _ in range(2):  # a running TensorBoard takes the first one for the beginning of the run
         logger.experiment._get_file_writer().add_event(start, step=len(history) + 1)

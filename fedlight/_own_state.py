@@ -1,4 +1,4 @@
-"""Notices strategies that change as they go and would forget that in a resumed run."""
+"""Detects strategies whose state would be missing from a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from fedlight.arrivals import ArrivalProcess
 class StateWatch:
     """Compares the plain attributes of strategies at the start and at the first checkpoint.
 
+    A strategy without `state_dict` whose attributes have changed would not resume correctly.
+
     Args:
-        strategies: Arrival process and aggregator, set up.
+        strategies: The arrival process and the aggregator, after their set-up.
     """
 
     def __init__(self, strategies: Sequence[object]) -> None:
         self._before = [(strategy, _plain_attributes(strategy)) for strategy in strategies]
 
     def warn(self) -> None:
-        """Warn, once a run, of a strategy that has changed and does not say what is to be kept."""
+        """Warn, once per run, of strategies that have changed and define no `state_dict`."""
         for strategy, before in self._before:
             now = _plain_attributes(strategy)
             if now != before and now is not None and before is not None:
                 changed = sorted(name for name in now if now[name] != before.get(name))
                 rank_zero_warn(
-                    f"{type(strategy).__name__} changes {', '.join(changed)} as it goes and has no "
-                    "state_dict and load_state_dict: a resumed run starts with what setup gives"
+                    f"{type(strategy).__name__} changes {', '.join(changed)} during the run and has "
+                    "no state_dict and load_state_dict: a resumed run starts from what setup assigns"
                 )
         self._before.clear()
 
 
 def _plain_attributes(strategy: object) -> dict[str, str] | None:
-    """The plain attributes of a strategy, or None if it says itself what is to be kept."""
+    """Return the plain attributes of a strategy, or None if it defines `state_dict`."""
     kinds = (ArrivalProcess, Aggregator)
     if type(strategy).state_dict not in [kind.state_dict for kind in kinds]:  # type: ignore[attr-defined]
         return None

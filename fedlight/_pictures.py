@@ -1,8 +1,7 @@
-"""Pictures for loggers, drawn with Pillow alone, and the layout that printed figures share.
+"""Pictures for loggers, drawn with Pillow alone; `fedlight.plot` shares their layout.
 
-A picture shows who holds which labels, who worked when, or how often each client was used.
-TensorBoard shows it at about half its size, and its text can still be read. `fedlight.plot` draws
-figures to print, of the same `Timeline` and `label_table`, with matplotlib.
+There are three: who holds which labels, who worked when, and how often each client was used.
+TensorBoard shows them at about half their size, hence the large text.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _LIGHTEST = 0.25  # a bar of staleness 0 must still stand out from the paper
 
 
 class Work(NamedTuple):
-    """A task as a timeline draws it.
+    """A task in a timeline.
 
     Attributes:
-        client: The client that worked.
+        client: The client.
         start: Virtual time of the pull.
         end: Virtual time of the arrival.
-        staleness: Versions that were made meanwhile; None if the result was not used.
+        staleness: Versions made between the pull and the use; None if the result was not used.
     """
 
     client: int
@@ -58,7 +57,7 @@ class Work(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A task's place in a timeline.
+    """The place of a task in a timeline.
 
     Attributes:
         row: Row of its client, counted from above.
@@ -66,7 +65,7 @@ class Bar(NamedTuple):
         bottom: Lower edge within the row.
         start: Virtual time of its left edge.
         end: Virtual time of its right edge.
-        shade: Its colour, see `shade`; None for an outline: the result was not used.
+        shade: Its colour, see `shade`; None for an outline, if the result was not used.
     """
 
     row: int
@@ -78,7 +77,7 @@ class Bar(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Tasks laid out as bars, for every way of drawing them.
+    """Tasks laid out as bars, independent of the library that draws them.
 
     Tasks of one client that overlap lie above one another, in thinner bars. They come from arrival
     processes of rounds (`UniformArrivals`), which draw a staleness for each update that arrives: a
@@ -114,7 +113,7 @@ class Timeline(NamedTuple):
             updates: Virtual times of all server updates.
             start: Virtual time at the left edge.
             end: Virtual time at the right edge.
-            choose: Chooses the clients to be drawn among those that worked.
+            choose: Chooses the clients to be drawn among those that have tasks.
         """
         shown = [task for task in work if task.end > start and task.start < end]
         clients = choose(sorted({task.client for task in shown}))
@@ -134,10 +133,10 @@ class Timeline(NamedTuple):
 def label_table(
     data: FederatedDataModule,
 ) -> tuple[NDArray[np.int64], list[str]] | None:
-    """Examples of each class that each client holds, ``[clients, classes]``, and the class names.
+    """Return the numbers of examples, ``[clients, classes]``, and the names of the classes.
 
-    None if the data have no column of labels: the target is not one integer per example, or there
-    are more than 128 classes.
+    Return None if the data have no column of labels: the target is not one integer per example, or
+    there are more than 128 classes.
     """
     table: Any = data.train_data
     if not table.stackable or len(table.columns) < 2:
@@ -158,7 +157,7 @@ def label_table(
 
 
 def work_of(records: Iterable[RoundRecord]) -> list[Work]:
-    """The tasks whose results were used or dropped in the rounds given."""
+    """Return the tasks whose results were used or dropped in the given rounds."""
     work = []
     for record in records:
         for update in record.updates:
@@ -170,7 +169,7 @@ def work_of(records: Iterable[RoundRecord]) -> list[Work]:
 
 
 def lanes(work: Sequence[Work]) -> list[tuple[int, int]]:
-    """For each task its lane among those of its client that overlap, and how many lanes those are.
+    """Return for each task its lane and the number of lanes of its client, so that none overlap.
 
     Example:
         >>> lanes([Work(0, 0.0, 2.0, 0), Work(0, 1.0, 3.0, 0), Work(0, 2.0, 4.0, 0)])
@@ -191,16 +190,16 @@ def lanes(work: Sequence[Work]) -> list[tuple[int, int]]:
 
 
 def draw_partition(counts: NDArray[np.int64], names: Sequence[str]) -> Picture:
-    """Who holds which labels: a row per client, a column per class; darker is more.
+    """Draw who holds which labels: a row per client, a column per class; darker is more.
 
     Args:
-        counts: Examples, shape ``[clients, classes]``.
+        counts: Numbers of examples, shape ``[clients, classes]``.
         names: The classes' names.
     """
     rows = _spread(len(counts), _MOST_ROWS)
     sizes = counts.sum(axis=1)
     height = _height(rows)
-    totals = 110  # pixels on the right, for all examples of a client
+    totals = 110  # pixels on the right for the bars of all examples of a client
     width = (_WIDTH - _LEFT - totals - _MARGIN) / len(names)
     canvas = _Canvas(
         "Who holds which labels",
@@ -233,7 +232,7 @@ def draw_partition(counts: NDArray[np.int64], names: Sequence[str]) -> Picture:
 def draw_timeline(
     work: Sequence[Work], updates: Sequence[float], start: float, end: float, num_clients: int
 ) -> Picture:
-    """Who worked when: a bar per task from its pull to its arrival; darker is staler.
+    """Draw who worked when: a bar per task from its pull to its arrival; darker is staler.
 
     Args:
         work: The tasks.
@@ -262,7 +261,7 @@ def draw_timeline(
     def across(time: float) -> float:
         return _LEFT + (min(max(time, start), end) - start) * scale
 
-    # Many lines would hide the bars: then they are only marks above them.
+    # Many lines would hide the bars, so then they become marks above them.
     foot = canvas.bottom + 2 if len(made.updates) <= _MOST_LINES else canvas.top - 3
     for time in made.updates:
         canvas.box((across(time), canvas.top - 9, across(time), foot), _ORANGE)
@@ -286,10 +285,10 @@ def draw_timeline(
 
 
 def draw_participation(counts: NDArray[np.int64]) -> Picture:
-    """How often each client was heard: updates of it that the server used.
+    """Draw how many updates of each client the server used.
 
     Args:
-        counts: Updates used, shape ``[clients]``.
+        counts: Numbers of updates used, shape ``[clients]``.
     """
     tall = 220
     groups = np.array_split(np.arange(len(counts)), min(len(counts), 160))
@@ -323,12 +322,12 @@ def draw_participation(counts: NDArray[np.int64]) -> Picture:
 
 
 def staleness_shade(staleness: int, most: int) -> float:
-    """The darkness of a staleness, see `shade`; `most` is the largest staleness."""
+    """Return the darkness of a staleness, see `shade`; `most` is the largest staleness."""
     return _LIGHTEST + (1 - _LIGHTEST) * staleness / max(most, 1)
 
 
 def shade(share: float) -> Colour:
-    """The colour of a share from 0 (light) to 1 (dark)."""
+    """Return the colour of a share from 0 (light) to 1 (dark)."""
     place = min(max(share, 0.0), 1.0) * (len(_SCALE) - 1)
     below = min(int(place), len(_SCALE) - 2)
     rest = place - below
@@ -375,24 +374,24 @@ class _Canvas:
         self._draw.rectangle((x0, y0, max(x0, x1), max(y0, y1)), colour, outline)
 
     def clients(self, rows: Sequence[int], height: int) -> None:
-        """The clients' numbers on the left; among low rows there is room for every second one."""
+        """Write the clients' numbers on the left; low rows have room for every second one."""
         self.text((_MARGIN, self.top - 5), "client", "ls", _GREY)
         for place in range(0, len(rows), 1 if height == _HIGH else 2):
             self.text((_LEFT - 8, self.top + (place + 0.5) * height), f"{rows[place]}", "rm")
 
     def ticks(self, places: Sequence[float], labels: Sequence[str], room: float) -> None:
-        """Labels below the drawing; `room` is the space for one of them, in pixels."""
+        """Write labels below the drawing; `room` is the space for one of them, in pixels."""
         widest = max(map(self.width, labels))
         step = max(1, -(-int(widest + 8) // max(int(room), 1)))
         for place, label in list(zip(places, labels, strict=True))[::step]:
             self.text((place, self.bottom + 8), label, "ma")
 
     def note(self, text: str) -> None:
-        """A line at the foot, on the right."""
+        """Write a line at the foot, on the right."""
         self.text((_WIDTH - _MARGIN, self.bottom + 48), text, "rm")
 
     def legend(self, least: str, most: str, low: float = 0.0) -> None:
-        """The scale of colours, at the foot on the left."""
+        """Draw the scale of colours at the foot, on the left."""
         y, x = self.bottom + 48, _LEFT + self.width(least) + 6
         self.text((_LEFT, y), least, "lm")
         for step in range(100):
@@ -401,17 +400,17 @@ class _Canvas:
         self.text((x + 106, y), most, "lm")
 
     def picture(self) -> Picture:
-        """Height x width x RGB."""
+        """Return the pixels, shape ``[height, width, 3]``."""
         return np.asarray(self._image, dtype=np.uint8)
 
 
 def _height(rows: Sequence[int]) -> int:
-    """Pixels of a row."""
+    """Return the height of a row in pixels."""
     return _HIGH if len(rows) <= _FEW_ROWS else _LOW
 
 
 def _spread(number: int, most: int) -> list[int]:
-    """All of 0 … number - 1, or `most` of them, evenly spread."""
+    """Return all of 0 … number - 1, or `most` of them at even distances."""
     if number <= most:
         return list(range(number))
     return [round(place) for place in np.linspace(0, number - 1, most)]

@@ -1,4 +1,4 @@
-"""The clients' local runs as the server sees them: in flight, arrived, the states they leave."""
+"""The clients' local runs and states, as the server sees them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 class Clients:
     """Keeps each local run from its dispatch until the server has used its result.
 
-    A client's state (SCAFFOLD's c_i) is read when a task is dispatched and written when it
-    arrives, though both may be computed later.
+    A client state (SCAFFOLD's c_i) is read when a task is dispatched and replaced when it arrives.
+    Both values may be computed later. So that they are the right ones, a state is represented by
+    the local run that leaves it.
 
     Args:
-        pool: Computes the runs.
+        pool: Computes the local runs.
         num_examples: n_i, shape ``[M]``.
         keep_states: Whether clients keep a state between their tasks.
     """
@@ -35,16 +36,16 @@ class Clients:
         self._num_examples: list[int] = num_examples.tolist()
         self._keep_states = keep_states
         self._in_flight: dict[int, PendingRun] = {}
-        self._states: dict[int, PendingRun] = {}  # by client: the run that left its state
-        self._replaced: dict[int, PendingRun] = {}  # by serial: the run whose state it replaced
+        self._states: dict[int, PendingRun] = {}  # by client: the run that leaves its state
+        self._replaced: dict[int, PendingRun] = {}  # by serial: the run whose state was replaced
 
     def dispatch(self, task: Task, pulled: ServerState) -> None:
-        """A client pulls a version and starts to work."""
+        """Start the local run of a client that pulls a version."""
         after = self._states.get(task.client_id) if self._keep_states else None
         self._in_flight[task.serial] = self.pool.submit(task, pulled, after)
 
     def arrive(self, task: Task) -> ClientUpdate:
-        """The update of a task that has arrived, computed or not. It writes the client's state."""
+        """Replace the client state, and return the update of the task, computed or not."""
         run = self._in_flight.pop(task.serial)
         self.pool.count_ahead(run, -1)
         before = None
@@ -57,12 +58,12 @@ class Clients:
         return self._update(run)
 
     def open_runs(self, updates: Iterable[ClientUpdate]) -> list[PendingRun]:
-        """The runs of updates that are still to be computed."""
+        """Return the runs of updates that are not computed yet."""
         runs = [_run_of(update) for update in updates]
         return [run for run in runs if run.status is Status.OPEN]
 
     def unresolved_states(self, updates: Iterable[ClientUpdate]) -> list[PendingRun]:
-        """The runs still to be computed before the states that updates replaced are known."""
+        """Return the runs to be computed before the states that updates replaced are known."""
         if not self._replaced:
             return []
         replaced = [self._replaced.get(update.task.serial) for update in updates]
@@ -70,16 +71,16 @@ class Clients:
         return [run for run in found if run is not None]
 
     def failure(self, update: ClientUpdate) -> ClientError | None:
-        """Why the run of an update failed, if it was computed and failed."""
+        """Return why the run of an update failed, or None if it did not fail."""
         return _run_of(update).error
 
     def fail(self, update: ClientUpdate) -> None:
-        """An update has no result: the client's state is what it was before."""
+        """Release a failed update; the client state is what it was before."""
         self._replaced.pop(update.task.serial, None)
         _run_of(update).release()
 
     def drop(self, update: ClientUpdate) -> None:
-        """The server does not use an update: it is computed only if a client's state needs it."""
+        """Release a dropped update, which is computed only if a client state depends on it."""
         run = _run_of(update)
         self.pool.discard(run)
         if self._keep_states:
@@ -88,19 +89,19 @@ class Clients:
             run.release()
 
     def release(self, updates: Iterable[ClientUpdate]) -> None:
-        """The server has used updates; all that is not needed any more goes."""
+        """Release the results of updates that the server has used."""
         for update in updates:
             if self._keep_states:
                 self._replaced.pop(update.task.serial, None)
             _run_of(update).release()
 
     def state(self, client_id: int) -> Tensor | None:
-        """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
+        """Return c_i as the client keeps it, shape ``[P]``; None if it never changed."""
         run = self._states.get(client_id)
         return None if run is None else run.client_state()
 
     def settle(self) -> None:
-        """Make the state of each client available after the executor is gone."""
+        """Compute the state of each client, as long as there is an executor."""
         found = [run.unresolved() for run in self._states.values()]
         waiting = {run.task.serial: run for run in found if run is not None}
         if waiting:
@@ -109,7 +110,7 @@ class Clients:
             run.client_state()
 
     def pulled_versions(self, held: Iterable[ClientUpdate]) -> dict[int, ServerState]:
-        """The versions that runs not used yet have pulled.
+        """Return the versions that were pulled by runs not used yet.
 
         Args:
             held: Updates that the aggregator holds.
@@ -118,7 +119,7 @@ class Clients:
         return {state.version: state for state in pulled}
 
     def _reachable(self, held: Iterable[ClientUpdate] = ()) -> Iterator[PendingRun]:
-        """All runs that are still needed, each once."""
+        """Yield all runs that are still needed, each once."""
         roots = [*self._in_flight.values(), *self._states.values(), *self._replaced.values()]
         roots += [_run_of(update) for update in held]
         seen: set[int] = set()
@@ -130,7 +131,7 @@ class Clients:
                 yield run
 
     def state_dict(self, held: Iterable[ClientUpdate]) -> dict[str, Any]:
-        """All runs that are still needed, as plain data and tensors.
+        """Return all runs that are still needed, as plain data and tensors.
 
         Args:
             held: Updates that the aggregator holds, in its order.
@@ -151,12 +152,12 @@ class Clients:
         versions: Mapping[int, ServerState],
         device: torch.device,
     ) -> list[ClientUpdate]:
-        """Take up what `state_dict` gave; returns the updates that the aggregator held.
+        """Restore what `state_dict` returned, and return the updates that the aggregator held.
 
         Args:
             state: The runs.
-            versions: The versions of the server's model that runs not used yet have pulled.
-            device: Where the results' tensors belong.
+            versions: The versions of the server's model that were pulled by runs not used yet.
+            device: The device of the results' tensors.
         """
         runs: dict[int, PendingRun] = {}
         for serial in sorted(state["runs"]):  # an earlier run of the same client comes first

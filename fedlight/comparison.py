@@ -222,8 +222,8 @@ def compare(
 
     With ``schedule="recorded"`` the following is equal for all aggregators of a seed: who pulls and
     who arrives at which virtual time, after how many local steps, on which examples; and when
-    rounds end. The schedule is recorded while the *first* aggregator trains, within the limits given. The
-    others replay it to its end, so that all of them see the same arrivals.
+    rounds end. The schedule is recorded while the *first* aggregator trains, within the limits
+    given. The others replay it to its end, so that all of them see the same arrivals.
 
     - If another aggregator makes its versions on the same occasions as the first (ends of rounds,
       the same `buffer_size`, the same `interval`), its clients also pull the recorded versions. The

@@ -1,7 +1,7 @@
-"""The event loop, once for everything that drives it: training, simulation, reports.
+"""The event loop of training, simulations and reports.
 
-The loop computes nothing. It yields where local runs have to be computed before it can go on, and
-whoever drives it decides how that is done: `FedTrainer.fit` hands them to its pool, `simulate` has
+The loop computes nothing. It yields local runs that have to be computed before it can continue, and
+its caller decides how to compute them: `FedTrainer.fit` hands them to its pool, and `simulate` has
 nothing to compute.
 """
 
@@ -20,12 +20,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Event(NamedTuple):
-    """Something that happens at one instant of virtual time.
+    """An event at one instant of virtual time.
 
     Attributes:
-        kind: What happens.
-        task: The task that arrives; it may be lost on the way.
-        action: For a pull that was planned for this time, what the arrival process asked for.
+        kind: Its kind.
+        task: The task that arrives; its result may be lost.
+        action: For a pull that was planned for this time, the `Dispatch` of the arrival process.
     """
 
     kind: Kind
@@ -34,12 +34,12 @@ class Event(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """What a receiver made of an event: all that the schedule has to know.
+    """The answer of a receiver to an event, for the schedule.
 
     Attributes:
         version: The server's version now.
         released: Clients whose updates were used or dropped.
-        retried: Failed tasks that are to be tried once more, from the newest version.
+        retried: Failed tasks that are to be dispatched again, from the newest version.
     """
 
     version: int
@@ -48,22 +48,22 @@ class Handled(NamedTuple):
 
 
 class Events(Protocol):
-    """A stream of events whose continuation depends on how they are handled."""
+    """A stream of events; the events to come depend on how the earlier ones were handled."""
 
     def next(self) -> Event | None:
-        """The next event, or None if nothing is left that could happen."""
+        """Return the next event, or None if there is no other."""
 
     def send_on(self, event: Event, handled: Handled) -> Iterable[Task]:
-        """Let the clients go on; the tasks of those that pull the model now."""
+        """Let clients continue; return the tasks of those that pull the model now."""
 
 
 class Receiver(Protocol[R_co]):
-    """What handles the events, such as the server.
+    """The object that handles the events, such as the server.
 
     Attributes:
         version: Server updates so far.
         num_updates: Client updates that have arrived so far.
-        over: Whether it is no use to go on.
+        over: Whether to stop, because no local run succeeds any more.
     """
 
     version: int
@@ -71,10 +71,10 @@ class Receiver(Protocol[R_co]):
     over: bool
 
     def handle(self, event: Event) -> Generator[Sequence[R_co], None, Handled]:
-        """Handle one event wholly; yields the local runs that have to be computed first."""
+        """Handle one event completely; yield local runs that have to be computed first."""
 
     def dispatch(self, task: Task) -> None:
-        """A client pulls the model and starts to work."""
+        """Note that a client pulls the model and starts its task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Limits:
         """Check the limits.
 
         Raises:
-            TypeError: A limit is no number.
+            TypeError: A limit is not a number.
             ValueError: A limit is not above 0.
         """
         if self.max_rounds is not None:
@@ -109,10 +109,10 @@ class Limits:
         """Refuse a run that nothing would stop.
 
         Args:
-            arrivals: The arrival process, which may end by itself.
+            arrivals: The arrival process, which may be finite.
 
         Raises:
-            ValueError: No limit is given and the process does not end by itself.
+            ValueError: No limit is given and the arrival process is not finite.
         """
         if self == Limits() and not arrivals.finite:
             raise ValueError(
@@ -122,24 +122,24 @@ class Limits:
 
     @property
     def most(self) -> tuple[float, float]:
-        """The numbers of server updates and of arrivals after which the run is over."""
+        """Largest numbers of server updates and of arrivals."""
         return (
             math.inf if self.max_rounds is None else self.max_rounds,
             math.inf if self.max_updates is None else self.max_updates,
         )
 
     def reached(self, version: int, num_updates: int) -> bool:
-        """Whether the run is over after so many server updates and arrivals."""
+        """Return whether the run is over after this many server updates and arrivals."""
         rounds, updates = self.most
         return version >= rounds or num_updates >= updates
 
     def updates_left(self, version: int, num_updates: int, per_round: float) -> float:
-        """How many arrivals may still be used after the round that is being made.
+        """Estimate how many arrivals may still be used after the round that is being made.
 
         Args:
             version: Server updates so far.
             num_updates: Arrivals so far.
-            per_round: Updates that the latest round used, as an estimate for the next ones.
+            per_round: Number of updates that the latest round used.
         """
         rounds, updates = self.most
         rounds -= version + 1
@@ -147,24 +147,24 @@ class Limits:
 
 
 def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator[Sequence[R_co]]:
-    """Handle one event after the other, in the order of (time, kind, client, serial).
+    """Handle one event after another, in the order of (time, kind, client, serial).
 
     ::
 
-        until a limit is reached or nothing is left that could happen:
-            take the next event      an arrival, an end of round, a deadline, a client's wake-up
-            handle it                the receiver; what it has to have computed is yielded
-            send the clients on      those that are free pull the newest model and work on
-            yield ()                 between two events: the moment for checkpoints; not after
-                                     events that concern the clients alone
+        until a limit is reached or there are no more events:
+            take the next event      an arrival, an end of round, a deadline, a wake-up, a pull
+            handle it                by the receiver; yield the local runs that it needs computed
+            send clients on          those that are free pull the newest model
+            yield ()                 between two events, the moment for checkpoints; not after
+                                     wake-ups and pulls, which do not change the server
 
     Args:
         schedule: The events.
-        receiver: Handles them.
-        limits: When to stop. The event at which a limit is reached is handled wholly.
+        receiver: Handles the events.
+        limits: When to stop. The event at which a limit is reached is handled completely.
 
     Yields:
-        The local runs that have to be computed before the loop can go on; an empty sequence
+        Local runs that have to be computed before the loop can continue, or an empty sequence
         between two events.
     """
     rounds, updates = limits.most

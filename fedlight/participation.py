@@ -113,8 +113,8 @@ class ParticipationReport:
         window = "" if self.window is None else f"; fair over windows of {self.window} rounds"
         return (
             f"{int(self.arrivals.sum())} updates of {len(self.share)} clients in "
-            f"{self.num_rounds} rounds; shares differ from importances by {self.distance:.3f} (total "
-            f"variation), most for client {worst}: {self.share[worst]:.4f} instead of "
+            f"{self.num_rounds} rounds; shares differ from importances by {self.distance:.3f} "
+            f"(total variation), most for client {worst}: {self.share[worst]:.4f} instead of "
             f"{self.importance[worst]:.4f}{window}"
         )
 
@@ -352,8 +352,8 @@ def _remedy(arrivals: ArrivalProcess, count: NDArray[np.int64]) -> str:
     silent = np.flatnonzero(count == 0)
     if len(silent):
         return (
-            f"{len(silent)} clients were never heard (client {silent[0]} is the first of them), and no "
-            "weights can correct that: let them arrive"
+            f"{len(silent)} clients were never heard (client {silent[0]} is the first), and "
+            "no weights can correct that: let them arrive"
         )
     if arrivals.by_rounds:
         return "AFACS(), which uses every client's last update in every round"

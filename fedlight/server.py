@@ -1,4 +1,4 @@
-"""The server: the versions of its model, and how client updates become a new one."""
+"""The server: it keeps the versions of the model and makes new ones from client updates."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MOST_TRIES = 3
 
 
 class Watcher:
-    """Hears of everything that happens at the server; does nothing until it is overridden."""
+    """Methods that the server calls; each of them does nothing unless it is overridden."""
 
     def on_dispatch(self, task: Task) -> None:
-        """A client has pulled the model and starts to work."""
+        """A client has pulled the model and starts its local run."""
 
     def on_update(self, update: ClientUpdate) -> None:
         """An update has arrived."""
@@ -37,38 +37,38 @@ class Watcher:
         """The aggregator did not accept an update that has arrived."""
 
     def on_client_failure(self, task: Task, error: ClientError) -> None:
-        """A local run failed and its update is left out, or a task was lost on its way."""
+        """A local run failed and its update is left out, or the result of a task was lost."""
 
     def on_version(self, record: RoundRecord) -> None:
-        """A new version of the model was made; it is the server's `state` already."""
+        """A new version was made; the server's `state` is that version already."""
 
 
 class Server:
     """Hands out versions of the model, receives updates, and steps when the aggregator says so.
 
-    It is the only one that talks to the aggregator. A version is kept only while it is the newest
-    or a task still to come names it; runs in flight hold the versions that they pulled themselves.
+    No other object calls the aggregator. The server keeps the newest version and those that future
+    tasks pull; local runs in flight hold the versions that they have pulled.
 
     Args:
         aggregator: Decides when to step, and how.
-        optimizer: The local optimizer, whose clients' states change what is pulled.
-        clients: The clients' runs.
-        federation: Who takes part.
+        optimizer: The local optimizer, which may change the `shared` state of a new version.
+        clients: The clients' local runs and states.
+        federation: The clients.
         state: Version 0.
-        schedule: The schedule: the virtual time, and the versions that tasks still to come name.
+        schedule: Has the virtual time, and the versions that future tasks pull.
         on_client_failure: "raise", "drop" or "retry".
-        watcher: Is told of everything that happens.
+        watcher: Its methods are called for each update, failure and version.
 
     Attributes:
         state: The newest version of the model.
-        version: Its number: server updates so far.
+        version: Its number, that is, the number of server updates so far.
         versions: The versions that are kept, by number.
-        num_updates: Client updates that have arrived.
-        num_pulls: Times that a client has pulled the model.
-        num_gradients: Local steps of the updates that have arrived.
-        num_failures: Tasks that failed or were lost.
-        failed_in_a_row: Local runs that have failed since a version was made.
-        over: Whether so many have failed in a row that it is no use to go on.
+        num_updates: Number of client updates that have arrived.
+        num_pulls: Number of pulls.
+        num_gradients: Number of local steps of the updates that have arrived.
+        num_failures: Number of tasks that failed or were lost.
+        failed_in_a_row: Number of local runs that have failed since a version was made of updates.
+        over: Whether so many local runs have failed in a row that the run should end.
     """
 
     def __init__(
@@ -104,35 +104,38 @@ class Server:
         self._dropped: list[UpdateRecord] = []
 
     def dispatch(self, task: Task) -> None:
-        """A client pulls the version that its task names, and starts to work."""
+        """Give a client the version that its task names, and start its local run."""
         self.num_pulls += 1
         if not task.lost:
             self.clients.dispatch(task, self.versions[task.pulled_version])
         self.watcher.on_dispatch(task)
 
     def handle(self, event: Event) -> Generator[Sequence[PendingRun], None, Handled]:
-        """Handle an event wholly: receive, and make a new version if one is due.
+        """Handle an event completely: receive an update, and make a new version if one is due.
 
         ::
 
             arrival:       the aggregator receives the update, or does not accept it
             end of round:  the aggregator is told
             if a step is due, or a deadline has come:
-                the updates that it holds are computed (yielded); those that failed are left out
-                the aggregator steps, unless too few are left
+                the updates held are computed (yielded); those that failed are left out
+                the aggregator steps, unless too few updates are left
 
         Yields:
-            The local runs that have to be computed before it goes on.
+            Local runs that have to be computed before the server can continue.
+
+        Returns:
+            The answer for the schedule.
 
         Raises:
             ClientError: A local run failed, and failures are to be raised.
-            TypeError: The aggregator does not return a next version.
+            TypeError: The aggregator's `step` did not return the next version.
         """
         kind, task, _ = event
         released: list[int] = []
         retried: list[Task] = []
         if task is not None and task.lost:
-            # A part of the schedule, and so never an error.
+            # A lost task is a part of the schedule, so it is never raised as an error.
             self._note(task, "lost")
             self.watcher.on_client_failure(task, ClientError(task, "its result was lost"))
             due = False
@@ -145,7 +148,8 @@ class Server:
         if not due and not released:
             return self._unchanged
         if due:
-            # No update is kept in a variable here: it would keep the version that it pulled.
+            # No update is kept in a variable here, because it would keep alive the version that
+            # its client pulled for as long as this generator is suspended.
             if waiting := self.clients.open_runs(self.aggregator.held):
                 yield waiting
             full = self._leave_out_failures(released, retried)
@@ -158,7 +162,10 @@ class Server:
         return Handled(self.version, released, retried)
 
     def _receive(self, task: Task, released: list[int]) -> bool:
-        """Whether a step is due after an arrival; whose update is dropped joins `released`."""
+        """Receive an update, or record that it is dropped; return whether a step is due.
+
+        The client of a dropped update is added to `released`.
+        """
         update = self.clients.arrive(task)
         self.watcher.on_update(update)
         self.num_updates += 1
@@ -172,9 +179,9 @@ class Server:
         return False
 
     def _leave_out_failures(self, released: list[int], retried: list[Task]) -> bool:
-        """Take failed updates out of the aggregator; False if what is left does not fill it.
+        """Take failed updates out of the aggregator; return whether a step is still due.
 
-        Failed tasks join `retried`, or their clients join `released`.
+        Failed tasks are added to `retried`, or their clients to `released`.
         """
         found = [(update, self.clients.failure(update)) for update in self.aggregator.held]
         failed = [(update, error) for update, error in found if error is not None]
@@ -207,7 +214,7 @@ class Server:
         )
 
     def _step(self) -> RoundRecord:
-        """Make a new version; its record names the updates that it used."""
+        """Make a new version, and return its record, which names the updates used."""
         state = self.aggregator.step(self.state)
         if not isinstance(state, ServerState) or state.version != self.state.version + 1:
             raise TypeError(
@@ -217,7 +224,7 @@ class Server:
             )
         if not all(isinstance(each, UsedUpdate) for each in state.used):
             raise TypeError(
-                f"{type(self.aggregator).__name__}.step must name what it used as "
+                f"{type(self.aggregator).__name__}.step must list the updates used as "
                 f"UsedUpdate(update, weight) objects, got {state.used!r:.200}"
             )
         state = self._optimizer.absorb(state, self._num_clients)
@@ -227,7 +234,7 @@ class Server:
         if state.used:
             self.failed_in_a_row, self.over = 0, False
         self.clients.release(used.update for used in state.used)
-        # The updates themselves are let go: a version that is still in flight would keep them.
+        # The new state does not hold the updates, else a version in flight would keep them alive.
         parts = (state.params, state.buffers, state.counters, state.shared)
         self.state = ServerState(state.version, *parts)
         needs_version = self.schedule.needs_version
@@ -238,7 +245,7 @@ class Server:
         return record
 
     def _totals(self) -> dict[str, float]:
-        """What the run has cost so far: the horizontal axes of the papers' figures."""
+        """Return the costs of the run so far: the horizontal axes of the papers' figures."""
         models = self.num_pulls + self.num_updates
         return {
             "fed/gradients": float(self.num_gradients),
@@ -247,7 +254,7 @@ class Server:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a run needs to go on, as tensors and plain data."""
+        """Return everything that a resumed run needs, as tensors and plain data."""
         held = self.aggregator.held
         return {
             "version": self.state.version,
@@ -269,7 +276,7 @@ class Server:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         device = self.state.params.device
         versions = {
             version: _state_from_dict(version, saved, device)
@@ -292,7 +299,7 @@ class Server:
 
 
 def _bytes_of(state: ServerState) -> int:
-    """What travels when a client pulls a model."""
+    """Return the bytes of a model that a client pulls."""
     shared = 0 if state.shared is None else state.shared.nbytes
     return state.params.nbytes + state.buffers.nbytes + state.counters.nbytes + shared
 

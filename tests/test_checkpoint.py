@@ -472,7 +472,9 @@ def test_a_strategy_that_would_lose_its_state_warns(tmp_path):
     given = {"callbacks": FedCheckpoint(tmp_path / "kept")}
     fitted(Boring(), classes(), aggregator=Kept(), **given)
     given = {"callbacks": FedCheckpoint(tmp_path / "lost")}
-    with pytest.warns(UserWarning, match="Forgetful changes steps as it goes and has no") as seen:
+    with pytest.warns(
+        UserWarning, match="Forgetful changes steps during the run and has no"
+    ) as seen:
         fitted(Boring(), classes(), aggregator=Forgetful(), **given)
     assert len(seen) == 1
 

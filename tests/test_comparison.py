@@ -346,7 +346,7 @@ def test_the_progress_can_be_shown(capsys):
         ({"aggregators": [AFACD()]}, ValueError, "aggregators must name one or more"),
         ({"aggregators": {"a": AFACD}}, TypeError, "aggregator must be an object"),
         ({"seeds": []}, ValueError, "seeds must be one or more"),
-        ({"seeds": [1, 1]}, ValueError, "each of them once"),
+        ({"seeds": [1, 1]}, ValueError, "one or more different"),
         ({"schedule": "replayed"}, ValueError, "schedule must be one of"),
         ({"callbacks": [Recorder()]}, TypeError, "callbacks must be a function"),
         ({"logger": True}, TypeError, "its own logger"),

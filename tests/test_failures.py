@@ -402,9 +402,7 @@ def test_an_aggregator_that_cannot_leave_anything_out_is_refused():
 
 def test_a_run_ends_when_all_wait_for_a_buffer_that_never_fills():
     with (
-        pytest.warns(
-            UserWarning, match=r"nobody is left who could arrive: .* round 0 .*; 2 updates"
-        ),
+        pytest.warns(UserWarning, match=r"no client can arrive any more: .* round 0 .*; 2 updates"),
         pytest.warns(UserWarning, match="before the server made its first update"),
     ):
         run = fitted(
@@ -432,7 +430,7 @@ def test_a_run_ends_when_all_wait_for_a_buffer_that_never_fills():
 )
 def test_a_run_ends_when_nobody_is_ever_there_again(arrivals, aggregator):
     process = Availability(arrivals(), {0: [(0, 3.5)], 1: [(0, 2.5)]})
-    with pytest.warns(UserWarning, match="nobody is left who could arrive: the run ends after"):
+    with pytest.warns(UserWarning, match="no client can arrive any more: the run ends after"):
         run = fitted(
             Point(),
             points([1.0], [2.0], [3.0]),

@@ -72,7 +72,7 @@ def test_an_interrupt_ends_the_event_saves_and_says_how_to_go_on(number, tmp_pat
     version, _, interrupted = out.splitlines()[-1].split()
     assert interrupted == "True"
     assert f"stopped by {number.name} after round {version} at virtual time" in err
-    assert 'to go on, fit again with ckpt_path="last"' in err
+    assert 'to continue, fit again with ckpt_path="last"' in err
     (metrics,) = tmp_path.glob("csv/**/metrics.csv")  # written when the loggers were closed
     assert len(metrics.read_text().splitlines()) == int(version) + 1
 

@@ -1,4 +1,4 @@
-"""Writes a schedule down while it happens."""
+"""Records a schedule during a run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class TableWriter:
         self._round_ends: list[float] = []
         self._uses: list[list[int]] = []  # [row, version], in the order of use
         self._version = 0
-        self._held: dict[int, list[int]] = {}  # the rows of a client that were not used yet
+        self._held: dict[int, list[int]] = {}  # by client: rows whose updates were not used yet
 
     def arrive(self, task: Task) -> None:
-        """A task has arrived; one that was lost is not written down."""
+        """Record an arrival, unless the task was lost."""
         if task.lost:
             return
         self._held.setdefault(task.client_id, []).append(len(self._rows))
@@ -39,13 +39,17 @@ class TableWriter:
         )
 
     def end_round(self, now: float) -> None:
-        """The process's round has ended."""
+        """Record the end of a round."""
         self._round_ends.append(now)
 
     def use(self, clients: Collection[int], version: int) -> None:
-        """Updates of clients were used or dropped; the server is at `version` afterwards.
+        """Record that updates of clients were used or dropped.
 
-        What is written down is the version before: that against which staleness is measured.
+        The version before is recorded, since staleness is measured against it.
+
+        Args:
+            clients: The clients, each as often as it has such updates.
+            version: The server's version afterwards.
         """
         for client in clients:
             if rows := self._held.get(client):
@@ -55,11 +59,11 @@ class TableWriter:
         self._version = version
 
     def table(self, num_clients: int, durations: list[float] | None) -> ScheduleTable:
-        """The schedule so far.
+        """Return the schedule so far.
 
         Args:
-            num_clients: M.
-            durations: T_i of each client in virtual time, where they are known.
+            num_clients: M, the number of clients.
+            durations: T_i of each client in virtual time; None if unknown.
         """
         versions: list[int | None] = [None] * len(self._rows)
         for row, version in self._uses:
@@ -68,7 +72,7 @@ class TableWriter:
         return ScheduleTable(events, list(self._round_ends), num_clients, durations, versions)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was written down."""
+        """Return what was recorded."""
         return {
             "rows": Growing(self._rows),
             "round_ends": Growing(self._round_ends),
@@ -78,7 +82,7 @@ class TableWriter:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on writing behind what `state_dict` gave."""
+        """Restore what `state_dict` returned, to continue the recording."""
         self._rows = [list(row) for row in state["rows"]]
         self._round_ends = list(state["round_ends"])
         self._uses = [list(use) for use in state["uses"]]

@@ -1,4 +1,4 @@
-"""What an arrival process may ask for."""
+"""The actions that an arrival process returns."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NamedTuple, TypeAlias
 
 
 class Dispatch(NamedTuple):
-    """A client pulls the model and starts to work.
+    """A client pulls the model and starts a local run.
 
     Attributes:
-        client_id: Who.
-        duration: Virtual time from the pull to the arrival, larger than 0.
-        num_steps: K, local steps.
+        client_id: The client.
+        duration: Virtual time from the pull to the arrival, at least 1e-9.
+        num_steps: K, the number of local steps.
         delay: Virtual time from now to the pull.
-        pulled_version: The version pulled; None for the newest one.
-        lost: True if the result never reaches the server. The process hears of it (`on_arrival`
-            with ``task.lost``) when it would have arrived, the server does not.
-        visit: How many tasks the client was given before; None to have them counted.
+        pulled_version: The version to pull; None for the newest one.
+        lost: True if the result never reaches the server. At the time of the arrival the process
+            hears of the task (`on_arrival` with ``task.lost``); the aggregator never does.
+        visit: Number of earlier tasks of the client; None to have them counted.
     """
 
     client_id: int
@@ -31,14 +31,22 @@ class Dispatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndRound:
-    """The process's round ends after `delay` of virtual time, behind the arrivals at that time."""
+    """The round of the process ends.
+
+    Attributes:
+        delay: Virtual time from now to the end, which comes after the arrivals at that time.
+    """
 
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """The process wants to be asked again after `delay` of virtual time."""
+    """`on_wake` of the process is called.
+
+    Attributes:
+        delay: Virtual time from now to the call.
+    """
 
     delay: float
 

@@ -1,4 +1,4 @@
-"""What an arrival process is: who works when, from which version, for how many steps."""
+"""The base class of arrival processes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ __all__ = ["Action", "ArrivalProcess", "Dispatch", "EndRound", "Wake"]
 
 
 class ArrivalProcess(ABC):
-    """Decides who arrives when, how stale, and after how many local steps.
+    """Decides which client pulls the model when, for how long and for how many local steps.
 
-    It never sees the model. It is asked on these occasions and answers with actions: at time 0 and
-    whenever it asked for it (`on_wake`); once the server has handled an arrival (`on_arrival`), or
-    the end of a round (`on_round_end`); then, where that made a new version or let clients go,
-    `on_version`. What it pulls then is the server's newest version.
+    It never sees the model. The `on_...` methods are called at these moments and return actions, in
+    a list or yielded: `on_wake` at time 0 and when a `Wake` asked for it; `on_arrival` and
+    `on_round_end` after the server has handled an arrival or the end of a round; then `on_version`
+    if the server has made a version or dropped an update. A client that is dispatched without delay
+    pulls the server's newest version.
+
+    A subclass defines `setup` and `on_wake`, and usually `on_arrival` or `on_version`. What it
+    changes during a run must be in `state_dict`.
     """
 
     by_rounds: bool = False
-    """Whether the process says when its rounds end."""
+    """Whether the process ends rounds, with `EndRound`."""
 
     finite: bool = False
     """Whether the process ends by itself."""
 
     @abstractmethod
     def setup(self, federation: Federation) -> None:
-        """Forget any earlier run and get ready for this federation.
+        """Reset the state and prepare for a run of this federation.
 
         Raises:
             ValueError: The process does not fit the federation.
@@ -45,46 +49,54 @@ class ArrivalProcess(ABC):
 
     @abstractmethod
     def on_wake(self, now: float) -> Iterable[Action]:
-        """Called at time 0, and at each time asked for with `Wake`."""
+        """Called at time 0, and at each time that a `Wake` asked for."""
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
         """Called when a task has arrived (or was lost) and the server has handled it."""
         return ()
 
     def on_round_end(self, now: float) -> Iterable[Action]:
-        """Called when a round has ended and the server has handled that."""
+        """Called when a round has ended and the server has handled its end."""
         return ()
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
-        """Called when the server is at a new `version` or has let `clients` go.
+        """Called when the server has made a version, or has dropped updates.
 
-        `clients` are those whose updates it has just used, or has dropped without a new version;
-        each one as often as updates of it were used.
+        Args:
+            version: The server's version now.
+            clients: The clients whose updates the server has just used or dropped. A client is in
+                it as often as it has such updates.
+            now: Virtual time.
         """
         return ()
 
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float
     ) -> Iterable[Action]:
-        """Called when a client cannot start because it is not there before `until` (None: never).
+        """Called when `Availability` finds that a client cannot start now.
 
-        What is answered here takes the place of `dispatch`: by rounds nothing, the client does not
-        take part; by the clock the same task, as soon as the client is there.
+        The actions returned replace `dispatch`. By default, a process by rounds returns none: the
+        client does not take part. A process by the clock returns the same task at `until`.
+
+        Args:
+            dispatch: The action that cannot be carried out.
+            until: Virtual time at which the client becomes available; None if it never does.
+            now: Virtual time.
         """
         if until is None or self.by_rounds:
             return ()
         return (dispatch._replace(delay=to_time(to_ticks(until) - to_ticks(now))),)
 
     def needs_version(self, version: int) -> bool:
-        """Whether a task still to come names this version, so that the server has to keep it."""
+        """Return whether a future task pulls this version, so that the server must keep it."""
         return False
 
     def over(self, now: float) -> bool:
-        """Whether no client will ever start again, though the process may go on to wake up."""
+        """Return whether no client will start again, although the process may still wake up."""
         return False
 
     def expected_durations(self) -> NDArray[np.float64] | None:
-        """T_i, the expected duration of a task of each client, shape ``[M]``, where it is known."""
+        """Return T_i, the expected duration of a task of each client, shape ``[M]``, or None."""
         return None
 
     def finish(self) -> None:
@@ -92,11 +104,11 @@ class ArrivalProcess(ABC):
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """What has to be kept to go on from here; plain data only."""
+        """Return the state that a checkpoint keeps, as plain data."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the state that `state_dict` gave, after `setup`."""
+        """Restore what `state_dict` returned; `setup` was called before."""
         return
 
     def simulate(
@@ -112,7 +124,7 @@ class ArrivalProcess(ABC):
         batch_size: int = 1,
         seed: int = 0,
     ) -> ScheduleTable:
-        """The schedule that this process gives, made without a model: see `simulate`."""
+        """Return the schedule of this process, made without a model; see `simulate`."""
         return simulate(
             self,
             num_clients,

@@ -1,4 +1,4 @@
-"""An arrival process that writes down the schedule that it gives."""
+"""An arrival process that records its schedule."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Recording(Wrapper):
-    """Behaves as `arrivals` and writes its `ScheduleTable` when the run is over.
+    """Behaves like `arrivals` and writes its schedule to a file when the run is over.
 
-    Tasks that were lost on their way are not in the table. `ReplayArrivals` plays the file.
+    The file holds a `ScheduleTable`, which `ReplayArrivals` replays. Lost tasks are not in it.
 
     Args:
         arrivals: Any arrival process.
-        path: The parquet file to write; None to keep the table in memory alone. It appears, whole,
-            at the end of the run; a file that is there already is replaced then.
+        path: The parquet file, written at the end of the run; None to keep the table in memory
+            only. A file that exists is replaced.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -55,43 +55,47 @@ class Recording(Wrapper):
         self._writer = TableWriter()
 
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
-        """The actions as they are."""
+        """Return the actions unchanged."""
         return actions
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
-        """Write the arrival down."""
+        """Record the arrival."""
         self._writer.arrive(task)
         return self.arrivals.on_arrival(task, now)
 
     def on_round_end(self, now: float) -> Iterable[Action]:
-        """Write the end of the round down."""
+        """Record the end of the round."""
         self._writer.end_round(now)
         return self.arrivals.on_round_end(now)
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
-        """Write down at which version the updates were used."""
+        """Record the version at which the updates were used."""
         self._writer.use(clients, version)
         return self.arrivals.on_version(version, clients, now)
 
     def table(self) -> ScheduleTable:
-        """The schedule so far."""
+        """Return the schedule so far."""
         durations = self.expected_durations()
         return self._writer.table(
             self._num_clients, None if durations is None else durations.tolist()
         )
 
     def finish(self) -> None:
-        """Write the file."""
+        """Write the file.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         super().finish()
         if self.path is not None:
             self.table().save(self.path)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was written down so far, and the state of the process."""
+        """Return what was recorded so far, and the state of the process."""
         return {**super().state_dict(), "table": self._writer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on writing behind what `state_dict` gave."""
+        """Restore what `state_dict` returned, to continue the recording."""
         super().load_state_dict(state)
         self._writer.load_state_dict(state["table"])
 

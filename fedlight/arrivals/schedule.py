@@ -1,4 +1,4 @@
-"""From an arrival process to a stream of events: the clock, the numbers of tasks, the deadlines."""
+"""The schedule of a run: it makes a stream of events from the actions of an arrival process."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ _ACTIONS = (Dispatch, EndRound, Wake)
 class Schedule:
     """The events of a run, in the order of (time, kind, client, serial).
 
-    `fedlight.loop.play` takes each event (`next`), has it handled, and lets the clients go on
-    (`send_on`).
+    It owns the clock, numbers the tasks and sets the deadlines. `fedlight.loop.play` takes each
+    event with `next`, has the server handle it, and lets clients continue with `send_on`.
 
     Args:
         arrivals: The arrival process; it is set up anew.
-        federation: Who takes part.
-        interval: Virtual time between deadlines, or None. Deadlines come at its multiples for as
-            long as anything is in flight or still to come.
-        max_time: Events later than this are not handled.
+        federation: The clients.
+        interval: Virtual time between deadlines, or None. There is a deadline at each multiple for
+            as long as other events are to come.
+        max_time: There are no events later than this virtual time.
+
+    Attributes:
+        version: The server's version after the event handled last.
+        lost_in_a_row: Number of lost tasks since the last arrival of one that was not lost.
 
     Raises:
         ValueError: The process does not fit the federation, or `interval` is too short.
@@ -64,31 +68,32 @@ class Schedule:
 
     @property
     def now(self) -> float:
-        """Virtual time of the event handled last."""
+        """Virtual time of the newest event."""
         return self._queue.now
 
     def next(self) -> Event | None:
-        """The next event, or None if nothing is left that could happen."""
+        """Return the next event and move the clock to it; None if there is no other event."""
         queue = self._queue
         ticks = queue.peek_ticks()
         if ticks is None or ((self.lost_in_a_row or not self._coming) and self._over()):
             return None
         if self._deadline_due and ticks > queue.ticks:
-            # Only now is the instant of the deadline before over, so this one is certain to come.
+            # Only now is it known that another event follows. Deadlines set without one would
+            # keep a run going in which nothing is left to happen.
             ticks = self._push_deadline(ticks)
         if self._max_ticks is not None and ticks > self._max_ticks:
             return None
         return queue.pop()
 
     def send_on(self, event: Event, handled: Handled) -> list[Task]:
-        """Let the clients go on once the server has handled an event.
+        """Let clients continue after the server has handled an event.
 
-        The process hears nothing of a retried task until its update is used or dropped, since it
-        has heard of the first try.
+        The process is not told of the arrival of a retried task, because it was told of the first
+        try. It hears of the client again when the update is used or dropped.
 
         Args:
             event: The event.
-            handled: What the server made of it.
+            handled: The answer of the server.
 
         Returns:
             The tasks of the clients that pull the model now.
@@ -128,7 +133,7 @@ class Schedule:
         return pulls
 
     def _over(self) -> bool:
-        """Whether nobody can arrive: all that come are lost, or the process only wakes up."""
+        """Whether no result can arrive: every task is lost, or the process only wakes up."""
         if self.lost_in_a_row >= 1000 + 10 * self._num_clients:
             return True
         return (
@@ -140,19 +145,19 @@ class Schedule:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is left that could happen."""
+        """Whether there is no other event."""
         return self._queue.peek_ticks() is None or self._over()
 
     def finish(self) -> None:
-        """Tell the process that the run is over."""
+        """Tell the arrival process that the run is over."""
         self.arrivals.finish()
 
     def needs_version(self, version: int) -> bool:
-        """Whether a task that is not dispatched yet names the version."""
+        """Return whether a task that is not dispatched yet will pull the version."""
         return self._named[version] > 0 or self.arrivals.needs_version(version)
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock, the queue and the state of the process between two events, as plain data."""
+        """Return the clock, the queue and the state of the process between two events."""
         return {
             "version": self.version,
             "started": self._started,
@@ -166,7 +171,7 @@ class Schedule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave, in a schedule that was made with the same arguments."""
+        """Restore what `state_dict` returned, in a schedule made with the same arguments."""
         self.version, self._started = state["version"], state["started"]
         self._serial, self._deadline_due = state["serial"], state["deadline_due"]
         self.lost_in_a_row = state["lost_in_a_row"]
@@ -180,7 +185,7 @@ class Schedule:
         if actions is None or isinstance(actions, _ACTIONS):
             raise TypeError(
                 f"{self.arrivals!r} answered with {actions!r}; yield each action, or return a list "
-                "of actions, () for none"
+                "of actions, and () for none"
             )
         for action in actions:
             if isinstance(action, Dispatch):
@@ -202,7 +207,7 @@ class Schedule:
         if ticks <= 0:
             raise ValueError(
                 f"{self.arrivals!r} gave a duration or delay of {delay!r}; "
-                "virtual time has to go on, by at least 1e-9"
+                "virtual time must advance by at least 1e-9"
             )
         return self._queue.ticks + ticks
 
@@ -238,7 +243,7 @@ class Schedule:
         self._pulls.append(task)
 
     def _push_deadline(self, earliest: int) -> int:
-        """Put the next deadline into the queue; returns the time of what comes first now."""
+        """Add the next deadline to the queue, and return the time of the first event in it."""
         assert self._interval is not None
         self._deadline_due = False
         ticks = (self._queue.ticks // self._interval + 1) * self._interval
@@ -247,12 +252,12 @@ class Schedule:
 
 
 def _encode(event: Event) -> list[Any]:
-    """An event as plain data."""
+    """Return an event as plain data."""
     kind, task, action = event
     return [int(kind), None if task is None else list(task), action and list(action)]
 
 
 def _decode(data: list[Any]) -> Event:
-    """The event that `_encode` made plain data of."""
+    """Return the event that `_encode` turned into plain data."""
     kind, task, action = data
     return Event(Kind(kind), task and Task(*task), action and Dispatch(*action))

@@ -1,4 +1,4 @@
-"""A schedule made without a model: the event loop with a server that only counts."""
+"""Schedules made without a model, by the event loop with a server that only counts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ if TYPE_CHECKING:
 
 
 class CountingServer:
-    """Makes versions on the occasions of an aggregator, of no model, and writes the schedule down.
+    """A server without a model: it counts versions and records the schedule.
 
     Args:
         schedule: The schedule, for the virtual time.
-        buffer_size: A version after so many arrivals; None for none of this kind.
-        by_rounds: A version at the end of each round of the process.
+        buffer_size: m, the number of arrivals that make a version; None if no number does.
+        by_rounds: Whether the end of a round makes a version.
+
+    Attributes:
+        writer: The recorded schedule.
+        version: Versions made so far.
+        num_updates: Arrivals so far.
+        num_pulls: Pulls so far.
     """
 
     over = False
@@ -41,7 +47,7 @@ class CountingServer:
         self.num_pulls = 0
 
     def handle(self, event: Event) -> Generator[Sequence[None], None, Handled]:
-        """Count; no local run has to be computed, so nothing is yielded."""
+        """Count an event; nothing is yielded because no local run has to be computed."""
         kind, task, _ = event
         due, released = kind is Kind.DEADLINE, list[int]()
         if task is not None:
@@ -58,10 +64,10 @@ class CountingServer:
             released, self._held = self._held, []
             self.writer.use(released, self.version)
         return Handled(self.version, released)
-        yield  # makes this a generator
+        yield  # makes this function a generator
 
     def dispatch(self, task: Task) -> None:
-        """Count the pull."""
+        """Count a pull."""
         self.num_pulls += 1
 
 
@@ -78,25 +84,27 @@ def simulate(
     batch_size: int = 1,
     seed: int = 0,
 ) -> ScheduleTable:
-    """The schedule that an arrival process gives, made without a model.
+    """Return the schedule of an arrival process, made without a model.
 
-    The server steps as an aggregator of the same `buffer_size` or `interval` would; without both,
-    at the process's ends of rounds.
+    The server makes versions like an aggregator with the same `buffer_size` or `interval`. Without
+    both, it makes one at the end of each round of the process.
 
     Args:
         arrivals: The arrival process.
-        num_clients: M.
+        num_clients: M, the number of clients.
         max_rounds: Stop after this many server updates.
-        max_time: Stop after this virtual time (events at that time still count).
+        max_time: Stop before the first event later than this virtual time.
         max_updates: Stop after this many arrivals.
-        buffer_size: Server updates after so many arrivals.
-        interval: Server updates at multiples of this virtual time.
-        num_examples: n_i, one number for all clients or one each.
+        buffer_size: m, the number of arrivals between server updates.
+        interval: Virtual time between server updates.
+        num_examples: n_i, one number for all clients or one for each.
         batch_size: Examples per local step.
         seed: The run's seed.
 
     Raises:
-        ValueError: Nothing would stop it, or the process does not fit.
+        TypeError: An argument is of the wrong kind.
+        ValueError: Nothing would stop the simulation, an argument is outside its range, or the
+            process does not fit the clients.
 
     Example:
         >>> from fedlight.arrivals import ContinuousArrivals, UniformSpeeds
@@ -131,11 +139,11 @@ def simulate(
 def federation_of(
     num_clients: int, num_examples: int | Iterable[int], batch_size: int, seed: int
 ) -> Federation:
-    """The federation that a simulation is about.
+    """Return the federation of a simulation.
 
     Raises:
-        TypeError: A number of the wrong kind.
-        ValueError: A number outside its range, or not one size for each client.
+        TypeError: A number is of the wrong kind.
+        ValueError: A number is outside its range, or there is not one size for each client.
     """
     positive_int("num_clients", num_clients)
     positive_int("batch_size", batch_size)

@@ -1,4 +1,4 @@
-"""What is done with updates that are larger than `max_update_norm`."""
+"""The treatment of updates that are larger than `max_update_norm`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ if TYPE_CHECKING:
 
 
 class LargeUpdate(ClientError):
-    """An update was longer than `max_update_norm` and is dropped."""
+    """An update is larger than `max_update_norm` and is left out."""
 
 
 class NormLimit:
-    """delta <- delta * min(1, C / |delta|), or no update at all if |delta| is larger than C.
+    """delta <- delta * min(1, C / |delta|), or no update if |delta| is larger than C.
+
+    |delta| is the Euclidean norm over all P parameters.
 
     Args:
-        most: C, the largest Euclidean norm.
-        clip: Whether a longer update is scaled down; otherwise it is dropped.
+        most: C, the largest norm.
+        clip: Whether a larger update is scaled down; otherwise it is left out.
     """
 
     def __init__(self, most: float, clip: bool) -> None:
         self.most, self.clip = most, clip
 
     def __call__(self, task: Task, result: LocalResult) -> Outcome:
-        """The result as the server takes it."""
+        """Return the result, a scaled one, or a `LargeUpdate`."""
         norm = result.update_norm
         if norm <= self.most:
             return result

@@ -1,4 +1,4 @@
-"""A local run from its dispatch until the server is done with it."""
+"""A local run, from its dispatch until the server no longer needs it."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 
 
 class Status(Enum):
-    """Where a local run stands."""
+    """The states of a local run."""
 
     OPEN = "open"
     """Dispatched, and not computed yet."""
     COMPUTED = "computed"
-    """Its result is here."""
+    """Its result is known."""
     FAILED = "failed"
-    """Its error is here. The client's state is what it was before the run arrived."""
+    """It has an error in place of a result, and the client state is what it was before."""
     RELEASED = "released"
-    """The server is done with it; only the client's state may be left."""
+    """The server no longer needs it; only the client state may be left."""
 
 
 class PendingRun:
-    """A local run that was dispatched; calling it gives its result.
+    """A local run that was dispatched; calling it returns its result.
 
     ::
 
         OPEN ──> COMPUTED ──> RELEASED
           │ └──> FAILED
-          └─────────────────> RELEASED    dropped, and no client state depends on it
+          └─────────────────> RELEASED    if dropped, and no client state depends on it
 
     Args:
         pool: The pool that computes it.
         task: The task.
-        pulled: The version that the client pulled; None if nobody needs it any more.
-        after: The earlier run of the same client whose state this one reads, or None.
+        pulled: The version that the client pulled; None if it is no longer needed.
+        after: The earlier local run of the same client whose state this one reads, or None.
 
     Attributes:
-        status: Where it stands.
-        arrived: Whether its result has reached the server.
-        fallback: The earlier run whose client state stays if this one fails, or None.
+        status: Its state.
+        arrived: Whether its update has reached the server.
+        fallback: The earlier local run whose client state remains if this one fails, or None.
         error: Why it failed, or None.
     """
 
@@ -87,10 +87,10 @@ class PendingRun:
         self._preview: Outcome | None = None
 
     def __call__(self) -> LocalResult:
-        """The result; see `outcome`.
+        """Return the result; see `outcome`.
 
         Raises:
-            ClientError: The run failed.
+            ClientError: The local run failed.
         """
         result = self._result if self._result is not None else self.outcome()
         if isinstance(result, ClientError):
@@ -98,10 +98,10 @@ class PendingRun:
         return result
 
     def outcome(self) -> Outcome:
-        """The result or the error.
+        """Return the result or the error.
 
-        Looking at an open run computes it apart, and what it gives is not kept as the run's own:
-        who is computed together must not depend on who looks (`Pool`).
+        For an open run the outcome is computed apart and not kept as the run's own, because the
+        members of a stack must not depend on who reads a result (`Pool`).
         """
         if self.status is Status.OPEN:
             if self._preview is None:
@@ -115,9 +115,9 @@ class PendingRun:
         return self._result
 
     def client_state(self) -> Tensor | None:
-        """c_i after the run, shape ``[P]``, also once the rest is released; None for zeros.
+        """Return c_i after the run, shape ``[P]``, also after the release; None for zeros.
 
-        After a run that failed it is what it was before the run's arrival.
+        If the run failed, it is the state from before its arrival.
         """
         if self.status is Status.OPEN:
             outcome = self.outcome()
@@ -128,39 +128,43 @@ class PendingRun:
         if self.fallback is not None:
             state = self.fallback.client_state()
             if self.fallback.unresolved() is not None:
-                return state  # from a preview
+                return state  # from a preview, so it may differ in its last bits and is not kept
             self._client_state, self.fallback = state, None
         return self._client_state
 
     def unresolved(self) -> PendingRun | None:
-        """The run that has to be computed before the client's state after this one is known."""
+        """Return the run that must be computed before the client state is known, or None."""
         run: PendingRun | None = self
         while run is not None and run.status is not Status.OPEN:
             run = run.fallback
         return run
 
     def waits_for(self) -> PendingRun | None:
-        """The run that has to be computed before this one, whose client state it reads."""
+        """Return the run to be computed before this one, whose client state it reads, or None."""
         return None if self.after is None else self.after.unresolved()
 
     def job(self) -> Job:
-        """What an executor needs to compute it."""
+        """Return the job for the executor."""
         assert self.pulled is not None
         state = None if self.after is None else self.after.client_state()
         return Job(self.task, self.pulled, state)
 
     def arrive(self, before: PendingRun | None) -> None:
-        """The result reaches the server; until then the client's state was that after `before`."""
+        """Note the arrival at the server.
+
+        Args:
+            before: The local run that left the client state which was stored until now, or None.
+        """
         self.arrived = True
         if self.status is Status.OPEN or self.error is not None:
             self.fallback = before
 
     def preview(self, outcome: Outcome) -> None:
-        """Take an outcome for those who look at it early."""
+        """Store an outcome for those who read it early."""
         self._preview = outcome
 
     def finish(self, outcome: Outcome) -> None:
-        """Take the outcome, and let go of the earlier run that it was computed after."""
+        """Store the outcome, and release the reference to the earlier run."""
         self.after = self._preview = None
         if isinstance(outcome, ClientError):
             self.status, self.error = Status.FAILED, outcome
@@ -169,13 +173,16 @@ class PendingRun:
         self._client_state, self.fallback = outcome.client_state, None
 
     def release(self) -> None:
-        """Let go of the result once the server is done with it; the client's state stays."""
+        """Release the result once the server no longer needs it; the client state stays."""
         if self.status is not Status.FAILED:
             self.status = Status.RELEASED
         self._result = self.pulled = self._preview = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The run as plain data; tensors are copied out of the block of their stack."""
+        """Return the run as plain data.
+
+        Tensors are copied, because each is a view of a whole stack's block, which would be saved.
+        """
         result = self._result
         return {
             "task": self.task._asdict(),
@@ -199,11 +206,11 @@ class PendingRun:
         }
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Take up all but the references to other runs.
+        """Restore everything except the references to other runs.
 
         Args:
             state: The result of `state_dict`.
-            device: Where the result's tensors belong.
+            device: The device of the result's tensors.
         """
         self.status, self.arrived = Status(state["status"]), state["arrived"]
         if state["error"] is not None:
@@ -223,14 +230,14 @@ class PendingRun:
 
 
 def _error_to_list(error: ClientError) -> list[Any]:
-    """An error as plain data, with its cause in words."""
+    """Return an error as plain data, with its traceback as text."""
     lines = [] if error.__cause__ is None else traceback.format_exception(error.__cause__)
     words = getattr(error, "__notes__", [])
     return [isinstance(error, LargeUpdate), error.reason, "".join([*lines, *words])]
 
 
 def _error_from_list(task: Task, large: bool, reason: str, words: str) -> ClientError:
-    """The error that `_error_to_list` made plain data of."""
+    """Return the error that `_error_to_list` turned into plain data."""
     error = (LargeUpdate if large else ClientError)(task, reason)
     if words:
         error.add_note(words)

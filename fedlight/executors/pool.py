@@ -1,4 +1,4 @@
-"""Computes local runs late and in bulk: nothing before the server needs it, then many at once."""
+"""The pool of local runs: none is computed before the server needs it, then many at once."""
 
 from __future__ import annotations
 
@@ -17,81 +17,84 @@ if TYPE_CHECKING:
 
 
 class Pool:
-    """The local runs that are not computed yet, and who is computed together.
+    """Holds the local runs that are not computed yet, and decides which are computed together.
 
-    When the server needs runs, each of them is computed in one call of the executor together with
-    those that arrive next, up to `Executor.max_batch` runs. At most `max_batch` runs are computed
-    ahead of their arrival at any time, which bounds what is computed in vain at the end of a run,
-    and the memory that results take. A run that reads a client's state is computed after the
-    earlier run that leaves it.
+    When the server needs a local run, it is computed in one call of the executor together with
+    those that arrive next, up to `Executor.max_batch`. At most `max_batch` local runs are computed
+    ahead of their arrival at any time. This limits the memory for results, and how many are
+    computed in vain at the end of a fit. If a local run reads a client state, it is computed after
+    the earlier one that determines that state.
 
-    The last bits of a result may depend on who else is in its stack. So who is computed together
-    is a function of the schedule and the executor alone: limits of the run, callbacks that look at
-    a result early (`preview`), and stopping and resuming change nothing. Only if the executor says
-    that its results are `independent` of each other is nothing computed that the run cannot use.
+    The last bits of a result may depend on the others in its stack. Hence the members of a stack
+    are a function of the schedule and the executor alone: limits, callbacks that read a result
+    early (`preview`), and stopping and resuming have no influence. Only for an executor with
+    `independent` results does the pool leave out local runs that the limits make useless.
 
     Args:
-        executor: Computes the runs.
-        limit: What is done with results that are too large.
+        executor: Computes the local runs.
+        limit: Clips or refuses results that are too large; None accepts all.
 
     Attributes:
         num_batches: Calls of the executor so far.
-        num_computed: Runs computed so far.
+        num_computed: Local runs computed so far.
     """
 
     def __init__(self, executor: Executor, limit: NormLimit | None = None) -> None:
         self._executor = executor
         self._limit = limit
         self._open: dict[int, PendingRun] = {}
-        # By arrival, as (time, client, serial). Runs that are no longer open stay in it until they
-        # come up, since a heap cannot drop an entry from its middle cheaply.
+        # A heap of (time of arrival, client, serial). Runs that are no longer open stay in it until
+        # they come up, because removing an entry from the middle of a heap is expensive.
         self._queue: list[tuple[float, int, int]] = []
         self._ahead = 0
         self.num_batches = 0
         self.num_computed = 0
 
     def submit(self, task: Task, pulled: ServerState, after: PendingRun | None) -> PendingRun:
-        """Take in a task that was dispatched.
+        """Add a task that was dispatched.
 
         Args:
             task: The task.
             pulled: The version that its client pulled.
-            after: The earlier run of the same client whose state it reads, or None.
+            after: The earlier local run of the client whose state it reads, or None.
+
+        Returns:
+            The local run of the task.
         """
         run = PendingRun(self, task, pulled, after)
         self.adopt(run)
         return run
 
     def adopt(self, run: PendingRun) -> None:
-        """Take in an open run."""
+        """Add an open local run."""
         task = run.task
         self._open[task.serial] = run
         if self._executor.max_batch > 1:
             heapq.heappush(self._queue, (task.arrives_at, task.client_id, task.serial))
 
     def count_ahead(self, run: PendingRun, change: int) -> None:
-        """Note that a computed run is now in flight (1), or has arrived (-1)."""
+        """Count a computed run that is now in flight (1) or has arrived (-1)."""
         if run.status is not Status.OPEN:
             self._ahead += change
 
     def waits(self, run: PendingRun) -> bool:
-        """Whether a run may be computed together with others."""
+        """Return whether a run may be computed together with others."""
         return run.task.serial in self._open
 
     def discard(self, run: PendingRun) -> None:
-        """Do not compute a run unless a client's state depends on it."""
+        """Leave out a run, which is then computed only if a client state depends on it."""
         self._open.pop(run.task.serial, None)
 
     def compute(
         self, needed: Sequence[PendingRun], *, until: float = math.inf, useful: float = math.inf
     ) -> None:
-        """Compute runs, and with them those that arrive next.
+        """Compute local runs, and with them those that arrive next.
 
         Args:
-            needed: The runs that the server needs now.
-            until: Virtual time after which the run uses nothing.
-            useful: How many arrivals the run may still use. This and `until` count only if the
-                executor's results are independent of each other.
+            needed: The local runs that the server needs now.
+            until: Virtual time after which no result is used.
+            useful: Number of future arrivals that may still be used. This and `until` are ignored
+                unless the executor's results are independent of each other.
         """
         if not self._executor.independent:
             until = useful = math.inf
@@ -106,7 +109,7 @@ class Pool:
                 self.num_computed += len(batch)
 
     def preview(self, runs: Sequence[PendingRun]) -> None:
-        """Compute open runs for those who look at them before the server needs them.
+        """Compute open runs apart, because a callback or an aggregator reads them early.
 
         The runs stay open, unless results are independent of each other anyway.
         """
@@ -126,10 +129,10 @@ class Pool:
         ]
 
     def _batch(self, target: PendingRun, until: float, useful: float) -> list[PendingRun]:
-        """`target`, or the earliest run that it waits for; then others by their arrival.
+        """Return `target`, or the earliest run that it waits for; then others by their arrival.
 
-        At equal times they come by client, as they arrive: so a round's updates are the rows of a
-        stack in their order, and the server adds them up without a copy.
+        Arrivals at the same time are ordered by client, as events are. The updates of a round are
+        then the rows of a stack in their order, and the server adds them up without a copy.
         """
         first = target
         while (earlier := first.waits_for()) is not None:

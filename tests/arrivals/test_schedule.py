@@ -156,7 +156,7 @@ def test_nothing_to_do(federation):
 )
 def test_time_has_to_go_on(federation, action):
     schedule = Schedule(Script([action]), federation(1))
-    with pytest.raises(ValueError, match="virtual time has to go on, by at least 1e-9"):
+    with pytest.raises(ValueError, match="virtual time must advance by at least 1e-9"):
         list(events(schedule))
 
 
