@@ -31,8 +31,9 @@ class StateWatch:
             if now != before and now is not None and before is not None:
                 changed = sorted(name for name in now if now[name] != before.get(name))
                 rank_zero_warn(
-                    f"{type(strategy).__name__} changes {', '.join(changed)} during the run and has "
-                    "no state_dict and load_state_dict: a resumed run starts from what setup assigns"
+                    f"{type(strategy).__name__} changes {', '.join(changed)} during the run and "
+                    "has no state_dict and load_state_dict: a resumed run starts from what setup "
+                    "assigns"
                 )
         self._before.clear()
 
