@@ -149,9 +149,8 @@ class PendingRun:
         state = None if self.after is None else self.after.client_state()
         return Job(self.task, self.pulled, state)
 
-    def arrive(self, before: PendingRun | None) -> None:
-        """The result reaches the server; until then the client's state was that after `before`."""
-        self.arrived = True
+    def replaces(self, before: PendingRun | None) -> None:
+        """The run arrives and leaves its client state; until then that of `before` held."""
         if self.status is Status.OPEN or self.error is not None:
             self.fallback = before
 
