@@ -47,14 +47,13 @@ class Clients:
     def arrive(self, task: Task) -> ClientUpdate:
         """Replace the client state, and return the update of the task, computed or not."""
         run = self._in_flight.pop(task.serial)
-        self.pool.count_ahead(run, -1)
-        before = None
+        self.pool.arrived(run)
         if self._keep_states:
             before = self._states.get(task.client_id)
             if before is not None:
                 self._replaced[task.serial] = before
             self._states[task.client_id] = run
-        run.arrive(before)
+            run.replaces(before)
         return self._update(run)
 
     def open_runs(self, updates: Iterable[ClientUpdate]) -> list[PendingRun]:
@@ -174,8 +173,7 @@ class Clients:
         self._in_flight = {serial: runs[serial] for serial in state["in_flight"]}
         self._states = {client: runs[serial] for client, serial in state["states"].items()}
         self._replaced = {serial: runs[other] for serial, other in state["replaced"].items()}
-        for run in self._in_flight.values():
-            self.pool.count_ahead(run, 1)
+        self.pool.num_ahead = sum(run.status is not Status.OPEN for run in self._in_flight.values())
         self.pool.num_batches, self.pool.num_computed = state["computed"]
         return [self._update(runs[serial]) for serial in state["held"]]
 

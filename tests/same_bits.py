@@ -1,8 +1,8 @@
 """Run the same table of small runs on two source trees and compare what they computed.
 
-A change that only moves code must not change a bit of any run. This script runs some 250 short
-runs on each of two source trees, one subprocess a tree, and compares the fingerprints of the models
-and the histories: weights, staleness, norms, virtual times, metrics, dropped updates, failures.
+A change that only moves code must not change a bit of any run. This script runs 220 short runs
+on each of two source trees, one subprocess a tree, and compares the models' fingerprints and the
+histories: weights, staleness, norms, virtual times, metrics, dropped updates, failures.
 
     git worktree add ../old main
     python tests/same_bits.py ../old .
@@ -16,8 +16,8 @@ that differences can be told apart; ``--only`` and ``--meant`` select runs by wo
 
 A difference that a change intends is listed in `MEANT`, with its reason, or given as ``--meant``.
 The exit status is 0 if nothing else differs, 1 if something does, and 2 if a tree could not be run.
-A resumed run goes on from a checkpoint of its own tree. Only the public interface is used that both
-trees have; `time` is left out, and so are the words in which a failure is described.
+A resumed run goes on from a checkpoint of its own tree. The words that describe a failure are not
+compared. The script may use only what both trees have, so it keeps to the public interface.
 """
 
 from __future__ import annotations
@@ -166,17 +166,16 @@ def chosen(name: str, words: str) -> bool:
 def work(names: set[str]) -> None:
     """Run the named runs on the tree that is on the path, and print a line of JSON for each."""
     lines = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the runs print is no line of the result
+    os.dup2(2, 1)  # a run that prints must not write between the lines
     warnings.simplefilter("ignore")
-    folder = Path(tempfile.mkdtemp())
-    os.chdir(folder)
-    for number, run in enumerate(table()):
-        if name_of(run) in names:
-            try:
-                result = outcome(run, folder / str(number))
-            except Exception as error:
-                result = {"error": f"{type(error).__name__}: {error}"}
-            print(json.dumps({"name": name_of(run), **result}), file=lines, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, run in enumerate(table()):
+            if name_of(run) in names:
+                try:
+                    result = outcome(run, Path(folder, str(number)))
+                except Exception as error:
+                    result = {"error": f"{type(error).__name__}: {error}"}
+                print(json.dumps({"name": name_of(run), **result}), file=lines, flush=True)
 
 
 def outcome(run: Run, folder: Path) -> dict[str, Any]:

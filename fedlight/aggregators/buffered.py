@@ -292,6 +292,11 @@ class BufferedAggregator(Aggregator):
             TypeError: They are not one number for each update.
             ValueError: One of them is negative or not finite.
         """
+        # The usual case, told apart quickly: a nan or an infinity makes the sum one.
+        usual = type(weights) is list and len(weights) == count
+        usual = usual and set(map(type, weights)) == {float} and min(weights) >= 0
+        if usual and sum(weights) < math.inf:
+            return list(weights)
         values = weights.tolist() if isinstance(weights, Tensor | np.ndarray) else weights
         try:
             if isinstance(values, str) or not isinstance(values, Sequence) or len(values) != count:

@@ -149,13 +149,12 @@ class PendingRun:
         state = None if self.after is None else self.after.client_state()
         return Job(self.task, self.pulled, state)
 
-    def arrive(self, before: PendingRun | None) -> None:
-        """Note the arrival at the server.
+    def replaces(self, before: PendingRun | None) -> None:
+        """Note that the run has arrived and now leaves the stored client state.
 
         Args:
             before: The local run that left the client state which was stored until now, or None.
         """
-        self.arrived = True
         if self.status is Status.OPEN or self.error is not None:
             self.fallback = before
 

@@ -37,6 +37,7 @@ class Pool:
     Attributes:
         num_batches: Calls of the executor so far.
         num_computed: Local runs computed so far.
+        num_ahead: Local runs that are computed and still in flight.
     """
 
     def __init__(self, executor: Executor, limit: NormLimit | None = None) -> None:
@@ -46,7 +47,7 @@ class Pool:
         # A heap of (time of arrival, client, serial). Runs that are no longer open stay in it until
         # they come up, because removing an entry from the middle of a heap is expensive.
         self._queue: list[tuple[float, int, int]] = []
-        self._ahead = 0
+        self.num_ahead = 0
         self.num_batches = 0
         self.num_computed = 0
 
@@ -72,10 +73,11 @@ class Pool:
         if self._executor.max_batch > 1:
             heapq.heappush(self._queue, (task.arrives_at, task.client_id, task.serial))
 
-    def count_ahead(self, run: PendingRun, change: int) -> None:
-        """Count a computed run that is now in flight (1) or has arrived (-1)."""
+    def arrived(self, run: PendingRun) -> None:
+        """Note that the update of a run has reached the server."""
+        run.arrived = True
         if run.status is not Status.OPEN:
-            self._ahead += change
+            self.num_ahead -= 1
 
     def waits(self, run: PendingRun) -> bool:
         """Return whether a run may be computed together with others."""
@@ -103,7 +105,7 @@ class Pool:
                 batch = self._batch(target, until, useful)
                 for run, outcome in zip(batch, self._outcomes(batch), strict=True):
                     run.finish(outcome)
-                    self._ahead += not run.arrived
+                    self.num_ahead += not run.arrived
                     self._open.pop(run.task.serial, None)
                 self.num_batches += 1
                 self.num_computed += len(batch)
@@ -138,7 +140,7 @@ class Pool:
         while (earlier := first.waits_for()) is not None:
             first = earlier
         batch, later = [first], []
-        most, ahead = self._executor.max_batch, self._ahead + (not first.arrived)
+        most, ahead = self._executor.max_batch, self.num_ahead + (not first.arrived)
         while self._queue and len(batch) < most:
             entry = self._queue[0]
             run = self._open.get(entry[-1])

@@ -18,7 +18,7 @@ from fedlight.arrivals import (
 )
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
-from fedlight.loop import Handled, Limits
+from fedlight.loop import Handled
 from tests.playing import events
 
 
@@ -196,13 +196,6 @@ def test_goes_on_from_its_state(federation):
     ]
     assert kinds == [Kind.ARRIVAL, Kind.ROUND_END]
     assert other_script.calls == [("arrival", 1, False, 2.0), ("round end", 3.0)]
-
-
-def test_limits():
-    assert Limits(max_rounds=3).reached(3, 0)
-    assert not Limits(max_rounds=3).reached(2, 99)
-    assert Limits(max_updates=3).reached(0, 3)
-    assert not Limits(max_time=1.0).reached(99, 99)
 
 
 def test_times_that_no_float_holds_are_refused():

@@ -74,32 +74,27 @@ def test_one_at_a_time():
     assert computed(runs) == [2]
 
 
-def arrive(pool, run):
-    pool.count_ahead(run, -1)
-    run.arrive(None)
-
-
 def test_at_most_one_stack_is_computed_ahead():
     """Of 9 in flight, 4 are computed ahead; more only as these arrive."""
     executor = Adds(max_batch=4)
     pool = Pool(executor)
     runs = [submit(pool, serial, 10.0 + serial) for serial in range(8)]
     short = submit(pool, 8, 1.0)
-    arrive(pool, short)
+    pool.arrived(short)
     pool.compute([short])
     assert executor.batches == [[8, 0, 1, 2]]  # three of them are ahead
     short = submit(pool, 9, 2.0)
-    arrive(pool, short)
+    pool.arrived(short)
     pool.compute([short])
     assert executor.batches[1:] == [[9, 3]]  # and now four
     short = submit(pool, 10, 3.0)
-    arrive(pool, short)
+    pool.arrived(short)
     pool.compute([short])
     assert executor.batches[2:] == [[10]]
     for run in runs[:3]:
-        arrive(pool, run)
+        pool.arrived(run)
     short = submit(pool, 11, 13.0)
-    arrive(pool, short)
+    pool.arrived(short)
     pool.compute([short])
     assert executor.batches[3:] == [[11, 4, 5, 6]]
 
@@ -116,7 +111,7 @@ def test_independent_results_are_not_computed_in_vain():
     executor = Adds(independent=True)
     pool = Pool(executor)
     runs = [submit(pool, serial, at) for serial, at in enumerate([1.0, 2.0, 2.5, 3.0, 4.0])]
-    arrive(pool, runs[0])
+    pool.arrived(runs[0])
     pool.compute([runs[0]], until=2.5, useful=9)
     assert executor.batches == [[0, 1, 2]]
     pool.compute([runs[4]], useful=0)  # needed all the same
@@ -245,6 +240,6 @@ def test_the_queue_keeps_nothing_of_what_is_over(max_batch):
             pool.discard(run)
         else:
             pool.compute([run])
-        arrive(pool, run)
+        pool.arrived(run)
     assert len(pool._queue) <= 2
     assert len(pool._open) == 0
