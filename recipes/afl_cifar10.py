@@ -1,17 +1,20 @@
 """The CIFAR-10 rows of Tables 2 and 3, and Figure 6, of Anarchic Federated Learning: a CNN.
 
-Ten clients hold p of the ten classes each; in each of 10,000 rounds five of them arrive, after 5
-local steps on batches of 500 (dynamic: 1 to 10) from the newest or one of the last five models.
-The network is that of the paper's Table 1. The full size is for a GPU; the last command is a trial.
+Each of ten clients holds p of the ten classes. In each of 10,000 rounds five of them arrive. They
+start from the newest model (synchronous) or from one of the last five (asynchronous), and make 5
+local steps (dynamic: 1 to 10) on batches of 500. The network is that of the paper's Table 1. The
+full size needs a GPU; the last command is a short trial.
 
     python recipes/afl_cifar10.py --dataset uoft-cs/cifar10
     python recipes/afl_cifar10.py --dataset uoft-cs/cifar10 --local_optimizer FedProx
     python recipes/afl_cifar10.py --dataset uoft-cs/cifar10 --experiment figure6 --figure 6.png
     python recipes/afl_cifar10.py --dataset uoft-cs/cifar10 --p '[2]' --seeds 1 --max_rounds 50
 
-Prints the mean over the seeds of the best test accuracy, the paper's number where the run is one of
-its own, and the mean of the last ten accuracies. Figure 6 is AFA-CD with arrivals drawn evenly and
-with biased ones, and AFA-CS with the biased ones.
+The table has the mean over the seeds of the best test accuracy, the paper's number if the paper has
+this run, and the mean of the last ten accuracies. Figure 6 shows AFA-CD under uniform and under
+biased arrivals, and AFA-CS under biased ones.
+
+Source: Anarchic Federated Learning, https://arxiv.org/abs/2108.09875
 """
 
 from pathlib import Path
@@ -32,7 +35,7 @@ from fedlight.models import CNN
 from fedlight.plot import curves
 
 Setting = Literal["sync-constant", "sync-dynamic", "async-constant", "async-dynamic"]
-Folder = path_type("dcc")  # may be made
+Folder = path_type("dcc")  # it may not exist yet
 
 SGD = lazy_instance(LocalSGD, lr=0.1)
 AFA_CD = lazy_instance(AFACD, server_lr=1.0)
@@ -114,7 +117,7 @@ def main(
             raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
     data = FederatedDataModule(dataset, PathologicalPartitioner(num_clients, p[0]), batch_size)
     data.setup()
-    for classes in p:  # what cannot be shared out so fails now
+    for classes in p:  # an impossible partition raises now, before the first run
         data.repartition(PathologicalPartitioner(num_clients, classes))
 
     def arrivals(setting: str, biased: bool = False) -> UniformArrivals | BiasedArrivals:
@@ -126,7 +129,7 @@ def main(
             return BiasedArrivals(per_round, probabilities, staleness, steps)
         return UniformArrivals(per_round, staleness, steps)
 
-    # "AFACS" is the line with its defaults
+    # "AFACS" has its default arguments
     name = repr(aggregator) if isinstance(aggregator, AFACS) else type(aggregator).__name__
     if experiment == "tables":
         lines = {setting: (aggregator, arrivals(setting)) for setting in settings}

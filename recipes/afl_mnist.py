@@ -1,9 +1,9 @@
 """Tables 2 and 3 and Figures 1 and 5 of Anarchic Federated Learning: logistic regression on MNIST.
 
-Ten clients hold p of the ten classes each; in every round five of them arrive. Asynchronous clients
-start from one of the last five models; dynamic ones make 1 to 2c local steps instead of c. Prints,
-for each line, the mean over the seeds of the best test accuracy over the rounds (what the paper
-reports), the paper's number where the run is one of its own, and the mean of the last ten rounds.
+Each of ten clients holds p of the ten classes, and in every round five clients arrive. Asynchronous
+clients start from one of the last five models; dynamic ones make 1 to 2c local steps instead of c.
+Each line has the mean over the seeds of the best test accuracy over the rounds (as the paper
+reports), the paper's number if the paper has this run, and the mean of the last ten rounds.
 
     python recipes/afl_mnist.py --dataset ylecun/mnist
     python recipes/afl_mnist.py --dataset ylecun/mnist --local_optimizer Scaffold
@@ -12,9 +12,11 @@ reports), the paper's number where the run is one of its own, and the mean of th
     python recipes/afl_mnist.py --dataset mnist-mini --p '[2]' --aggregator FedAvg \
         --aggregator.server_lr 0.5
 
-Figure 1 is FedAvg (newest model, constant steps; at server rate 1/c, which makes it the first
-column of Table 2) against AFA-CD and AFA-CS, asynchronous and dynamic. Figure 5 is AFA-CD with
-arrivals drawn evenly and with biased ones, and AFA-CS with the biased ones.
+Figure 1 compares FedAvg (newest model, constant number of steps, server rate 1/c, as in the first
+column of Table 2) with AFA-CD and AFA-CS, asynchronous and dynamic. Figure 5 shows AFA-CD under
+uniform and under biased arrivals, and AFA-CS under biased ones.
+
+Source: Anarchic Federated Learning, https://arxiv.org/abs/2108.09875
 """
 
 from collections import Counter
@@ -36,7 +38,7 @@ from fedlight.models import LogisticRegression
 from fedlight.plot import curves
 
 Setting = Literal["sync-constant", "sync-dynamic", "async-constant", "async-dynamic"]
-Folder = path_type("dcc")  # may be made
+Folder = path_type("dcc")  # it may not exist yet
 
 SGD = lazy_instance(LocalSGD, lr=0.1)
 AFA_CD = lazy_instance(AFACD, server_lr=1.0)
@@ -124,7 +126,7 @@ def main(
             raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
     data = FederatedDataModule(dataset, PathologicalPartitioner(num_clients, p[0]))
     data.setup()
-    for classes in p:  # what cannot be shared out so fails now
+    for classes in p:  # an impossible partition raises now, before the first run
         data.repartition(PathologicalPartitioner(num_clients, classes))
 
     def arrivals(setting: str, biased: bool = False) -> UniformArrivals | BiasedArrivals:
@@ -136,7 +138,7 @@ def main(
             return BiasedArrivals(per_round, probabilities, staleness, steps)
         return UniformArrivals(per_round, staleness, steps)
 
-    # "AFACS" is the line with its defaults
+    # "AFACS" has its default arguments
     name = repr(aggregator) if isinstance(aggregator, AFACS) else type(aggregator).__name__
     even = arrivals("async-dynamic")
     if experiment == "tables":

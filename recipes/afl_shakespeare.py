@@ -1,8 +1,9 @@
 """The Shakespeare rows of Tables 2 and 3 of Anarchic Federated Learning: a two-layer LSTM.
 
-The next character of Shakespeare's plays, each speaking role a client; 72 of 143 roles arrive in
-each of 300 rounds, after 50 local steps (dynamic: 1 to 100) from one of the last five models. That
-size is for a GPU; the second command is for a CPU core and minutes.
+The model predicts the next character in Shakespeare's plays; each speaking role is a client. In
+each of 300 rounds 72 of 143 roles arrive. They start from one of the last five models and make 50
+local steps (dynamic: 1 to 100). This size needs a GPU; the second command takes minutes on a CPU
+core.
 
     python recipes/afl_shakespeare.py --dataset flwrlabs/shakespeare
     python recipes/afl_shakespeare.py --dataset flwrlabs/shakespeare \
@@ -10,9 +11,11 @@ size is for a GPU; the second command is for a CPU core and minutes.
         --batch_size 32 --max_rounds 200 --val_every 25 --aggregator.server_lr 5 \
         --local_optimizer LocalAdam --local_optimizer.lr 0.005
 
-The data set has the columns character_id, x and y (`flwrlabs/shakespeare`). Where it has no split
-"test", the last fifth of each role's rows is held out, and the 80 rows before it, which overlap
-with those, are left out.
+The data set has the columns character_id, x and y (`flwrlabs/shakespeare`). If it has no split
+"test", the last fifth of each role's rows is held out, and the 80 rows before it are left out
+because they overlap with it.
+
+Source: Anarchic Federated Learning, https://arxiv.org/abs/2108.09875
 """
 
 from collections import Counter
@@ -34,7 +37,7 @@ from fedlight.models import CharLSTM
 from fedlight.plot import curves
 
 Setting = Literal["sync-constant", "sync-dynamic", "async-constant", "async-dynamic"]
-Folder = path_type("dcc")  # may be made
+Folder = path_type("dcc")  # it may not exist yet
 
 SGD = lazy_instance(LocalSGD, lr=0.8)
 AFA_CD = lazy_instance(AFACD, server_lr=50.0)

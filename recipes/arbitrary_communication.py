@@ -1,8 +1,9 @@
-"""Figure 1 of Federated Learning under Arbitrary Communication Patterns: who speaks up when.
+"""Figure 1 of Federated Learning under Arbitrary Communication Patterns.
 
-All clients make one local step per tick of a common clock: logistic regression on MNIST. A share of
-the images, the mixing ratio, is spread evenly over the clients and the rest is dealt out sorted by
-label, so that at ratio 0 they have hardly a class in common. The patterns of communication:
+All clients train logistic regression on MNIST and make one local step per tick of a common clock. A
+share of the images, the mixing ratio, is spread evenly over the clients. The rest is sorted by
+label and cut into one piece per client, so that at ratio 0 clients share hardly any class. The
+patterns of communication are:
 
     full         every client at every tick
     synchronous  every client at every tenth tick, all together
@@ -10,11 +11,13 @@ label, so that at ratio 0 they have hardly a class in common. The patterns of co
     random       every client at each tick with probability 1/10
     imbalanced   half of the clients with probability 1.75/10, the others with 0.25/10
 
-Prints a table, and draws the accuracy against the number of communicated models.
+The script prints a table and draws the accuracy over the number of communicated models.
 
     python recipes/arbitrary_communication.py --figure arbitrary_communication.png
     python recipes/arbitrary_communication.py --aggregator FedAsync --aggregator.alpha 0.1
     python recipes/arbitrary_communication.py --dataset mnist-mini --mixing_ratios '[0]' --seeds 1
+
+Source: https://proceedings.mlr.press/v139/avdiukhin21a.html
 """
 
 import warnings
@@ -36,7 +39,7 @@ from fedlight.local_optimizers import LocalOptimizer, LocalSGD
 from fedlight.models import LogisticRegression
 
 Pattern = Literal["full", "synchronous", "periodic", "random", "imbalanced"]
-Folder = path_type("dcc")  # may be made
+Folder = path_type("dcc")  # it may not exist yet
 
 
 def communication(
@@ -115,7 +118,7 @@ def main(
             raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
     if max_time < period:
         raise ValueError(f"max_time must be at least period={period}, got {max_time}")
-    # It counts updates. Here those of clients that speak up rarely hold the more steps.
+    # The warning counts updates, but here rare updates contain more local steps.
     warnings.filterwarnings("ignore", "fedlight: some clients count for more")
     data = FederatedDataModule(dataset, IidPartitioner(num_clients))
     aggregator = aggregator or AsyncCommSGD()

@@ -1,8 +1,8 @@
-"""Your own LightningModule on your own rows: federated, and under lightning.Trainer beside it.
+"""Your own LightningModule on your own rows, in a federation and under lightning.Trainer.
 
-`RainOrShine` stands for your module. It knows nothing of federations: its optimizer, its dropout
-and its torchmetrics are as `lightning.Trainer` has them. The rows are made up, or come from a CSV
-file: a column of labels, perhaps one that says whose row it is, and numbers in all others.
+`RainOrShine` stands for your module. It is an ordinary module for `lightning.Trainer`, with its own
+optimizer, dropout and torchmetrics. The rows are synthetic, or come from a CSV file with a column
+of labels, optionally a column that names the client of the row, and numbers in all other columns.
 
     python recipes/bring_your_own_module.py --logger_dir logs
     python recipes/bring_your_own_module.py --csv visits.csv --label returns --client shop
@@ -30,7 +30,7 @@ from fedlight.aggregators import Aggregator, FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.callbacks import TensorBoardMetrics
 
-Folder = path_type("dcc")  # may be made
+Folder = path_type("dcc")  # it may not exist yet
 
 
 class RainOrShine(LightningModule):
@@ -62,7 +62,7 @@ class RainOrShine(LightningModule):
 
 def weather() -> Dataset:
     random = np.random.default_rng(0)
-    station = random.integers(12, size=6000)  # each with a climate of its own
+    station = random.integers(12, size=6000)  # each has its own climate
     x = random.normal(size=(12, 3))[station] + random.normal(size=(6000, 3))
     rains = x[:, 0] - x[:, 1] * x[:, 2] + 0.5 * random.normal(size=6000) > 0
     columns = {"humidity": 60 + 15 * x[:, 0], "pressure": 1013 + 8 * x[:, 1], "wind": x[:, 2]}
@@ -109,7 +109,9 @@ def main(
     module = RainOrShine(len(inputs), rows.features[label].num_classes)
 
     federated = FedTrainer(
-        arrivals=ContinuousArrivals(ExponentialDurations(1.0)),  # one pass over its rows a task
+        arrivals=ContinuousArrivals(
+            ExponentialDurations(1.0)
+        ),  # each task is one pass over the rows
         aggregator=aggregator or FedBuff(buffer_size=4),
         max_rounds=max_rounds,
         seed=seed,

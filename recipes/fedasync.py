@@ -1,18 +1,20 @@
 """FedAsync against FedAvg and single-thread SGD, on the three axes of its paper (Section 6).
 
-A hundred clients of 500 images. In each update of FedAsync one of them sends the model that it
-trained, for a pass over its images, from a version that is 0 to `max_staleness` updates old, drawn
-evenly. The server mixes it in with weight alpha, halved from one update on, times a constant, a
-polynomial or a hinge of the staleness. FedAvg waits for ten clients with its newest model; SGD is
-one client with all the images. The network is that of the paper's Table 2, with BatchNorm and
-dropout. The table has the accuracy on the test data where each method has computed a quarter, half
-and all of the gradients of FedAsync.
+There are a hundred clients with 500 images each. In each round of FedAsync one client arrives. It
+has started from a version that is 0 to `max_staleness` rounds old, drawn uniformly, and has trained
+for one pass over its images. The server mixes its model in with weight alpha, which is halved after
+a given round, times a constant, a polynomial or a hinge of the staleness. FedAvg waits for ten
+clients with its newest model; SGD is one client with all images. The network is that of the paper's
+Table 2, with BatchNorm and dropout. The table has the test accuracy at the points where each method
+has computed a quarter, half and all of the gradients of FedAsync.
 
     python recipes/fedasync.py --alphas '[0.6,0.3,0.9]' --figure axes.png --alpha_figure alpha.png
     python recipes/fedasync.py --dataset mnist-mini --max_rounds 40 --width 4 --shrink 2 --seeds 1
     python recipes/fedasync.py --aggregator FedBuff --aggregator.buffer_size 5
     python recipes/fedasync.py --partitioner PathologicalPartitioner \
         --partitioner.num_partitions 100 --partitioner.num_classes_per_partition 2
+
+Source: Asynchronous Federated Optimization, https://arxiv.org/abs/1903.03934
 """
 
 from itertools import product
@@ -37,7 +39,7 @@ from fedlight.plot import curve, curves
 from fedlight.types import RoundRecord
 
 Runs = dict[str, list[list[RoundRecord]]]  # by method, a history for each seed
-Folder = path_type("dcc")  # may be made
+Folder = path_type("dcc")  # it may not exist yet
 SGD = "single-thread SGD"
 
 
@@ -172,7 +174,7 @@ def main(
     for name, values in {"max_staleness": max_staleness, "alphas": alphas}.items():
         if not values or len(set(values)) < len(values):
             raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
-    for staleness, alpha in product(max_staleness, alphas):  # what is out of range fails now
+    for staleness, alpha in product(max_staleness, alphas):  # values out of range raise now
         UniformArrivals(1, staleness, local_steps)
         FedAsync(alpha)
     side = crop // shrink
@@ -208,7 +210,7 @@ def main(
             local_optimizer=optimizer,
             seeds=range(seeds),
             max_rounds=rounds,
-            schedule="live",  # the same arrivals for all, as these come by rounds
+            schedule="live",  # the arrivals are the same for all, because they come by rounds
             check_val_every_n_rounds=min(rounds, max(1, evaluate_every // per_round)),
             logger_dir=logger_dir and Path(logger_dir) / folder,
         ).histories
@@ -232,7 +234,7 @@ def main(
         }
         if aggregator is not None:
             methods[repr(aggregator)] = aggregator
-        # up to b the hinge is 1, and its runs are those of FedAsync
+        # up to b the hinge is 1, so these runs would equal those of FedAsync
         trained = {k: v for k, v in methods.items() if staleness > hinge.b or "Hinge" not in k}
         folder = f"staleness {staleness}, alpha {alpha:g}"
         found = train(folder, trained, local_optimizer, staleness=staleness)

@@ -1,17 +1,21 @@
-"""FedFix's experiments (Section 5 of its paper): weights by time, and the methods by the clock.
+"""The experiments of the FedFix paper (Section 5): time-based weights, and a comparison of methods.
 
-"weights" is its Figure 2: asynchronous FedAvg with identical and with time-based weights, both at
-each local rate. "methods" is its Figure 3: synchronous and asynchronous FedAvg, FedFix and FedBuff
-in the same virtual time, each at the local rate that is best for it. Both show the loss of the
+"weights" is its Figure 2: asynchronous FedAvg with identical and with time-based weights, at each
+local learning rate. "methods" is its Figure 3: synchronous and asynchronous FedAvg, FedFix and
+FedBuff in the same virtual time, each at its best local learning rate. Both show the loss of the
 federated problem (the mean over the clients of the loss on their own data) and its standard
-deviation over the clients, in the table as means over the last quarter of the run. In F80 clients
-take 0.2 to 1 units of time for a task, in equal distances; in F0 all take 1.
+deviation over the clients. The table has their means over the last quarter of the run. The
+durations of a task are evenly spaced between 0.2 and 1 for the clients of F80, and 1 for all
+clients of F0.
 
     python recipes/fedfix.py --figure weights.png
     python recipes/fedfix.py --experiment methods --splits '[non-iid]' --num_clients 20 \
         --local_steps 10 --lrs '[0.001,0.01,0.1]' --max_time 20 --figure methods.png
     python recipes/fedfix.py --dataset mnist-mini --max_time 10 --seeds 2
     python recipes/fedfix.py --experiment methods --aggregator FedFix --aggregator.interval 0.2
+
+Source: A General Theory for Federated Optimization with Asynchronous and Heterogeneous Clients
+Updates, https://arxiv.org/abs/2206.10189
 """
 
 from itertools import product
@@ -35,7 +39,7 @@ from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from fedlight.plot import curve, curves
 
-Folder = path_type("dcc")  # may be made
+Folder = path_type("dcc")  # it may not exist yet
 LABELS = {
     "clients/val_loss_mean": "loss of the federated problem",
     "clients/val_loss_std": "its std over the clients",
@@ -153,7 +157,7 @@ def main(
         aggregators[repr(aggregator)] = aggregator
     first = next(iter(aggregators))
     for spread, name in product(spreads, aggregators):
-        UniformSpeeds(spread)  # raises where it is out of range
+        UniformSpeeds(spread)  # raises if it is out of range
         least = 2 * max(1, period(aggregators[name], np.linspace(1 - spread, 1, num_clients)))
         if max_time < least:
             raise ValueError(f"max_time must be at least {least:g} for {name}, got {max_time:g}")

@@ -1,8 +1,8 @@
-"""Three aggregators on one recorded, asynchronous schedule; a minute on two CPU cores.
+"""Three aggregators on one asynchronous schedule; this takes a minute on two CPU cores.
 
-A hundred clients hold two of MNIST's ten classes each. In every round twenty of them arrive, each
-with a model up to four rounds old and after one to ten local steps. The schedule is drawn once and
-replayed, so the aggregators differ in nothing but themselves.
+Each of a hundred clients holds two of MNIST's ten classes. In every round twenty clients arrive.
+Each has started from a model up to four rounds old and has made one to ten local steps. The
+schedule is simulated once and replayed, so the runs differ in the aggregator alone.
 """
 
 from copy import deepcopy
