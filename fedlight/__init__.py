@@ -1,4 +1,4 @@
-"""fedlight: federated learning in which nobody waits for anybody, over LightningModules."""
+"""fedlight: asynchronous federated learning for LightningModules; no client waits for another."""
 
 from __future__ import annotations
 
