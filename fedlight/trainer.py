@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class FedTrainer:
-    """Trains a LightningModule in a federation in which nobody has to wait for anybody.
+    """Trains a LightningModule in an asynchronous federation: no client waits for another.
 
     Args:
         arrivals: Who arrives when, how stale, after how many local steps.

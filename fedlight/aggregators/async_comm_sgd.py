@@ -18,7 +18,7 @@ class AsyncCommSGD(BufferedAggregator):
 
     N counts all clients, not those that talk. delta_i = y_i - r_i, with r_i the server's model
     that client i received last, so it holds all steps that the client made in between. A tick at
-    which nobody talks makes a version of the same model. The algorithm has eta = 1.
+    which no client talks makes a version of the same model. The algorithm has eta = 1.
 
     Args:
         interval: Virtual time between ticks.
@@ -45,5 +45,5 @@ class AsyncCommSGD(BufferedAggregator):
         super().__init__(None, server_lr, server_optimizer, interval=positive("interval", interval))
 
     def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
-        """1/N, whoever talks."""
+        """1/N for each client that talks."""
         return [1 / self.federation.num_clients] * len(updates)

@@ -16,8 +16,8 @@ class Aggregator(ABC):
     Most aggregators are a `BufferedAggregator`, which only has to give its weights. Derive from
     `Aggregator` itself if the rule needs another way to hold updates.
 
-    An update is computed when an aggregator first looks at its `delta`, so `receive` should only
-    store it: all updates in flight are then computed in bulk at `step`.
+    The server has the updates held computed in bulk before it calls `step`, so `receive` should
+    only store them: reading a `delta` before that computes it apart, once more.
     """
 
     # Other parts of the library read these declarations; they never probe for other attributes.

@@ -98,7 +98,7 @@ class Executor(ABC):
     """Preferred number of jobs per call."""
 
     independent: bool = False
-    """Whether a job's result is the same bits whoever else is in the call.
+    """Whether a job's result is the same bits whichever other jobs are in the call.
 
     True only if jobs share nothing: neither random generators nor a batched product, whose sums
     may be taken in another order for another number of clients. A ``training_step`` that keeps

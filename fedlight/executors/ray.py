@@ -313,7 +313,5 @@ def _import_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise ImportError(
-            "RayExecutor needs the package ray: pip install 'fedlight[ray]'"
-        ) from error
+        raise ImportError("RayExecutor needs the package ray: pip install ray") from error
     return ray

@@ -171,5 +171,5 @@ def test_bad_arguments(arguments, kind, message) -> None:
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"pip install 'fedlight\[ray\]'"):
+    with pytest.raises(ImportError, match="pip install ray"):
         RayExecutor()
