@@ -59,8 +59,10 @@ def client_datasets(given: Any) -> tuple[list[Any], list[str], tuple[str, ...] |
     return found, names, ids
 
 
-def evaluation_datasets(argument: str, given: Any) -> list[Any]:
-    """The data sets for validation or test: one, or several in a list, a tuple or a mapping.
+def evaluation_datasets(argument: str, given: Any) -> dict[str, Any]:
+    """The data sets for validation or test, by what errors call them.
+
+    There is one, or several in a list, a tuple or a mapping.
 
     A list is several data sets if each of its items is one; else it is a data set itself, a list of
     examples.
@@ -70,7 +72,7 @@ def evaluation_datasets(argument: str, given: Any) -> list[Any]:
         ValueError: One of them is empty, or there is none.
     """
     if given is None:
-        return []
+        return {}
     sets, names = [given], [argument]
     if isinstance(given, Mapping):
         several = all(isinstance(each, (*_DATA_SETS, list)) for each in given.values())
@@ -82,7 +84,7 @@ def evaluation_datasets(argument: str, given: Any) -> list[Any]:
         raise ValueError(f"{argument} holds no data set; leave it out or give it one")
     for name, data in zip(names, sets, strict=True):
         check_map_style(name, data)
-    return sets
+    return dict(zip(names, sets, strict=True))
 
 
 def check_map_style(name: str, data: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import datasets
 import numpy as np
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -251,11 +252,25 @@ class ExampleList(Dataset[Any]):
             which = int(np.searchsorted(self._examples.cumulative_sizes, row, side="right"))
             inner = row - (self._examples.cumulative_sizes[which - 1] if which else 0)
             name = f"datasets[{which}]" if self.names is None else self.names[which]
-            error.add_note(f"(while reading row {inner} of {name})")
+            column = _broken_column(self.datasets[which], inner)
+            error.add_note(f"(while reading {column}row {inner} of {name})")
             raise
 
     def _moved(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
+
+
+def _broken_column(dataset: Any, row: int) -> str:
+    """Which column of a row cannot be read by itself; "" if that cannot be told."""
+    if not isinstance(dataset, datasets.Dataset):
+        return ""
+    plain = dataset.with_format(None)
+    for name in plain.column_names:
+        try:
+            plain.select_columns([name])[row]
+        except Exception:
+            return f"column {name!r} of "
+    return ""
 
 
 def examples_of(

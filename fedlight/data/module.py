@@ -213,10 +213,10 @@ class FederatedDataModule(LightningDataModule):
         )
         evaluation = [
             [
-                examples_of([data], collate_fn, [argument])
-                for data in evaluation_datasets(argument, d)
+                examples_of([data], collate_fn, [name])
+                for name, data in evaluation_datasets(argument, given).items()
             ]
-            for argument, d in (("val_dataset", val_dataset), ("test_dataset", test_dataset))
+            for argument, given in (("val_dataset", val_dataset), ("test_dataset", test_dataset))
         ]
         module = cls.__new__(cls)
         LightningDataModule.__init__(module)
@@ -355,9 +355,9 @@ class FederatedDataModule(LightningDataModule):
         if self._loaded is None:
             return f"{type(self).__name__}({', '.join(words)}, not loaded yet)"
         sizes = self.partition.sizes
-        words.append(
-            f"{len(sizes)} clients with {sizes.min()} to {sizes.max()} of {sizes.sum()} examples"
-        )
+        least, most = sizes.min(), sizes.max()
+        each = f"{least} examples" if least == most else f"{least} to {most} examples"
+        words.append(f"{len(sizes)} client{'s' if len(sizes) > 1 else ''} with {each}")
         for word, parts in (("validation", self._loaded.val), ("test", self._loaded.test)):
             if parts:
                 words.append(f"{' + '.join(str(len(part)) for part in parts)} for {word}")
@@ -374,7 +374,11 @@ class FederatedDataModule(LightningDataModule):
         if self._collate_fn is not None:
             return RowLayout(self._collate_fn, table=None)
         if not any(map(has_own_transform, [train, *others])):
-            return layout_of(train, self._columns, self._statistics, self._keys)
+            try:
+                return layout_of(train, self._columns, self._statistics, self._keys)
+            except (TypeError, ValueError) as error:
+                error.add_note(self._reading(self._split_names[0]))
+                raise
         if self._statistics is not None:
             raise ValueError(
                 "normalize= is not applied to a data set with a transform of its own "
@@ -387,9 +391,12 @@ class FederatedDataModule(LightningDataModule):
         try:
             return layout.read(dataset, split, self._transform)
         except (TypeError, ValueError) as error:
-            source = f" of {str(self._source)!r}" if isinstance(self._source, str | Path) else ""
-            error.add_note(f"(while reading {split!r}{source})")
+            error.add_note(self._reading(split))
             raise
+
+    def _reading(self, split: str) -> str:
+        source = f" of {str(self._source)!r}" if isinstance(self._source, str | Path) else ""
+        return f"(while reading {split!r}{source})"
 
     def _ready(self) -> _Loaded:
         if self._loaded is None:

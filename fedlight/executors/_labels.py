@@ -43,7 +43,7 @@ def out_of_range(error: BaseException, examples: Any, rows: NDArray[np.int64]) -
     if not ranges:
         return ""
     words = ", ".join(f"{where} from {least} to {most}" for where, least, most, _ in ranges)
-    hint = f"; the client's integers are {words}"
+    hint = f". The client's integers are {words}"
     label = [each for each in ranges if each[3]][-1:]
     if found is not None and label:
         where, least, most, _ = label[0]

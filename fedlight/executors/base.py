@@ -160,7 +160,11 @@ class ClientError(RuntimeError):
         if isinstance(cause, torch.OutOfMemoryError) or "CUDA error" in str(cause):
             raise cause
         notes = "".join(f" {note}" for note in getattr(cause, "__notes__", ()))
-        return cls(task, f"{type(cause).__name__}: {cause}{notes}{hint}", cause)
+        return cls(
+            task,
+            f"{type(cause).__name__}: {str(cause).rstrip('.') if hint else cause}{notes}{hint}",
+            cause,
+        )
 
 
 Outcome: TypeAlias = "LocalResult | ClientError"
