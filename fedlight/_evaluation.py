@@ -119,7 +119,7 @@ class Evaluator:
         return evaluate(self._module, first, stage, autocast, self._seed, more)
 
     def by_data_set(self, stage: str, metrics: Mapping[str, float]) -> list[dict[str, float]]:
-        """The metrics of each data set and those of all; one dict for each, as Lightning."""
+        """One dict for each data set; a name without the number of a data set is in all of them."""
         suffixes = [f"/dataloader_idx_{k}" for k in range(len(self._examples(stage)))]
         return [
             {

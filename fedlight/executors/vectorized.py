@@ -257,12 +257,12 @@ class VectorizedExecutor(Executor):
             else:
                 return
         cause = failures[0].__cause__
-        hint = (
-            "" if cause is None else out_of_range(cause, work.examples, work.partition[holders[0]])
-        )
+        words, hint = repr(failures[0]), ""
+        if cause is not None and str(cause):
+            words = str(cause).splitlines()[0]
+            hint = out_of_range(cause, work.examples, work.partition[int(holders[0])])
         raise ValueError(
-            f"{type(work.module).__name__} cannot be vectorised "
-            f"({str(cause).splitlines()[0] if str(cause) else failures[0]!r}{hint})"
+            f"{type(work.module).__name__} cannot be vectorised ({words}{hint})"
         ) from cause
 
     def __repr__(self) -> str:

@@ -37,7 +37,11 @@ class Stream(IterableDataset):
         ([datasets.DatasetDict(train=HF)], TypeError, r"give one of its splits \['train'\]"),
         ([Stream()], TypeError, "must be a map-style data set, .*got Stream"),
         ([DataLoader(HF)], TypeError, "must be a map-style data set, .*got DataLoader"),
-        (datasets.DatasetDict(train=HF), TypeError, r"the splits \['train'\], which are no clients"),
+        (
+            datasets.DatasetDict(train=HF),
+            TypeError,
+            r"the splits \['train'\], which are no clients",
+        ),
         (tensors(3), TypeError, r"got a single TensorDataset; write \[data\] for one client"),
         (HF, TypeError, "got a single Dataset"),
         (torch.ones(3, 2), TypeError, "got a single Tensor"),
@@ -89,7 +93,9 @@ def test_examples_by_number_are_a_data_set():
 
 
 def test_named_tensors_become_a_table_of_dicts():
-    parts = [StackDataset(x=torch.full((n, 2), float(n)), labels=torch.full((n,), n)) for n in (1, 2)]
+    parts = [
+        StackDataset(x=torch.full((n, 2), float(n)), labels=torch.full((n,), n)) for n in (1, 2)
+    ]
     data = of(parts)
     assert isinstance(data.train_data, ExampleTable)
     batch = data.train_data.gather(torch.tensor([[2], [0]]))
@@ -151,7 +157,9 @@ def test_several_data_sets_must_be_data_sets(value):
 
 def test_the_repr_says_what_it_holds():
     data = FederatedDataModule(HF, IidPartitioner(2), batch_size=3, val_dataset=[HF, HF])
-    start = "FederatedDataModule(Dataset of 4 rows, IidPartitioner(num_partitions=2), batch_size=3, "
+    start = (
+        "FederatedDataModule(Dataset of 4 rows, IidPartitioner(num_partitions=2), batch_size=3, "
+    )
     assert repr(data) == str(data) == f"{start}not loaded yet)"
     data.setup()
     assert repr(data) == f"{start}2 clients with 2 examples, 4 + 4 for validation)"
