@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils._pytree import tree_leaves
 
-from fedlight.executors._capture import LogRecorder, step_function
+from fedlight._evaluation_step import evaluation_step
+from fedlight.executors._capture import LogRecorder
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.parameters import input_dtype
 from fedlight.types import LoggedValue
@@ -236,38 +235,3 @@ def evaluate(
         for child, training in modes.items():
             child.training = training
     return {name: total / weight for name, (total, weight) in logged.items() if weight}
-
-
-def evaluation_step(
-    module: LightningModule, stage: str, number: int
-) -> Callable[[Any, int, int], Any]:
-    """Return ``<stage>_step`` as a function of (batch, batch_idx, dataloader_idx).
-
-    Args:
-        module: The module.
-        stage: "validation" or "test".
-        number: How many data sets there are; with one, the step gets no ``dataloader_idx``.
-
-    Raises:
-        ValueError: The step does not take ``dataloader_idx``, or needs it though there is one set.
-    """
-    name = f"{stage}_step"
-    step = getattr(module, name)
-    takes = is_param_in_hook_signature(step, "dataloader_idx")
-    if number > 1 and not takes:
-        raise ValueError(
-            f"there are {number} {stage} data sets, but {type(module).__name__}.{name} does not "
-            "take dataloader_idx; write dataloader_idx=0 as its last argument"
-        )
-    argument = inspect.signature(step).parameters.get("dataloader_idx")
-    if number == 1 and argument is not None and argument.default is inspect.Parameter.empty:
-        raise ValueError(
-            f"there is one {stage} data set, but {type(module).__name__}.{name} needs a "
-            "dataloader_idx; give it a default: dataloader_idx=0"
-        )
-    if number == 1:
-        plain = step_function(module, name)
-        return lambda batch, batch_idx, dataloader_idx: plain(batch, batch_idx)
-    if is_param_in_hook_signature(step, "batch_idx", min_args=2):
-        return step  # type: ignore[no-any-return]  # an attribute by name
-    return lambda batch, batch_idx, dataloader_idx: step(batch, dataloader_idx)

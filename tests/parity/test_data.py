@@ -16,6 +16,7 @@ from data_partitioners import IidPartitioner, Partition
 from fedlight import FederatedDataModule
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import SynchronousArrivals
+from fedlight.callbacks import ClientEvaluation
 from fedlight.local_optimizers import LocalSGD
 from tests.boring import Boring, fitted, trainer
 from tests.parity.conftest import Batches, examples
@@ -410,3 +411,9 @@ class InPlace(Boring):
 def test_a_training_step_may_change_its_batch(both, executor):
     # `DataLoader` makes a new batch each time, and so must we.
     both(InPlace, executor=executor).same_weights()
+
+
+def test_client_evaluation_asks_for_one_set():
+    callback = ClientEvaluation(data="validation")
+    with pytest.raises(ValueError, match=r"needs one validation data set, got 2"):
+        fitted(Several(), of(sets()), callbacks=[callback])
