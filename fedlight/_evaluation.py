@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.utils._pytree import tree_leaves
 
-from fedlight.executors._capture import LogRecorder, step_function
+from fedlight._evaluation_step import evaluation_step
+from fedlight.executors._capture import LogRecorder
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.parameters import input_dtype
+from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
     from lightning import Fabric
@@ -61,7 +64,7 @@ class Evaluator:
     ) -> None:
         self._module, self._data, self._fabric = module, datamodule, fabric
         self._limits, self._seed = limits, seed
-        self._batches: dict[str, EvaluationBatches] = {}
+        self._batches: dict[str, list[EvaluationBatches]] = {}
 
     def has_step(self, stage: str) -> bool:
         """Whether the module defines ``<stage>_step``."""
@@ -69,7 +72,16 @@ class Evaluator:
 
     def has_data(self, stage: str) -> bool:
         """Whether there are data for the stage."""
-        return self._examples(stage) is not None
+        return bool(self._examples(stage))
+
+    def check_step(self, stage: str) -> None:
+        """Check that the step takes ``dataloader_idx`` if there are several data sets.
+
+        Raises:
+            ValueError: It does not, or it needs one though there is a single data set.
+        """
+        if self.has_data(stage) and self.has_step(stage):
+            evaluation_step(self._module, stage, len(self._examples(stage)))
 
     def get_ready(self, stage: str, verb: str) -> None:
         """Set the data up for a stage, and check that there is something to do.
@@ -90,21 +102,35 @@ class Evaluator:
         self._data.setup(verb)
         if not self.has_data(stage):
             raise ValueError(f"{self._data!r} has no {stage} data")
+        self.check_step(stage)
 
     def __call__(self, stage: str) -> dict[str, float]:
         """The metrics of a stage, "validation" or "test"."""
         if stage not in self._batches:
-            examples: Any = self._examples(stage)
-            self._batches[stage] = EvaluationBatches(
-                examples.to(self._fabric.device, input_dtype(self._module)),
-                self._data.eval_batch_size,
-                self._limits[stage],
-            )
+            device, dtype = self._fabric.device, input_dtype(self._module)
+            size, limit = self._data.eval_batch_size, self._limits[stage]
+            self._batches[stage] = [
+                EvaluationBatches(examples.to(device, dtype), size, limit)
+                for examples in self._examples(stage)
+            ]
         autocast = self._fabric.autocast()
-        return evaluate(self._module, self._batches[stage], stage, autocast, self._seed)
+        first, *more = self._batches[stage]
+        return evaluate(self._module, first, stage, autocast, self._seed, more)
 
-    def _examples(self, stage: str) -> Any:
-        return self._data.val_data if stage == "validation" else self._data.test_data
+    def by_data_set(self, stage: str, metrics: Mapping[str, float]) -> list[dict[str, float]]:
+        """One dict for each data set; a name without the number of a data set is in all of them."""
+        suffixes = [f"/dataloader_idx_{k}" for k in range(len(self._examples(stage)))]
+        return [
+            {
+                name: value
+                for name, value in metrics.items()
+                if name.endswith(own) or not name.endswith(tuple(suffixes))
+            }
+            for own in suffixes
+        ]
+
+    def _examples(self, stage: str) -> list[Any]:
+        return self._data.evaluation_data(stage)
 
 
 class EvaluationBatches:
@@ -130,10 +156,22 @@ class EvaluationBatches:
             if not self._examples.stackable:
                 return self._made()
             _, first = next(self._made())
-            if sum(part.nbytes for part in first) * len(self._sizes) > _KEPT_BYTES:
+            if sum(part.nbytes for part in tree_leaves(first)) * len(self._sizes) > _KEPT_BYTES:
                 return self._made()
-            self._kept = [batch for _, batch in self._made()]
-        return zip(self._sizes, self._kept, strict=True)
+            with torch.inference_mode(False):  # to know whether a step has changed them
+                self._kept = [batch for _, batch in self._made()]
+        return self._unchanged(self._kept)
+
+    def _unchanged(self, kept: list[Any]) -> Iterator[tuple[int, Any]]:
+        """The kept batches; one that the step has changed in place is made anew afterwards."""
+        for index, size in enumerate(self._sizes):
+            parts = tree_leaves(kept[index])
+            before = [part._version for part in parts]
+            yield size, kept[index]
+            if [part._version for part in parts] != before:
+                start = index * self._batch_size
+                with torch.inference_mode(False):
+                    kept[index] = self._examples.gather(torch.arange(start, start + size))
 
     def _made(self) -> Iterator[tuple[int, Any]]:
         return zip(self._sizes, self._examples.batches(self._batch_size), strict=False)
@@ -145,6 +183,7 @@ def evaluate(
     stage: str,
     autocast: AbstractContextManager[Any],
     seed: int = 0,
+    more: Sequence[Iterable[tuple[int, Any]]] = (),
 ) -> dict[str, float]:
     """Run ``validation_step`` or ``test_step`` over batches; the metrics that it logged.
 
@@ -152,15 +191,24 @@ def evaluate(
     module's hooks ``on_<stage>_start``, ``on_<stage>_epoch_start``, ``on_<stage>_epoch_end`` and
     ``on_<stage>_end`` are called. The global random generators are left as they were.
 
+    As in Lightning, what a step logs over the k-th of several data sets has the name
+    ``<name>/dataloader_idx_k``. A metric object is not reset between them.
+
     Args:
         module: Holds the weights to be evaluated.
         batches: Sizes and batches, on the module's device.
         stage: "validation" or "test".
         autocast: The context of the run's precision.
         seed: Seed of what the step draws.
+        more: Sizes and batches of further data sets.
+
+    Raises:
+        ValueError: The step does not take the ``dataloader_idx`` that it needs, or needs one though
+            there is a single data set.
     """
     recorder = LogRecorder(module)
-    step = step_function(module, f"{stage}_step")
+    sets = [batches, *more]
+    step = evaluation_step(module, stage, len(sets))
     modes = {child: child.training for child in module.modules()}
     module.eval()
     try:
@@ -169,13 +217,19 @@ def evaluate(
             getattr(module, f"on_{stage}_start")()
             getattr(module, f"on_{stage}_epoch_start")()
             examples = 0
-            for index, (size, batch) in enumerate(batches):
-                recorder.batch_size = size
-                examples += size
-                step(batch, index)
+            logged: dict[str, LoggedValue] = {}
+            for number, batches in enumerate(sets):
+                recorder.suffix = f"/dataloader_idx_{number}" if more else ""
+                for index, (size, batch) in enumerate(batches):
+                    recorder.batch_size = size
+                    examples += size
+                    step(batch, index, number)
+                if more:
+                    logged |= recorder.collect(max(examples, 1), reset=False)
+            recorder.suffix = ""
             getattr(module, f"on_{stage}_epoch_end")()
             getattr(module, f"on_{stage}_end")()
-            logged = recorder.collect(max(examples, 1))
+            logged |= recorder.collect(max(examples, 1))
     finally:
         recorder.clear()
         for child, training in modes.items():

@@ -30,6 +30,7 @@ _HIGH, _LOW = 28, 12  # a row, while there are few of them or many
 _FEW_ROWS = 20
 _MOST_ROWS = 60
 _MOST_CLASSES = 128
+_LABELS = ("label", "labels", "target", "targets", "y")
 _MOST_LINES = 60
 _INK: Colour = (33, 37, 41)
 _GREY: Colour = (90, 98, 104)
@@ -141,7 +142,12 @@ def label_table(
     table: Any = data.train_data
     if not table.stackable or len(table.columns) < 2:
         return None
-    labels = table.columns[-1].values
+    at = -1
+    if table.keys is not None:  # a dict's order says nothing
+        at = next((k for k, key in enumerate(table.keys) if key in _LABELS), -1)
+        if at < 0:
+            return None
+    labels = table.columns[at].values
     if labels.dim() != 1 or labels.is_floating_point():
         return None
     codes = labels.cpu().numpy()

@@ -391,6 +391,8 @@ class FedTrainer:
         self.should_stop = False
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator = self._evaluator_of(module, datamodule)
+        if self.check_val_every_n_rounds is not None:
+            self._evaluator.check_step("validation")
         limit = None
         if self.max_update_norm is not None:
             limit = NormLimit(self.max_update_norm, clip=self.on_large_update == "clip")
@@ -460,7 +462,7 @@ class FedTrainer:
         module: LightningModule | None = None,
         datamodule: FederatedDataModule | None = None,
     ) -> list[dict[str, float]]:
-        """Run ``validation_step`` over the validation data; one dict of metrics, as Lightning.
+        """Run ``validation_step`` over the validation data; a dict of metrics for each data set.
 
         Args:
             module: The module; None for the one that was fitted.
@@ -473,7 +475,7 @@ class FedTrainer:
         module: LightningModule | None = None,
         datamodule: FederatedDataModule | None = None,
     ) -> list[dict[str, float]]:
-        """Run ``test_step`` over the test data; one dict of metrics, as Lightning.
+        """Run ``test_step`` over the test data; a dict of metrics for each data set.
 
         Args:
             module: The module; None for the one that was fitted.
@@ -504,7 +506,7 @@ class FedTrainer:
             finally:
                 self._hooks("teardown", verb)
                 module.teardown(verb)
-        return [metrics]
+        return evaluator.by_data_set(stage, metrics)
 
 
 @cache

@@ -2,7 +2,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import StackDataset, TensorDataset
 
 from data_partitioners import IidPartitioner, Partition
 from data_partitioners.partitioner import Partitioner
@@ -187,3 +187,14 @@ def test_a_partition_of_the_bundled_sample():
     assert counts.shape == (4, 10)
     assert counts.sum() == 10_000
     assert names == [str(k) for k in range(10)]
+
+
+def test_labels_of_dict_batches_are_found_by_their_key():
+    x, y = torch.zeros(4, 2), torch.tensor([0, 1, 1, 1])
+    for keys, counts in ((("labels", "length"), [[1, 1], [0, 2]]), (("length", "count"), None)):
+        clients = [
+            StackDataset(**{keys[0]: y[rows], "x": x[rows], keys[1]: 5 + y[rows]})
+            for rows in (slice(2), slice(2, 4))
+        ]
+        found = label_table(FederatedDataModule.from_client_datasets(clients))
+        assert (found is None) if counts is None else found[0].tolist() == counts

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _METADATA = b"fedlight.schedule"
+_MOST_SHOWN = 3  # a longer table's repr sums it up
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,20 @@ class ScheduleTable:
     def __len__(self) -> int:
         """The number of arrivals."""
         return len(self.events)
+
+    def __repr__(self) -> str:
+        """All fields, or one line that sums up more than a few arrivals."""
+        if len(self.events) <= _MOST_SHOWN:
+            shown = {name: getattr(self, name) for name in self.__slots__}
+            return f"ScheduleTable({', '.join(f'{name}={x!r}' for name, x in shown.items())})"
+        times = [event.time for event in self.events]
+        clients = len({event.client for event in self.events})
+        of = "" if self.num_clients is None else f" of {self.num_clients}"
+        rounds = f", {len(self.round_ends)} rounds" if self.round_ends else ""
+        return (
+            f"ScheduleTable({len(self.events)} arrivals of {clients}{of} clients, "
+            f"virtual time {min(times):g} to {max(times):g}{rounds})"
+        )
 
     def staleness(self) -> NDArray[np.int64]:
         """Return the staleness of each update that was used, in the order of arrivals.

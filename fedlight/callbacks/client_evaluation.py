@@ -159,6 +159,11 @@ def _shared_out(data: FederatedDataModule, split: str) -> tuple[Partition, Any]:
     dataset = data.val_dataset if split == "validation" else data.test_dataset
     examples = data.val_data if split == "validation" else data.test_data
     ids = data.partition.client_ids
+    if isinstance(examples, list):
+        raise ValueError(
+            f"ClientEvaluation(data={split!r}) needs one {split} data set, got {len(examples)}; "
+            'write data="train" to evaluate on the clients\' training examples'
+        )
     if dataset is None or examples is None or ids is None:
         raise ValueError(
             f"ClientEvaluation(data={split!r}) needs {split} data with the clients' ids in a "

@@ -103,8 +103,8 @@ def read_images(dataset: datasets.Dataset, name: str) -> Tensor:
     Grey images have one channel. Images with a palette become RGB.
 
     Raises:
-        ValueError: An image is missing, differs in size from the first one, or has pixels of more
-            than 8 bits.
+        ValueError: An image is missing or cannot be decoded, differs in size from the first one,
+            or has pixels of more than 8 bits.
     """
     feature = dataset.features[name]
     images: np.ndarray | None = None
@@ -113,7 +113,15 @@ def read_images(dataset: datasets.Dataset, name: str) -> Tensor:
         for cell in chunk.to_pylist():
             if cell is None:
                 raise ValueError(f"column {name!r} has no image in row {row}")
-            pixels = _pixels(feature.decode_example(cell), name, row)
+            try:
+                image = feature.decode_example(cell)
+            except Exception as error:  # PIL raises various exceptions for broken files
+                raise ValueError(
+                    f"column {name!r} has an image that cannot be decoded in row {row} "
+                    f"({type(error).__name__}: {error}); repair it or leave the row out with "
+                    "dataset.select(...)"
+                ) from error
+            pixels = _pixels(image, name, row)
             if images is None:
                 images = np.empty((len(dataset), *pixels.shape), dtype=np.uint8)
             if pixels.shape != images.shape[1:]:
@@ -251,6 +259,5 @@ def _numbers(array: pa.Array, name: str) -> np.ndarray:
 def _ragged(name: str, one: int, other: int) -> ValueError:
     return ValueError(
         f"column {name!r} has lists of several lengths ({one} and {other}); pad or cut them with "
-        "dataset.map(...) first, or give the clients' data sets with "
-        "FederatedDataModule.from_client_datasets(..., collate_fn=...)"
+        "dataset.map(...) first, or give a collate_fn that pads each batch"
     )

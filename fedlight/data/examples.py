@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import datasets
+import numpy as np
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, TensorDataset, default_collate
+from torch.utils import _pytree as pytree
+from torch.utils.data import ConcatDataset, Dataset, StackDataset, TensorDataset, default_collate
 
 from fedlight.data.columns import Column
 
-Batch: TypeAlias = tuple[Tensor, ...]
-Transform: TypeAlias = Callable[[Batch], Batch]
+Batch: TypeAlias = tuple[Tensor, ...] | dict[str, Tensor]
+Transform: TypeAlias = Callable[[Any], Any]
 
 
-class ExampleTable(Dataset[Batch]):
+class ExampleTable(Dataset[Any]):
     """Examples as tensors with one row per example; batches are gathered on the device.
 
     Args:
         columns: The columns, of equal length; a batch is a tuple with one tensor per column.
-        transform: A function that maps a gathered batch to another one with as many examples. It
-            gets batches of any size, often of several clients at once, so it must treat each
-            example separately.
+        transform: A function that maps a gathered batch to another one with as many examples, a
+            tuple or a dict of tensors. It gets batches of any size, often of several clients at
+            once, so it must treat each example separately.
+        keys: One name per column to make each batch a dict; None for a tuple.
 
     Raises:
         ValueError: There is no column or no row, or the columns differ in length.
@@ -38,7 +42,12 @@ class ExampleTable(Dataset[Batch]):
 
     stackable = True
 
-    def __init__(self, columns: Sequence[Column], transform: Transform | None = None) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        transform: Transform | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> None:
         """Checks that the columns fit together."""
         lengths = {len(column.values) for column in columns}
         if len(lengths) != 1:
@@ -49,62 +58,74 @@ class ExampleTable(Dataset[Batch]):
             raise ValueError("columns must have at least one row, got 0")
         self.columns = tuple(columns)
         self.transform = transform
+        self.keys = None if keys is None else tuple(keys)
 
     @classmethod
-    def of_tensors(cls, tensors: Sequence[Tensor]) -> ExampleTable:
+    def of_tensors(
+        cls, tensors: Sequence[Tensor], keys: Sequence[str] | None = None
+    ) -> ExampleTable:
         """A table of tensors with one row per example; their types are kept."""
-        return cls([Column(tensor, tensor.dtype) for tensor in tensors])
+        return cls([Column(tensor, tensor.dtype) for tensor in tensors], keys=keys)
 
     def __len__(self) -> int:
         """Number of examples."""
         return len(self.columns[0].values)
 
-    def __getitem__(self, row: int) -> Batch:
+    def __getitem__(self, row: int) -> Any:
         """One example, without a batch dimension."""
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         return self.__getitems__([int(row) % len(self)])[0]
 
-    def __getitems__(self, rows: Sequence[int]) -> list[Batch]:
+    def __getitems__(self, rows: Sequence[int]) -> list[Any]:
         """Several examples at once; `torch.utils.data.DataLoader` calls this if it is there."""
         batch = self.gather(torch.as_tensor(rows, dtype=torch.int64))
-        return list(zip(*batch, strict=True))
+        parts, tree = pytree.tree_flatten(batch)
+        return [pytree.tree_unflatten(list(example), tree) for example in zip(*parts, strict=True)]
 
-    def gather(self, rows: Tensor) -> Batch:
+    def gather(self, rows: Tensor) -> Any:
         """The examples of the rows given, with the shape of `rows` as leading dimensions.
 
         Args:
             rows: int64 `[..., b]`, for example `[clients, b]`.
         """
         flat = rows.reshape(-1).to(self.columns[0].values.device)
-        batch = tuple([column.take(flat) for column in self.columns])
+        parts = tuple([column.take(flat) for column in self.columns])
+        if self.transform is None and self.keys is None:  # by far the most frequent case
+            if rows.dim() == 1:
+                return parts
+            return tuple([part.view(rows.shape + part.shape[1:]) for part in parts])
+        batch: Any = parts if self.keys is None else dict(zip(self.keys, parts, strict=True))
         if self.transform is not None:
             batch = self._transformed(batch, len(flat))
         if rows.dim() == 1:
             return batch
-        return tuple([part.view(rows.shape + part.shape[1:]) for part in batch])
+        return pytree.tree_map(lambda part: part.view(rows.shape + part.shape[1:]), batch)
 
-    def batches(self, batch_size: int) -> Iterator[Batch]:
+    def batches(self, batch_size: int) -> Iterator[Any]:
         """All examples in the order of the rows; the last batch may be smaller."""
         for start in range(0, len(self), batch_size):
             yield self.gather(torch.arange(start, min(start + batch_size, len(self))))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ExampleTable:
         """The table on a device, with floating-point batches of `dtype` (None keeps their type)."""
-        return ExampleTable([column.to(device, dtype) for column in self.columns], self.transform)
+        columns = [column.to(device, dtype) for column in self.columns]
+        return ExampleTable(columns, self.transform, self.keys)
 
-    def _transformed(self, batch: Batch, size: int) -> Batch:
+    def _transformed(self, batch: Any, size: int) -> Any:
         assert self.transform is not None
         result = self.transform(batch)
-        if not isinstance(result, tuple):
+        parts = pytree.tree_leaves(result)
+        if isinstance(result, Tensor) or not all(isinstance(part, Tensor) for part in parts):
+            wrong = [type(part).__name__ for part in parts if not isinstance(part, Tensor)]
             raise TypeError(
-                "transform must return a tuple of tensors, as it gets one, "
-                f"returned {type(result).__name__}"
+                "transform must return a tuple or a dict of tensors, returned "
+                f"{type(result).__name__}{f' with {wrong[0]}' if wrong else ''}"
             )
-        if any(part.shape[:1] != (size,) for part in result):
+        if not parts or any(part.shape[:1] != (size,) for part in parts):
             raise ValueError(
                 f"transform must keep the number of examples, {size}, as the first dimension, "
-                f"returned shapes {[tuple(part.shape) for part in result]}"
+                f"returned shapes {[tuple(part.shape) for part in parts]}"
             )
         return result
 
@@ -112,11 +133,16 @@ class ExampleTable(Dataset[Batch]):
 class ExampleList(Dataset[Any]):
     """Examples of any kind: concatenated map-style data sets, collated batch by batch.
 
+    Each access reads the examples anew, as `torch.utils.data.DataLoader` does, so a data set may
+    augment them at random.
+
     Args:
         datasets: The data sets; row 0 of the second follows the last row of the first.
         collate_fn: A function that makes a batch of a list of examples.
         device: Device to which gathered batches are moved; None leaves them where they are.
         dtype: Type to which their floating-point tensors are converted; None keeps their type.
+        transform: A function that maps a batch, on its device, to another one.
+        names: What errors call each data set; None for `datasets[0]`, `datasets[1]`, ….
 
     Example:
         >>> examples = ExampleList([["a", "b"], ["c"]])
@@ -132,13 +158,27 @@ class ExampleList(Dataset[Any]):
         collate_fn: Callable[[list[Any]], Any] = default_collate,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        transform: Transform | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         """Concatenates the data sets."""
         self.datasets = tuple(datasets)
         self.collate_fn = collate_fn
         self.device = device
         self.dtype = dtype
+        self.transform = transform
+        self.names = names
         self._examples: ConcatDataset[Any] = ConcatDataset(self.datasets)
+
+    @property
+    def how_read(self) -> str:
+        """In words why there is no table of these examples."""
+        if self.collate_fn is not default_collate:
+            name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
+            return f"{name} makes each batch of a list of rows"
+        kinds = sorted({type(dataset).__name__ for dataset in self.datasets})
+        return f"they are read one at a time ({', '.join(kinds)})"
 
     def __len__(self) -> int:
         """Number of examples."""
@@ -147,6 +187,26 @@ class ExampleList(Dataset[Any]):
     def __getitem__(self, row: int) -> Any:
         """One example, as its data set returns it."""
         return self._examples[row]
+
+    def __getitems__(self, rows: Sequence[int]) -> list[Any]:
+        """Several examples; a data set that can read several at once does so.
+
+        Raises:
+            Exception: What a data set raises, with a note that names it and the row.
+        """
+        ends = self._examples.cumulative_sizes
+        which = np.searchsorted(ends, rows, side="right").tolist()
+        read: Any = getattr(self.datasets[which[0]], "__getitems__", None)
+        if read is None or len(set(which)) > 1:
+            return [self._one(row) for row in rows]
+        start = 0 if which[0] == 0 else ends[which[0] - 1]
+        try:
+            examples: list[Any] = list(read([row - start for row in rows]))
+        except Exception:
+            for row in rows:  # to find the row that fails
+                self._one(row)
+            raise
+        return examples
 
     def gather(self, rows: Tensor) -> Any:
         """The collated batch of the rows given.
@@ -162,8 +222,12 @@ class ExampleList(Dataset[Any]):
                 f"rows must have one dimension here, got shape {tuple(rows.shape)}: examples of "
                 "any kind cannot be stacked over clients"
             )
-        batch = self.collate_fn([self._examples[row] for row in rows.tolist()])
-        return apply_to_collection(batch, Tensor, self._moved)
+        return self.collate(self.__getitems__(rows.tolist()))
+
+    def collate(self, examples: list[Any]) -> Any:
+        """The batch of a list of examples: collated, moved to the device, and transformed."""
+        batch = apply_to_collection(self.collate_fn(examples), Tensor, self._moved)
+        return batch if self.transform is None else self.transform(batch)
 
     def batches(self, batch_size: int) -> Iterator[Any]:
         """All examples in the order of the rows; the last batch may be smaller."""
@@ -172,30 +236,78 @@ class ExampleList(Dataset[Any]):
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> ExampleList:
         """The same examples; their batches are moved to a device when they are gathered."""
-        return ExampleList(self.datasets, self.collate_fn, device, dtype)
+        return ExampleList(
+            self.datasets,
+            self.collate_fn,
+            device,
+            dtype,
+            transform=self.transform,
+            names=self.names,
+        )
+
+    def _one(self, row: int) -> Any:
+        try:
+            return self._examples[row]
+        except Exception as error:
+            which = int(np.searchsorted(self._examples.cumulative_sizes, row, side="right"))
+            inner = row - (self._examples.cumulative_sizes[which - 1] if which else 0)
+            name = f"datasets[{which}]" if self.names is None else self.names[which]
+            column = _broken_column(self.datasets[which], inner)
+            error.add_note(f"(while reading {column}row {inner} of {name})")
+            raise
 
     def _moved(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
 
 
+def _broken_column(dataset: Any, row: int) -> str:
+    """Which column of a row cannot be read by itself; "" if that cannot be told."""
+    if not isinstance(dataset, datasets.Dataset):
+        return ""
+    plain = dataset.with_format(None)
+    for name in plain.column_names:
+        try:
+            plain.select_columns([name])[row]
+        except Exception:
+            return f"column {name!r} of "
+    return ""
+
+
 def examples_of(
-    datasets: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None = None
+    datasets: Sequence[Any],
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    names: Sequence[str] | None = None,
 ) -> ExampleTable | ExampleList:
     """The examples of map-style data sets: a table if they are tensors of one shape, else a list.
 
     Args:
-        datasets: Map-style data sets, for example `torch.utils.data.TensorDataset`s.
+        datasets: Map-style data sets. `TensorDataset`s, and `StackDataset`s of tensors, of one
+            shape and type form a table.
         collate_fn: A function that makes a batch of a list of examples; with one there is no table.
+        names: What errors call each data set.
     """
     if collate_fn is not None:
-        return ExampleList(datasets, collate_fn)
+        return ExampleList(datasets, collate_fn, names=names)
+    tables = [_tensors(dataset) for dataset in datasets]
     kinds = {
-        tuple((tensor.shape[1:], tensor.dtype) for tensor in dataset.tensors)
-        if type(dataset) is TensorDataset  # a subclass may return something else than its tensors
-        else None
-        for dataset in datasets
+        None if table is None else tuple((k, t.shape[1:], t.dtype) for k, t in table.items())
+        for table in tables
     }
-    if len(kinds) > 1 or not all(kinds):
-        return ExampleList(datasets)
-    columns = zip(*(dataset.tensors for dataset in datasets), strict=True)
-    return ExampleTable.of_tensors([torch.cat(parts) for parts in columns])
+    first = tables[0]
+    if len(kinds) > 1 or not first:
+        return ExampleList(datasets, names=names)
+    columns = [torch.cat([table[key] for table in tables if table]) for key in first]
+    keys = [key for key in first if isinstance(key, str)]
+    return ExampleTable.of_tensors(columns, keys or None)
+
+
+def _tensors(dataset: Any) -> dict[str | int, Tensor] | None:
+    """The tensors of a data set that consists of nothing else, by key or position."""
+    # A subclass may return something else than its tensors.
+    if type(dataset) is TensorDataset:
+        return dict(enumerate(dataset.tensors))
+    if type(dataset) is StackDataset:
+        parts: Any = dataset.datasets
+        parts = parts if isinstance(parts, dict) else dict(enumerate(parts))
+        return parts if all(isinstance(part, Tensor) for part in parts.values()) else None
+    return None

@@ -13,12 +13,12 @@ data set is therefore read in the same way:
   (0.2470, 0.2435, 0.2616).
 - *Other images*: scaled to 0 … 1, and normalised only if `normalize` is given.
 - *Numbers and lists of numbers*: floating-point values in the type of the run, integers in their
-  own type. A target of class numbers is always int64.
+  own type. A target of class numbers is always int64, and so are all integers of a dict batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -39,7 +39,10 @@ Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation, one number per channel or one for all."""
 
 Columns: TypeAlias = tuple[tuple[str, ...], str | None]
-"""Names of the input columns, name of the target column."""
+"""Names of the input columns, name of the target column.
+
+If batches are dicts, all columns are inputs and the target is None.
+"""
 
 _INPUT_NAMES = ("image", "img", "x", "features")
 _TARGET_NAMES = ("label", "labels", "target", "y")
@@ -78,6 +81,7 @@ class Layout:
         statistics: Mean and standard deviation of the input; None for no normalisation.
         text: Whether the columns hold characters of LEAF's alphabet.
         class_target: Whether the target must hold class numbers.
+        keys: The batch's key for each input column; None for batches that are tuples.
     """
 
     inputs: tuple[str, ...]
@@ -85,6 +89,7 @@ class Layout:
     statistics: Statistics | None
     text: bool
     class_target: bool
+    keys: tuple[str, ...] | None = None
 
     def read(
         self, dataset: datasets.Dataset, split: str, transform: Transform | None = None
@@ -95,11 +100,20 @@ class Layout:
             ValueError: The split is empty, lacks a column, or has values that cannot be read.
         """
         if len(dataset) == 0:
-            raise ValueError(f"the data set's split {split!r} is empty; it needs an example")
+            raise empty(split)
         wanted = [*self.inputs, *([] if self.target is None else [self.target])]
         missing = [name for name in wanted if name not in dataset.features]
         if missing:
             raise _no_column(missing, dataset.features, f"split {split!r} of the data set")
+        if self.keys is not None:
+            # Any column may be the target, so integers are read as those of targets are.
+            columns = [
+                self._input(dataset, name)
+                if isinstance(dataset.features[name], datasets.Image)
+                else self._target(dataset, name, split)
+                for name in self.inputs
+            ]
+            return ExampleTable(columns, transform, self.keys)
         columns = [self._input(dataset, name) for name in self.inputs]
         if self.target is not None:
             columns.append(self._target(dataset, self.target, split))
@@ -136,11 +150,17 @@ class Layout:
                 "that rows are not labelled; choose another split or drop these rows"
             )
         floating = values.is_floating_point()
+        if self.keys is not None and values.dtype == torch.bool:
+            return Column(values, torch.bool)
         return Column(values, torch.get_default_dtype() if floating else torch.int64)
 
 
 def layout_of(
-    dataset: datasets.Dataset, columns: Columns | None, statistics: Statistics | None
+    dataset: datasets.Dataset,
+    columns: Columns | None,
+    statistics: Statistics | None,
+    keys: tuple[str, ...] | None = None,
+    known_statistics: bool = True,
 ) -> Layout:
     """Determine how the data set is read, from its columns and the user's arguments.
 
@@ -148,16 +168,20 @@ def layout_of(
         dataset: The training split.
         columns: Input columns and target column; None for the known ones.
         statistics: Mean and standard deviation; None for the known ones.
+        keys: The batch's key for each column; None for batches that are tuples.
+        known_statistics: Whether known images are normalised if there are no `statistics`.
 
     Raises:
         ValueError: A named column is missing, the columns cannot be recognised by their names, or
             there are statistics but no single input column for them.
     """
     features = dataset.features
-    inputs, target = _default_columns(features) if columns is None else columns
+    inputs, target = default_columns(features) if columns is None else columns
     missing = [name for name in (*inputs, target) if name is not None and name not in features]
     if missing:
         raise _no_column(missing, features, "the data set")
+    if keys is not None:
+        return _dict_layout(dataset, inputs, statistics, keys, known_statistics)
     text = _is_shakespeare(features) and (inputs, target) == (("x",), "y")
     if statistics is not None and (text or len(inputs) > 1):
         raise ValueError(
@@ -166,23 +190,48 @@ def layout_of(
             "transform= instead"
         )
     is_image = len(inputs) == 1 and isinstance(features[inputs[0]], datasets.Image)
-    if statistics is None and is_image and target is not None and len(dataset):
+    if statistics is None and is_image and target is not None and known_statistics and len(dataset):
         statistics = _known_statistics(dataset, inputs[0], target)
     return Layout(inputs, target, statistics, text, class_target=columns is None and not text)
 
 
-def checked_columns(columns: object) -> Columns | None:
-    """Check the argument `columns`, and return its full form.
+def _dict_layout(
+    dataset: datasets.Dataset,
+    columns: tuple[str, ...],
+    statistics: Statistics | None,
+    keys: tuple[str, ...],
+    known_statistics: bool,
+) -> Layout:
+    features = dataset.features
+    images = [name for name in columns if isinstance(features[name], datasets.Image)]
+    if statistics is not None and len(images) != 1:
+        raise ValueError(
+            f"normalize={statistics} needs one column of images in a dict of columns, got "
+            f"{len(images)}; leave it out and use transform= instead"
+        )
+    if statistics is None and len(images) == 1 and known_statistics and len(dataset):
+        targets = [name for name in columns if name == "label"]
+        statistics = _known_statistics(dataset, images[0], targets[0]) if targets else None
+    return Layout(columns, None, statistics, text=False, class_target=False, keys=keys)
+
+
+def checked_columns(columns: object) -> tuple[Columns | None, tuple[str, ...] | None]:
+    """Check the argument `columns`, and return its full form and the keys of batches, or None.
 
     Raises:
-        TypeError: It is not a pair of input and target.
+        TypeError: It is neither a pair of input and target nor a dict of names.
     """
     if columns is None:
-        return None
+        return None, None
     expected = (
         "columns must be (INPUT, TARGET) such as ('image', 'label'), or "
-        f"(('x1', 'x2'), 'y'), or ('x', None) without a target; got {columns!r}"
+        "(('x1', 'x2'), 'y'), or ('x', None) without a target, or for batches that are dicts "
+        f"{{KEY: COLUMN}} such as {{'pixel_values': 'image', 'labels': 'label'}}; got {columns!r}"
     )
+    if isinstance(columns, Mapping):
+        if not columns or not all(isinstance(n, str) for pair in columns.items() for n in pair):
+            raise TypeError(expected)
+        return (tuple(columns.values()), None), tuple(columns)
     if not isinstance(columns, Sequence) or isinstance(columns, str) or len(columns) != 2:
         raise TypeError(expected)
     inputs, target = columns
@@ -191,7 +240,7 @@ def checked_columns(columns: object) -> Columns | None:
         raise TypeError(expected)
     if not all(isinstance(n, str) for n in inputs) or not isinstance(target, str | None):
         raise TypeError(expected)
-    return tuple(inputs), target
+    return (tuple(inputs), target), None
 
 
 def checked_statistics(normalize: object) -> Statistics | None:
@@ -219,7 +268,12 @@ def checked_statistics(normalize: object) -> Statistics | None:
     return mean, std
 
 
-def _default_columns(features: dict[str, Any]) -> Columns:
+def default_columns(features: Mapping[str, Any]) -> Columns:
+    """The input column and the target column by their names and types.
+
+    Raises:
+        ValueError: They cannot be told.
+    """
     if _is_shakespeare(features):
         return ("x",), "y"
     images = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
@@ -229,7 +283,8 @@ def _default_columns(features: dict[str, Any]) -> Columns:
     if len(inputs) != 1 or len(targets) != 1:
         raise ValueError(
             "columns=None: which columns are input and target cannot be told from the names "
-            f"{list(features)}; write columns=(INPUT, TARGET)"
+            f"{list(features)}; write columns=(INPUT, TARGET), or columns={{KEY: COLUMN}} for "
+            "batches that are dicts"
         )
     return tuple(inputs), targets[0]
 
@@ -246,7 +301,7 @@ def _known_statistics(dataset: datasets.Dataset, name: str, target: str) -> Stat
     return None
 
 
-def _is_shakespeare(features: dict[str, Any]) -> bool:
+def _is_shakespeare(features: Mapping[str, Any]) -> bool:
     return all(
         getattr(features.get(name), "dtype", None) == "string"
         for name in ("character_id", "x", "y")
@@ -267,7 +322,12 @@ def _check_channels(name: str, statistics: Statistics, shape: tuple[int, ...]) -
         )
 
 
-def _no_column(missing: Sequence[str], features: dict[str, Any], where: str) -> ValueError:
+def empty(split: str) -> ValueError:
+    """The error for a split without examples."""
+    return ValueError(f"the data set's split {split!r} is empty; it needs an example")
+
+
+def _no_column(missing: Sequence[str], features: Mapping[str, Any], where: str) -> ValueError:
     return ValueError(
         f"{where} has no column {', '.join(map(repr, missing))}; it has {list(features)}; "
         "write columns=(INPUT, TARGET) with two of them"

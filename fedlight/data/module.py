@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import datasets
 import numpy as np
 from lightning import LightningDataModule
-from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from data_partitioners import Partition, Partitioner
 from fedlight._checks import integer, positive_int
+from fedlight.data._given import client_datasets, evaluation_datasets
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of
-from fedlight.data.sources import checked_source, load_splits
+from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
+from fedlight.data.sources import Source, checked_source, load_splits
+
+Examples: TypeAlias = ExampleTable | ExampleList
+_T = TypeVar("_T")
+Several: TypeAlias = datasets.Dataset | Sequence[datasets.Dataset] | Mapping[str, datasets.Dataset]
 
 
 @dataclass(frozen=True)
 class _Loaded:
     partition: Partition
-    train: ExampleTable | ExampleList
-    val: ExampleTable | ExampleList | None
-    test: ExampleTable | ExampleList | None
+    train: Examples
+    val: list[Examples]
+    test: list[Examples]
 
 
 class FederatedDataModule(LightningDataModule):
@@ -36,7 +41,12 @@ class FederatedDataModule(LightningDataModule):
     gathered from them, converted and normalised on the device. The data sets of the papers are
     recognised by their columns; see `fedlight.data.layouts`.
 
-    A batch is a tuple: the input columns, then the target.
+    A batch is a tuple: the input columns, then the target. If `columns` is a dict, a batch is a
+    dict with the same keys.
+
+    A data set with a transform of its own (`with_transform`, `set_transform`) is read row by row,
+    as `torch.utils.data.DataLoader` would: the transform is applied at each access and may draw
+    random numbers. Nothing is normalised then. Such clients run sequentially.
 
     Args:
         dataset: A hub id (`"ylecun/mnist"`), a folder with the same files, `"mnist-mini"` (10,000
@@ -45,19 +55,27 @@ class FederatedDataModule(LightningDataModule):
         partitioner: Divides the rows of the training split among the clients.
         batch_size: Examples per local step; a client with fewer examples uses all of them.
         columns: Input column(s) and target column, such as `("image", "label")`,
-            `(("age", "income"), "y")` or `("x", None)`; None for those known for the data set.
+            `(("age", "income"), "y")` or `("x", None)`; None for those known for the data set. A
+            dict makes batches dicts: `{"pixel_values": "image", "labels": "label"}` gives the
+            column `image` under the key `pixel_values`.
         normalize: `(mean, std)`, two numbers or one number per channel each, of images scaled to
             0 … 1 or of a column of numbers. None for those known for the data set; `(0.0, 1.0)`
             for no normalisation.
-        transform: A function that maps a gathered batch (a tuple of tensors) to another one. It is
-            applied to every split, on the device, to batches of any size, often of several
-            clients at once: it must treat each example separately and draw no random numbers.
+        transform: A function that maps a gathered batch to another one, a tuple or a dict of
+            tensors. It is applied to every split, on the device, to batches of any size, often of
+            several clients at once: it must treat each example separately and draw no random
+            numbers.
+        collate_fn: A function that makes a batch of a list of rows, each a dict of all columns as
+            the data set returns them; for example one that pads texts to the longest of a batch.
+            It replaces `columns` and `normalize`. Clients then run sequentially.
         train_split: Split that is divided among the clients.
         val_split: Split for validation, or None. A data set that has only the training split is
             not validated.
         test_split: Split for `test`, or None, likewise.
-        val_dataset: A `datasets.Dataset` for validation instead of a split.
-        test_dataset: A `datasets.Dataset` for `test` instead of a split.
+        val_dataset: A `datasets.Dataset` for validation instead of a split, or several in a list
+            or a dict: then `validation_step` gets their number as `dataloader_idx`, and logged
+            names end in `/dataloader_idx_N`, as in Lightning.
+        test_dataset: A `datasets.Dataset` for `test` instead of a split, or several.
         partition_seed: Seed that the partitioner gets.
         eval_batch_size: Examples per step of validation and test.
         name: Configuration of the hub data set.
@@ -68,8 +86,9 @@ class FederatedDataModule(LightningDataModule):
         eval_batch_size: As given.
         train_dataset: The training split as it was loaded, a `datasets.Dataset` with all its
             columns; None before `setup` and after `from_client_datasets`.
-        val_dataset: The validation split, likewise. In a natural partition, each client's rows of
-            it are `partitioner.partition(val_dataset, client_ids=partition.client_ids)`.
+        val_dataset: The validation split, likewise; a list if there are several. In a natural
+            partition, each client's rows of it are
+            `partitioner.partition(val_dataset, client_ids=partition.client_ids)`.
         test_dataset: The test split, likewise.
 
     Raises:
@@ -93,20 +112,23 @@ class FederatedDataModule(LightningDataModule):
                 [0.0000]]), tensor([1, 0]))
     """
 
+    _source: Source | None = None  # None after `from_client_datasets`
+
     def __init__(
         self,
         dataset: str | Path | datasets.Dataset | datasets.DatasetDict,
         partitioner: Partitioner,
         batch_size: int = 64,
         *,
-        columns: tuple[str | Sequence[str], str | None] | None = None,
+        columns: tuple[str | Sequence[str], str | None] | Mapping[str, str] | None = None,
         normalize: tuple[float | Sequence[float], float | Sequence[float]] | None = None,
         transform: Transform | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         train_split: str = "train",
         val_split: str | None = "test",
         test_split: str | None = "test",
-        val_dataset: datasets.Dataset | None = None,
-        test_dataset: datasets.Dataset | None = None,
+        val_dataset: Several | None = None,
+        test_dataset: Several | None = None,
         partition_seed: int = 0,
         eval_batch_size: int = 1000,
         name: str | None = None,
@@ -119,19 +141,24 @@ class FederatedDataModule(LightningDataModule):
             raise TypeError(
                 f"transform must be a function of a batch that returns a batch, got {transform!r}"
             )
-        for argument, value in (("val_dataset", val_dataset), ("test_dataset", test_dataset)):
-            if not isinstance(value, datasets.Dataset | None):
-                raise TypeError(f"{argument} must be a datasets.Dataset, got {value!r}")
+        _check_collate_fn(collate_fn)
+        if collate_fn is not None and (columns is not None or normalize is not None):
+            raise ValueError(
+                "collate_fn gets whole rows and makes the batch, so it excludes columns= and "
+                "normalize=; leave those out, and choose columns with "
+                "dataset.select_columns([...])"
+            )
         self.partitioner = partitioner
         self.batch_size = positive_int("batch_size", batch_size)
         self.eval_batch_size = positive_int("eval_batch_size", eval_batch_size)
         self.train_dataset: datasets.Dataset | None = None
-        self.val_dataset = val_dataset
-        self.test_dataset = test_dataset
+        self.val_dataset = _one_or_several("val_dataset", val_dataset)
+        self.test_dataset = _one_or_several("test_dataset", test_dataset)
         self._source = checked_source(dataset)
-        self._columns = checked_columns(columns)
+        self._columns, self._keys = checked_columns(columns)
         self._statistics = checked_statistics(normalize)
         self._transform = transform
+        self._collate_fn = collate_fn
         self._split_names = (train_split, val_split, test_split)
         self._partition_seed = integer("partition_seed", partition_seed)
         self._config = (name, revision)
@@ -140,7 +167,7 @@ class FederatedDataModule(LightningDataModule):
     @classmethod
     def from_client_datasets(
         cls,
-        datasets: Sequence[Any],
+        datasets: Iterable[Any] | Mapping[Any, Any],
         batch_size: int = 64,
         *,
         val_dataset: Any = None,
@@ -150,14 +177,17 @@ class FederatedDataModule(LightningDataModule):
     ) -> FederatedDataModule:
         """A data module of one map-style data set per client, with examples of any kind.
 
-        If all of them are `TensorDataset`s of one shape and type, they form one table, from which
-        the batches of many clients are gathered at once.
+        If all of them are `TensorDataset`s, or `StackDataset`s of tensors, of one shape and type,
+        they form one table, from which the batches of many clients are gathered at once.
 
         Args:
-            datasets: One `torch.utils.data.Dataset` (or list) per client.
+            datasets: One `torch.utils.data.Dataset` (or list of examples) per client. In a mapping,
+                the keys are the clients' names, `partition.client_ids`.
             batch_size: Examples per local step.
-            val_dataset: A map-style data set for validation.
-            test_dataset: A map-style data set for `test`.
+            val_dataset: A map-style data set for validation, or several in a list or a dict: then
+                `validation_step` gets their number as `dataloader_idx`, and logged names end in
+                `/dataloader_idx_N`, as in Lightning.
+            test_dataset: A map-style data set for `test`, or several.
             eval_batch_size: Examples per step of validation and test.
             collate_fn: A function that makes a batch of a list of examples; None for torch's
                 default.
@@ -173,24 +203,27 @@ class FederatedDataModule(LightningDataModule):
             >>> FederatedDataModule.from_client_datasets(clients, batch_size=2).partition.sizes
             array([2, 5])
         """
-        sizes = [_size(f"datasets[{i}] (client {i})", data) for i, data in enumerate(datasets)]
-        if not sizes:
-            raise ValueError("datasets must hold one data set per client, got none")
+        found, names, ids = client_datasets(datasets)
+        _check_collate_fn(collate_fn)
+        sizes = [len(data) for data in found]
         partition = Partition(
             rows=np.arange(sum(sizes), dtype=np.int64),
             offsets=np.cumsum([0, *sizes], dtype=np.int64),
+            client_ids=ids,
         )
-        evaluation = []
-        for argument, data in (("val_dataset", val_dataset), ("test_dataset", test_dataset)):
-            if data is not None:
-                _size(argument, data)
-            evaluation.append(None if data is None else examples_of([data], collate_fn))
+        evaluation = [
+            [
+                examples_of([data], collate_fn, [name])
+                for name, data in evaluation_datasets(argument, given).items()
+            ]
+            for argument, given in (("val_dataset", val_dataset), ("test_dataset", test_dataset))
+        ]
         module = cls.__new__(cls)
         LightningDataModule.__init__(module)
         module.batch_size = positive_int("batch_size", batch_size)
         module.eval_batch_size = positive_int("eval_batch_size", eval_batch_size)
         module.train_dataset = module.val_dataset = module.test_dataset = None
-        module._loaded = _Loaded(partition, examples_of(datasets, collate_fn), *evaluation)
+        module._loaded = _Loaded(partition, examples_of(found, collate_fn, names), *evaluation)
         return module
 
     def setup(self, stage: str | None = None) -> None:
@@ -205,31 +238,33 @@ class FederatedDataModule(LightningDataModule):
         train_split, val_split, test_split = self._split_names
         splits = load_splits(self._source, *self._config, train_split)
         train = _split(splits, "train_split", train_split)
-        layout = layout_of(train, self._columns, self._statistics)
-        train_data = self._read(layout, train, train_split)
-        partition = self.partitioner.partition(train, self._partition_seed)
-        _check_partition(partition, len(train), self.partitioner)
-
         only_train = set(splits) == {train_split}
-        evaluation: list[tuple[datasets.Dataset | None, ExampleTable | None]] = []
-        read: dict[str, ExampleTable] = {train_split: train_data}
+        evaluation: list[dict[str, datasets.Dataset]] = []
         for argument, split, given in (
             ("val_split", val_split, self.val_dataset),
             ("test_split", test_split, self.test_dataset),
         ):
-            if given is not None:
-                data = self._read(layout, given, argument.replace("split", "dataset"))
-                evaluation.append((given, data))
+            name = argument.replace("split", "dataset")
+            if isinstance(given, list):
+                evaluation.append({f"{name}[{i}]": each for i, each in enumerate(given)})
+            elif given is not None:
+                evaluation.append({name: given})
             elif split is None or (only_train and split == "test"):
-                evaluation.append((None, None))
+                evaluation.append({})
             else:
-                chosen = _split(splits, argument, split)
-                if split not in read:
-                    read[split] = self._read(layout, chosen, split)
-                evaluation.append((chosen, read[split]))
-        (self.val_dataset, val_data), (self.test_dataset, test_data) = evaluation
+                evaluation.append({split: _split(splits, argument, split)})
+        chosen = [*evaluation[0].values(), *evaluation[1].values()]
+        layout = self._layout(train, chosen)
+        read = {id(train): self._read(layout, train, train_split)}
+        partition = _checked_partition(self.partitioner, train, self._partition_seed)
+        for named in evaluation:
+            for name, dataset in named.items():
+                if id(dataset) not in read:
+                    read[id(dataset)] = self._read(layout, dataset, name)
+        self.val_dataset, self.test_dataset = (_sole(list(named.values())) for named in evaluation)
         self.train_dataset = train
-        self._loaded = _Loaded(partition, train_data, val_data, test_data)
+        val, test = ([read[id(each)] for each in named.values()] for named in evaluation)
+        self._loaded = _Loaded(partition, read[id(train)], val, test)
 
     def repartition(self, partitioner: Partitioner, partition_seed: int = 0) -> FederatedDataModule:
         """A data module of the same loaded data with a different partition.
@@ -252,8 +287,7 @@ class FederatedDataModule(LightningDataModule):
         other = copy(self)
         other.partitioner = partitioner
         other._partition_seed = integer("partition_seed", partition_seed)
-        partition = partitioner.partition(self.train_dataset, other._partition_seed)
-        _check_partition(partition, len(self.train_dataset), partitioner)
+        partition = _checked_partition(partitioner, self.train_dataset, other._partition_seed)
         other._loaded = replace(self._ready(), partition=partition)
         return other
 
@@ -273,14 +307,19 @@ class FederatedDataModule(LightningDataModule):
         return self._ready().train
 
     @property
-    def val_data(self) -> ExampleTable | ExampleList | None:
-        """The examples for validation, or None."""
-        return self._ready().val
+    def val_data(self) -> Examples | list[Examples] | None:
+        """The examples for validation; None if there are none, a list for several data sets."""
+        return _sole(self._ready().val)
 
     @property
-    def test_data(self) -> ExampleTable | ExampleList | None:
-        """The examples for `test`, or None."""
-        return self._ready().test
+    def test_data(self) -> Examples | list[Examples] | None:
+        """The examples for `test`, likewise."""
+        return _sole(self._ready().test)
+
+    def evaluation_data(self, stage: str) -> list[Examples]:
+        """The examples of each data set for a stage, "validation" or "test"."""
+        loaded = self._ready()
+        return list(loaded.val if stage == "validation" else loaded.test)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """The pooled examples of all clients, shuffled, for `lightning.Trainer`."""
@@ -290,22 +329,74 @@ class FederatedDataModule(LightningDataModule):
             pool = Subset(pool, np.sort(rows).tolist())
         return _loader(self.train_data, pool, self.batch_size, shuffle=True)
 
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
         """The examples for validation in their order; an empty list if there are none."""
-        data = self.val_data
-        return [] if data is None else _loader(data, data, self.eval_batch_size, shuffle=False)
+        return self._loaders("validation")
 
-    def test_dataloader(self) -> DataLoader[Any] | list[Any]:
+    def test_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
         """The examples for `test` in their order; an empty list if there are none."""
-        data = self.test_data
-        return [] if data is None else _loader(data, data, self.eval_batch_size, shuffle=False)
+        return self._loaders("test")
 
-    def _read(self, layout: Layout, dataset: datasets.Dataset, split: str) -> ExampleTable:
+    def _loaders(self, stage: str) -> DataLoader[Any] | list[DataLoader[Any]]:
+        loaders = [
+            _loader(data, data, self.eval_batch_size, shuffle=False)
+            for data in self.evaluation_data(stage)
+        ]
+        return loaders[0] if len(loaders) == 1 else loaders
+
+    def __repr__(self) -> str:
+        """The class, the data, the clients and the sizes, in one line."""
+        words = []
+        if self._source is not None:
+            source = self._source
+            is_name = isinstance(source, str | Path)
+            words += [repr(str(source)) if is_name else _described(source), repr(self.partitioner)]
+        words.append(f"batch_size={self.batch_size}")
+        if self._loaded is None:
+            return f"{type(self).__name__}({', '.join(words)}, not loaded yet)"
+        sizes = self.partition.sizes
+        least, most = sizes.min(), sizes.max()
+        each = f"{least} examples" if least == most else f"{least} to {most} examples"
+        words.append(f"{len(sizes)} client{'s' if len(sizes) > 1 else ''} with {each}")
+        for word, parts in (("validation", self._loaded.val), ("test", self._loaded.test)):
+            if parts:
+                words.append(f"{' + '.join(str(len(part)) for part in parts)} for {word}")
+        return f"{type(self).__name__}({', '.join(words)})"
+
+    def __str__(self) -> str:
+        """As `repr`; Lightning's own would load the data loaders."""
+        return repr(self)
+
+    def _layout(
+        self, train: datasets.Dataset, others: Sequence[datasets.Dataset]
+    ) -> Layout | RowLayout:
+        """How the splits are read."""
+        if self._collate_fn is not None:
+            return RowLayout(self._collate_fn, table=None)
+        if not any(map(has_own_transform, [train, *others])):
+            try:
+                return layout_of(train, self._columns, self._statistics, self._keys)
+            except (TypeError, ValueError) as error:
+                error.add_note(self._reading(self._split_names[0]))
+                raise
+        if self._statistics is not None:
+            raise ValueError(
+                "normalize= is not applied to a data set with a transform of its own "
+                "(with_transform or set_transform); normalise in that transform and leave "
+                "normalize out"
+            )
+        return row_layout_of(train, self._columns, self._keys)
+
+    def _read(self, layout: Layout | RowLayout, dataset: datasets.Dataset, split: str) -> Examples:
         try:
             return layout.read(dataset, split, self._transform)
         except (TypeError, ValueError) as error:
-            error.add_note(f"(while reading {split!r})")
+            error.add_note(self._reading(split))
             raise
+
+    def _reading(self, split: str) -> str:
+        source = f" of {str(self._source)!r}" if isinstance(self._source, str | Path) else ""
+        return f"(while reading {split!r}{source})"
 
     def _ready(self) -> _Loaded:
         if self._loaded is None:
@@ -318,9 +409,11 @@ class FederatedDataModule(LightningDataModule):
 def checked_partitioner(partitioner: object) -> None:
     """Raise a TypeError unless it is a partitioner."""
     if not isinstance(partitioner, Partitioner):
+        is_class = isinstance(partitioner, type) and issubclass(partitioner, Partitioner)
         raise TypeError(
             "partitioner must be a data_partitioners.Partitioner such as "
             f"IidPartitioner(num_partitions=10), got {partitioner!r}"
+            f"{', which is a class; call it' if is_class else ''}"
         )
 
 
@@ -334,8 +427,16 @@ def _split(splits: datasets.DatasetDict, argument: str, split: str) -> datasets.
     return splits[split]
 
 
-def _check_partition(partition: Partition, num_rows: int, partitioner: Partitioner) -> None:
-    """Checks the result of the partitioner, so that a faulty one fails here and not in a round."""
+def _checked_partition(partitioner: Partitioner, dataset: datasets.Dataset, seed: int) -> Partition:
+    """Partition a data set; a faulty partitioner fails here and not in a round."""
+    partition: object = partitioner.partition(dataset, seed)
+    if not isinstance(partition, Partition):
+        raise TypeError(
+            f"{partitioner!r} returned {type(partition).__name__}; its partition(dataset, seed) "
+            "must return a data_partitioners.Partition, for example "
+            "Partition.from_owners(owners, num_partitions) with the client of each row"
+        )
+    num_rows = len(dataset)
     shared = len(partition.rows) + len(partition.unused)
     if shared != num_rows:
         raise ValueError(
@@ -347,23 +448,52 @@ def _check_partition(partition: Partition, num_rows: int, partitioner: Partition
         raise ValueError(
             f"{partitioner!r} left client {client} without an example; each client needs one"
         )
+    return partition
 
 
-def _size(name: str, data: Any) -> int:
-    if isinstance(data, tuple) and any(isinstance(part, Tensor) for part in data):
-        raise TypeError(f"{name} is a tuple of tensors; write TensorDataset(x, y)")
-    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+def _check_collate_fn(collate_fn: object) -> None:
+    if collate_fn is not None and not callable(collate_fn):
         raise TypeError(
-            f"{name} must be a map-style data set, with a length and items by number, got "
-            f"{type(data).__name__}"
+            "collate_fn must be a function of a list of examples that returns a batch, got "
+            f"{collate_fn!r}"
         )
-    if len(data) == 0:
-        raise ValueError(f"{name} is empty; leave it out or give it an example")
-    return len(data)
+
+
+def _one_or_several(argument: str, given: Any) -> Any:
+    """A `datasets.Dataset`, a list of several, or None.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if given is None or isinstance(given, datasets.Dataset):
+        return given
+    several = list(given.values()) if isinstance(given, Mapping) else given
+    if (
+        not isinstance(several, list | tuple)
+        or not several
+        or not all(isinstance(each, datasets.Dataset) for each in several)
+    ):
+        raise TypeError(
+            f"{argument} must be a datasets.Dataset, or several in a list or a dict, got {given!r}"
+        )
+    return _sole(list(several))
+
+
+def _sole(parts: list[_T]) -> _T | list[_T] | None:
+    """The only part, None if there is none, or the list of several."""
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _described(source: datasets.Dataset | datasets.DatasetDict) -> str:
+    if isinstance(source, datasets.Dataset):
+        return f"Dataset of {len(source)} rows"
+    return f"DatasetDict of {', '.join(f'{name}: {len(part)}' for name, part in source.items())}"
 
 
 def _loader(
     data: ExampleTable | ExampleList, pool: Any, batch_size: int, *, shuffle: bool
 ) -> DataLoader[Any]:
-    collate_fn = data.collate_fn if isinstance(data, ExampleList) else None
+    collate_fn = data.collate if isinstance(data, ExampleList) else None
     return DataLoader(pool, batch_size, shuffle=shuffle, collate_fn=collate_fn)

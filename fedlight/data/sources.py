@@ -25,15 +25,16 @@ def checked_source(dataset: object) -> Source:
         TypeError: It is neither a name, a folder nor a data set of the `datasets` library.
         FileNotFoundError: It looks like a folder that does not exist.
     """
-    if isinstance(dataset, datasets.Dataset | datasets.DatasetDict) or dataset == BUNDLED:
+    if isinstance(dataset, datasets.Dataset | datasets.DatasetDict):
         return dataset
     if not isinstance(dataset, str | os.PathLike):
         raise TypeError(
             "dataset must be a hub id such as 'ylecun/mnist', a folder, 'mnist-mini', a "
-            f"datasets.Dataset or a datasets.DatasetDict, got {type(dataset).__name__}; for a "
-            "list of torch data sets, one per client, use "
-            "FederatedDataModule.from_client_datasets(...)"
+            f"datasets.Dataset or a datasets.DatasetDict, got {type(dataset).__name__}; "
+            f"{_way_out(dataset)}"
         )
+    if dataset == BUNDLED:
+        return BUNDLED
     folder = Path(dataset).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -43,6 +44,28 @@ def checked_source(dataset: object) -> Source:
         f"dataset={os.fspath(dataset)!r} is not a folder; give a folder with the data set's files, "
         "a hub id such as 'ylecun/mnist', or 'mnist-mini'"
     )
+
+
+def _way_out(dataset: object) -> str:
+    if isinstance(dataset, datasets.IterableDataset | datasets.IterableDatasetDict):
+        return "clients need rows by number: load it without streaming=True"
+    if is_data_frame(dataset):
+        return "write datasets.Dataset.from_pandas(dataset)"
+    if isinstance(dataset, dict):
+        return (
+            "for columns write datasets.Dataset.from_dict(dataset), for one data set per client "
+            "FederatedDataModule.from_client_datasets(dataset)"
+        )
+    return (
+        "for a list of torch data sets, one per client, use "
+        "FederatedDataModule.from_client_datasets(...)"
+    )
+
+
+def is_data_frame(data: object) -> bool:
+    """Whether it is a data frame of pandas or polars, neither of which need be installed."""
+    kind = type(data)
+    return kind.__name__ == "DataFrame" and kind.__module__.split(".")[0] in ("pandas", "polars")
 
 
 def load_splits(

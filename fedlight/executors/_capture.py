@@ -27,12 +27,17 @@ class LogRecorder:
 
     Args:
         module: The module whose ``log`` and ``log_dict`` are replaced within `recording`.
+
+    Attributes:
+        batch_size: The weight of the next logged values, in examples.
+        suffix: Added to the next names, unless ``add_dataloader_idx=False`` is passed.
     """
 
     def __init__(self, module: LightningModule) -> None:
         self._module = module
         self._metric_objects = [m for m in module.modules() if isinstance(m, Metric)]
         self.batch_size = 1
+        self.suffix = ""
         self.clear()
 
     def clear(self) -> None:
@@ -50,6 +55,8 @@ class LogRecorder:
         Raises:
             TypeError: The value is not a number, a tensor of one number or a metric.
         """
+        if self.suffix and kwargs.get("add_dataloader_idx", True):
+            name += self.suffix
         if isinstance(value, Metric | MetricCollection):
             self._metrics[name] = value
             return
@@ -95,11 +102,12 @@ class LogRecorder:
                 vars(each).clear()
                 vars(each).update(attributes)
 
-    def collect(self, examples: float) -> dict[str, LoggedValue]:
+    def collect(self, examples: float, reset: bool = True) -> dict[str, LoggedValue]:
         """Return what was logged since the last call, and reset the module's metric objects.
 
         Args:
             examples: The weight of the values of metric objects, in examples.
+            reset: Whether metric objects are reset.
         """
         values = {}
         for name, logged in self._values.items():
@@ -111,7 +119,10 @@ class LogRecorder:
             named = computed if isinstance(computed, dict) else {name: computed}
             for key, value in named.items():
                 values[key] = LoggedValue(float(value) * examples, examples)
-        self.clear()
+        if reset:
+            self.clear()
+        else:
+            self._values, self._weights, self._metrics = {}, {}, {}
         return values
 
 

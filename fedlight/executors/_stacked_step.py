@@ -109,7 +109,7 @@ class StackedStep:
         params: list[Tensor],
         buffers: list[Tensor],
         counters: list[Tensor],
-        batch: tuple[Tensor, ...],
+        batch: Any,
         step: int,
     ) -> tuple[list[Tensor], StackedLog]:
         """Compute the gradients ``[n, *shape]`` at `params`, and what was logged.
@@ -118,7 +118,7 @@ class StackedStep:
             params: Stacked parameters, not changed.
             buffers: Stacked floating buffers, changed in place.
             counters: Stacked integer buffers, changed in place.
-            batch: Stacked batch, ``[n, b, …]`` each.
+            batch: Stacked batch, a tuple or a dict of tensors ``[n, b, …]``.
             step: Number of the local step.
         """
         outputs, log = self.raw(params, buffers, counters, batch, step)
@@ -129,7 +129,7 @@ class StackedStep:
         params: list[Tensor],
         buffers: list[Tensor],
         counters: list[Tensor],
-        batch: tuple[Tensor, ...],
+        batch: Any,
         step: int,
     ) -> tuple[Outputs, StackedLog]:
         """Return all outputs without writing to the buffers, and the names of what was logged."""

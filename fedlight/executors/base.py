@@ -145,8 +145,13 @@ class ClientError(RuntimeError):
         self.__cause__ = cause
 
     @classmethod
-    def of(cls, task: Task, cause: Exception) -> ClientError:
+    def of(cls, task: Task, cause: Exception, hint: str = "") -> ClientError:
         """Return the error of a task that raised `cause`.
+
+        Args:
+            task: The task.
+            cause: What it raised. Its notes (which row of the data, for example) are reported.
+            hint: What may be the reason.
 
         Raises:
             Exception: `cause` itself, if the machine failed and not the client.
@@ -154,7 +159,12 @@ class ClientError(RuntimeError):
         # Dropping clients because memory ran out would bias the run without a word.
         if isinstance(cause, torch.OutOfMemoryError) or "CUDA error" in str(cause):
             raise cause
-        return cls(task, f"{type(cause).__name__}: {cause}", cause)
+        notes = "".join(f" {note}" for note in getattr(cause, "__notes__", ()))
+        return cls(
+            task,
+            f"{type(cause).__name__}: {str(cause).rstrip('.') if hint else cause}{notes}{hint}",
+            cause,
+        )
 
 
 Outcome: TypeAlias = "LocalResult | ClientError"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedlight.executors._capture import LogRecorder, step_function
+from fedlight.executors._labels import out_of_range
 from fedlight.executors._rng import isolated_rng, rng_states, seed_all
 from fedlight.executors.base import (
     ClientError,
@@ -119,7 +120,8 @@ class SequentialExecutor(Executor):
             metrics = self._recorder.collect(rows.numel())
         except Exception as error:
             self._recorder.clear()
-            return ClientError.of(task, error)
+            hint = out_of_range(error, work.examples, work.partition[task.client_id])
+            return ClientError.of(task, error, hint)
         after = work.state.read()
         with torch.no_grad():
             states = work.optimizer.finish(run)

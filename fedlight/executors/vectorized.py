@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fedlight._checks import positive_int
 from fedlight.executors._batches import batch_rows
+from fedlight.executors._labels import out_of_range
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
 from fedlight.executors._tracing import TracedStep
@@ -68,7 +70,9 @@ class VectorizedExecutor(Executor):
         if not workplace.optimizer.stackable:
             raise ValueError(f"{workplace.optimizer!r} works on one client at a time")
         if not workplace.examples.stackable:
-            raise ValueError("the clients' data are no tensors of one shape")
+            raise ValueError(
+                f"the clients' data are no tensors of one shape: {workplace.examples.how_read}"
+            )
         self._work = workplace
         self._step = TracedStep(StackedStep(workplace))
         if self.max_bytes is not None:
@@ -158,16 +162,18 @@ class VectorizedExecutor(Executor):
                         [block[:width] for block in buffers],
                         [block[:width] for block in counters],
                     )
-                batch = work.examples.gather(rows[k, :width])
+                gather = partial(work.examples.gather, rows[k, :width])
+                batch = gather()
                 grads, logged = stack.gradients(batch, k, keep=active)
                 recorder.add(logged, active)
-                part.step, part.evaluate = k, partial(stack.extra_gradients, batch, k)
+                part.step, part.evaluate = k, partial(stack.extra_gradients, gather, k)
                 work.optimizer.step(part, grads)
                 part.step, part.evaluate = -1, None
                 del batch, grads  # so that the next ones lie where these are in the cache
             losses, metrics = recorder.collect()
         except Exception as error:
-            raise ClientError.of(first, error) from error
+            hint = out_of_range(error, work.examples, work.partition[first.client_id])
+            raise ClientError.of(first, error, hint) from error
         states = work.optimizer.finish(run)
         clients = layout.flatten(states, leading=1) if states else None
         deltas = params.sub_(pulled)[:n]
@@ -251,9 +257,12 @@ class VectorizedExecutor(Executor):
             else:
                 return
         cause = failures[0].__cause__
+        words, hint = repr(failures[0]), ""
+        if cause is not None and str(cause):
+            words = str(cause).splitlines()[0]
+            hint = out_of_range(cause, work.examples, work.partition[int(holders[0])])
         raise ValueError(
-            f"{type(work.module).__name__} cannot be vectorised "
-            f"({str(cause).splitlines()[0] if str(cause) else failures[0]!r})"
+            f"{type(work.module).__name__} cannot be vectorised ({words}{hint})"
         ) from cause
 
     def __repr__(self) -> str:
@@ -279,13 +288,11 @@ class _Stack:
     buffers: list[Tensor]
     counters: list[Tensor]
 
-    def gradients(
-        self, batch: tuple[Tensor, ...], k: int, keep: int
-    ) -> tuple[list[Tensor], StackedLog]:
+    def gradients(self, batch: Any, k: int, keep: int) -> tuple[list[Tensor], StackedLog]:
         """Compute the clients' gradients, ``[active, *shape]`` each, and what they logged.
 
         Args:
-            batch: The stacked batch, ``[width, b, ...]`` each.
+            batch: The stacked batch, a tuple or a dict of tensors ``[width, b, ...]``.
             k: Number of the local step.
             keep: How many clients, from the first on, keep the buffers that the step leaves.
         """
@@ -302,9 +309,14 @@ class _Stack:
             grads = [grad[: self.active] for grad in grads]
         return grads, logged
 
-    def extra_gradients(self, batch: tuple[Tensor, ...], k: int) -> list[Tensor]:
-        """Compute the gradients at the present parameters again, without any other effect."""
-        return self.gradients(batch, k, keep=0)[0]
+    def extra_gradients(self, gather: Callable[[], Any], k: int) -> list[Tensor]:
+        """Compute the gradients at the present parameters again, without any other effect.
+
+        Args:
+            gather: Makes the batch anew, as the step may have changed it in place.
+            k: Number of the local step.
+        """
+        return self.gradients(gather(), k, keep=0)[0]
 
 
 def stack_size(n: int) -> int:
@@ -325,7 +337,8 @@ def _bytes_per_client(workplace: Workplace) -> int:
     layout = workplace.state.param_layout
     one = workplace.examples.gather(torch.zeros(1, dtype=torch.int64))
     batch = min(workplace.batch_size, int(workplace.partition.sizes.max()))
-    return 3 * layout.numel * int(layout.dtype.itemsize) + batch * sum(int(p.nbytes) for p in one)
+    example = sum(int(part.nbytes) for part in tree_leaves(one))
+    return 3 * layout.numel * int(layout.dtype.itemsize) + batch * example
 
 
 def _working(steps: Sequence[int], k: int, before: int) -> int:

@@ -127,3 +127,17 @@ def test_the_clock_needs_a_server():
 
     with pytest.raises(ValueError, match=r"has no rounds: give buffer_size .* or interval"):
         ContinuousArrivals(UniformSpeeds(0)).simulate(4, max_rounds=1)
+
+
+def test_the_repr_of_a_long_table_is_a_summary():
+    table = UniformArrivals(3).simulate(num_clients=20, max_rounds=250)
+    assert len(table) == 750
+    assert repr(table) == (
+        "ScheduleTable(750 arrivals of 20 of 20 clients, virtual time 1 to 250, 250 rounds)"
+    )
+    assert repr(ScheduleTable(table.events[:4])).startswith("ScheduleTable(4 arrivals of ")
+
+
+def test_the_repr_of_a_short_table_makes_it_again():
+    table = ScheduleTable(EVENTS, [1.0, 2.0], 3, [1.0, 0.5, 0.25], [0, None])
+    assert eval(repr(table)) == table

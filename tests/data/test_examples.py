@@ -155,3 +155,87 @@ def test_other_data_sets_stay_a_list(parts):
 def test_a_collate_function_rules_out_the_table():
     examples = examples_of([TensorDataset(torch.ones(2))], collate_fn=len)
     assert examples.gather(torch.tensor([0, 1])) == 2
+
+
+# --- batches as dicts ---
+
+
+@pytest.fixture
+def named():
+    tensors = [torch.arange(10.0).reshape(5, 2), torch.arange(5)]
+    return ExampleTable.of_tensors(tensors, keys=["x", "labels"])
+
+
+def test_batches_are_dicts_with_keys(named):
+    batch = named.gather(torch.tensor([[0, 2], [1, 1]]))
+    assert list(batch) == ["x", "labels"]
+    assert batch["x"].shape == (2, 2, 2)
+    assert batch["labels"].tolist() == [[0, 2], [1, 1]]
+    assert named.gather(torch.tensor([3]))["x"].tolist() == [[6.0, 7.0]]
+    assert named[4]["labels"].item() == 4
+    assert [each["labels"].tolist() for each in named.batches(3)] == [[0, 1, 2], [3, 4]]
+    assert named.to("cpu", torch.float64).gather(torch.tensor([0]))["x"].dtype == torch.float64
+    assert next(iter(DataLoader(named, batch_size=2)))["labels"].tolist() == [0, 1]
+
+
+def test_a_transform_may_return_a_dict_or_take_one(named, table):
+    as_dict = ExampleTable(table.columns, lambda batch: {"x": batch[0] + 1, "rest": (batch[1],)})
+    batch = as_dict.gather(torch.tensor([[0], [1]]))
+    assert batch["x"].tolist() == [[[1, 2]], [[3, 4]]]
+    assert batch["rest"][0].tolist() == [[0], [1]]
+    as_tuple = ExampleTable(named.columns, lambda b: (b["x"], b["labels"]), named.keys)
+    assert as_tuple.gather(torch.tensor([[2]]))[1].tolist() == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "says"),
+    [
+        ({"x": "a"}, TypeError, "returned dict with str"),
+        ({"x": torch.zeros(1)}, ValueError, r"number of examples, 2.*\[\(1,\)\]"),
+        ({}, ValueError, r"number of examples, 2.*\[\]"),
+        ((torch.zeros(2), 3), TypeError, "returned tuple with int"),
+    ],
+)
+def test_a_transform_must_return_tensors(table, returned, error, says):
+    with pytest.raises(error, match=f"transform must .*{says}"):
+        ExampleTable(table.columns, lambda batch: returned).gather(torch.tensor([0, 1]))
+
+
+# --- lists that read several examples at once, and the row that fails ---
+
+
+class Together(Words):
+    """Reads several examples at once, and fails for the number 5."""
+
+    def __getitems__(self, rows):
+        self.asked = rows
+        return [self[row] for row in rows]
+
+    def __getitem__(self, i):
+        if self.numbers[i] == 5:
+            raise KeyError("five")
+        return super().__getitem__(i)
+
+
+def test_a_data_set_reads_several_examples_at_once():
+    parts = [Together(1.0, 2.0), Together(3.0, 4.0)]
+    examples = ExampleList(parts)
+    assert examples.gather(torch.tensor([3, 2]))["x"].tolist() == [[4.0], [3.0]]
+    assert parts[1].asked == [1, 0]
+    assert examples.gather(torch.tensor([0, 2]))["x"].tolist() == [[1.0], [3.0]]
+
+
+@pytest.mark.parametrize("kind", [Words, Together])
+def test_the_row_that_fails_is_named(kind):
+    examples = ExampleList([kind(1.0), Together(2.0, 5.0)], names=["one", "two"])
+    with pytest.raises(KeyError, match="five") as caught:
+        examples.gather(torch.tensor([0, 2]))
+    assert caught.value.__notes__ == ["(while reading row 1 of two)"]
+    with pytest.raises(KeyError, match="five") as caught:
+        ExampleList(examples.datasets).gather(torch.tensor([1, 2]))
+    assert caught.value.__notes__ == ["(while reading row 1 of datasets[1])"]
+
+
+def test_a_list_says_why_it_is_no_table():
+    assert ExampleList([Words(1.0), [1]]).how_read == "they are read one at a time (Words, list)"
+    assert ExampleList([[1]], len).how_read == "len makes each batch of a list of rows"

@@ -112,7 +112,7 @@ def test_data_and_optimizers_that_cannot_be_stacked():
     text = FederatedDataModule.from_client_datasets([["a"]])
     assert chosen(Boring(), text) == (
         SequentialExecutor,
-        "the clients' data are no tensors of one shape",
+        "the clients' data are no tensors of one shape: they are read one at a time (list)",
     )
 
 

@@ -97,21 +97,22 @@ class TracedStep:
         params: list[Tensor],
         buffers: list[Tensor],
         counters: list[Tensor],
-        batch: tuple[Tensor, ...],
+        batch: Any,
         step: int,
     ) -> tuple[list[Tensor], StackedLog]:
         """Compute what `StackedStep` does."""
-        inputs = [*params, *buffers, *counters, *batch]
+        leaves, form = flattened(batch)
+        inputs = [*params, *buffers, *counters, *leaves]
         # strides too: other strides may lead to other kernels, and so to other bits
         shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
-        key = (*shapes, step if self._reads_index else None)
+        key = (*shapes, form, step if self._reads_index else None)
         if key in self.traces:
             trace = self.traces[key]
             if trace is None:
                 return self.step(params, buffers, counters, batch, step)
             return self.step.unpacked(trace.outputs(inputs), trace.log, buffers, counters)
         # shapes that differ in the number of clients alone
-        family = (*((shape[1:], *rest) for shape, *rest in shapes), key[-1])
+        family = (*((shape[1:], *rest) for shape, *rest in shapes), *key[-2:])
         if not self._is_due(key, family):
             return self.step(params, buffers, counters, batch, step)
         before = self._surroundings.state(), drawn()
@@ -119,7 +120,7 @@ class TracedStep:
         pure = before == (self._surroundings.state(), drawn())
         sizes = (len(params), len(buffers), len(counters))
         others = self._traced[family]
-        self.traces[key] = self._trace(inputs, sizes, step, others) if pure else None
+        self.traces[key] = self._trace(inputs, sizes, form, step, others) if pure else None
         return result
 
     def _is_due(self, key: Any, family: Any) -> bool:
@@ -143,6 +144,7 @@ class TracedStep:
         self,
         inputs: list[Tensor],
         sizes: tuple[int, int, int],
+        form: Any,
         step: int,
         others: dict[int, Program],
     ) -> Trace | None:
@@ -151,6 +153,7 @@ class TracedStep:
         Args:
             inputs: All inputs of the step, flat.
             sizes: The numbers of parameters, floating buffers and integer buffers among them.
+            form: How the rest of the inputs make the batch, as `flattened` returns it.
             step: Number of the local step.
             others: Programs for other numbers of clients. One that is traced here is added.
         """
@@ -162,7 +165,7 @@ class TracedStep:
                 list(tensors[:one]),
                 list(tensors[one:two]),
                 list(tensors[two:three]),
-                tensors[three:],
+                tensors[three:] if form is None else pytree.tree_unflatten(tensors[three:], form),
                 step,
             )
             grads, new_buffers, new_counters, values, given = outputs
@@ -210,6 +213,16 @@ class TracedStep:
         if trace is not None and n > 1:
             others[n] = traced
         return trace
+
+
+def flattened(batch: Any) -> tuple[Sequence[Tensor], Any]:
+    """The tensors of a batch and its structure, or None for a tuple of tensors.
+
+    Most batches are such tuples, for which `tree_flatten` would cost more than the check.
+    """
+    if type(batch) is tuple and all(isinstance(part, Tensor) for part in batch):
+        return batch, None
+    return pytree.tree_flatten(batch)
 
 
 def _copied(tensor: Tensor) -> Tensor:

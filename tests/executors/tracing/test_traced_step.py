@@ -268,3 +268,26 @@ def test_who_reads_the_number_of_the_step():
     assert reads_index(Scheduled(linear()))
     assert not reads_index(Ignores(linear()))
     assert not reads_index(WithoutIndex(linear()))
+
+
+class Named(Net):
+    """Takes a dict, a tuple or a list."""
+
+    def training_step(self, batch, batch_idx):
+        if isinstance(batch, dict):
+            batch = (batch["x"], *batch["rest"])
+        return self.loss(batch)
+
+
+def test_a_batch_may_be_a_dict_and_has_a_trace_of_its_own():
+    untraced, state = step_of(Named(linear()))
+    step = TracedStep(untraced, after=1)
+    for n in (2, 3, 4):
+        params, buffers, counters, (x, y) = stack(state, n)
+        for batch in ({"x": x, "rest": [y]}, (x, y), [x, y]):
+            for _ in range(2):
+                grads, log = step(params, buffers, counters, batch, 0)
+            expected, _ = untraced(params, buffers, counters, (x, y), 0)
+            assert all(map(torch.equal, grads, expected))
+            assert log.values["loss"].shape == (n,)
+    assert [type(trace).__name__ for trace in step.traces.values()] == ["Trace"] * 9
