@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, Subset
 from data_partitioners import Partition, Partitioner
 from fedlight._checks import integer, positive_int
 from fedlight.data._given import client_datasets, evaluation_datasets
+from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of
-from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
 from fedlight.data.sources import Source, checked_source, load_splits
 
 Examples: TypeAlias = ExampleTable | ExampleList
