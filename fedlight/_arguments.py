@@ -220,7 +220,8 @@ def as_loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Log
         TypeError: One of them is no logger.
     """
     if logger is True:
-        return [TensorBoardLogger(save_dir=root, name="fedlight_logs")]
+        # Without a metric of its own it would draw the constant `hp_metric` = -1.
+        return [TensorBoardLogger(save_dir=root, name="fedlight_logs", default_hp_metric=False)]
     if logger is False or logger is None:
         return []
     loggers = _listed(logger, Logger)

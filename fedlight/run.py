@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import lightning
 import torch
 
+from fedlight._data_fingerprint import data_fingerprint
 from fedlight._growing import Growing
 from fedlight._history import record_from_list, record_to_list
 from fedlight._loggers import go_on, position
@@ -22,6 +25,7 @@ from fedlight.arrivals.schedule import Schedule
 from fedlight.checkpoint import (
     FORMAT,
     CheckpointError,
+    HyperParameters,
     Parts,
     differences,
     plain_hparams,
@@ -76,6 +80,8 @@ class Run:
         loggers: Loggers that write on behind a checkpoint.
 
     Attributes:
+        id: Sixteen hexadecimal digits that tell this run from others; a resumed run has that of
+            its checkpoint. Nothing that is computed depends on it.
         federation: Who takes part.
         schedule: What happens next; the clock.
         server: The versions of the model.
@@ -109,6 +115,7 @@ class Run:
         callbacks: Sequence[Stateful],
         loggers: Sequence[Logger],
     ) -> None:
+        self.id = os.urandom(8).hex()
         self.module = module
         self.arrivals, self.aggregator = arrivals, aggregator
         self.local_optimizer = local_optimizer
@@ -117,6 +124,7 @@ class Run:
         self.history: list[RoundRecord] = []
         self.metrics: dict[str, float] = {}
         partition = datamodule.partition
+        self._data = data_fingerprint(partition, datamodule.train_data)
         self.module_state = state = ModuleState(module)
         federation = Federation(len(partition), partition.sizes, datamodule.batch_size, seed)
         self.schedule = Schedule(
@@ -225,10 +233,19 @@ class Run:
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def finish(self) -> None:
-        """Called once after the last event."""
+    def finish(self, trial: bool = False) -> None:
+        """Called once after the last event.
+
+        Args:
+            trial: Whether this was a trial, at whose end arrival processes write no files.
+        """
         self.clients.settle()
-        self.schedule.finish()
+        if not trial:
+            self.schedule.finish()
+
+    @cached_property
+    def _hparams(self) -> HyperParameters:
+        return plain_hparams(self.module)
 
     def state_dict(self) -> dict[str, Any]:
         """The run between two events: what a checkpoint holds, as tensors and plain data.
@@ -239,12 +256,13 @@ class Run:
         return {
             # These five are what ``Module.load_from_checkpoint`` of plain Lightning reads.
             "state_dict": {name: value.cpu() for name, value in self.module.state_dict().items()},
-            "hyper_parameters": plain_hparams(self.module),
+            "hyper_parameters": self._hparams,
             "pytorch-lightning_version": lightning.__version__,
             "epoch": 0,
             "global_step": self.server.version,
             "fedlight": {
                 "format": FORMAT,
+                "run": self.id,
                 "federation": self.describe(),
                 "server": self.server.state_dict(),
                 "schedule": self.schedule.state_dict(),
@@ -269,6 +287,7 @@ class Run:
         different = differences(saved["federation"], self.describe())
         if different:
             raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
+        self.id = saved["run"]
         self._restore_frozen(content["state_dict"], path)
         self.server.load_state_dict(saved["server"])
         self.schedule.load_state_dict(saved["schedule"])
@@ -301,6 +320,7 @@ class Run:
         return {
             "number of clients": federation.num_clients,
             "examples of the clients (hash)": sizes,
+            "data (hash)": self._data,
             "batch_size": federation.batch_size,
             "seed": federation.seed,
             "parameters": _shapes(state.param_layout),

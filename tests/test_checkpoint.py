@@ -389,10 +389,10 @@ def test_a_full_disk_leaves_the_good_file(saved, tmp_path, monkeypatch, call):
     if call == "fsync":
         monkeypatch.setattr(os, "fsync", full)
     else:
-        monkeypatch.setattr("fedlight.checkpoint.hashlib.sha256", full)
+        monkeypatch.setattr("fedlight.checkpoint.torch.save", full)
     again = trainer(callbacks=FedCheckpoint(tmp_path), local_optimizer=Scaffold(0.1), max_rounds=8)
     with pytest.raises(OSError, match="No space left"):
-        again.fit(Boring(), classes(), ckpt_path=None)
+        again.fit(Boring(), classes(), ckpt_path="last")
     monkeypatch.undo()
     assert path.read_bytes() == saved.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt"]

@@ -56,7 +56,8 @@ class EventLog(Callback):
     after the event), ``client``, ``serial`` (the same number in all rows of a task),
     ``pulled_version``, ``num_steps`` (local steps), ``staleness`` (versions), ``weight`` and
     ``norm``. A value that an event does not have is null. A resumed run writes the same file as an
-    uninterrupted one. `fedlight.plot.timeline` draws the file.
+    uninterrupted one. `fedlight.plot.timeline` draws the file. Under ``fast_dev_run`` no file is
+    written; `table` has the events.
 
     Args:
         path: The file. It is written when the run ends, also after an error. Its folder is made.
@@ -85,7 +86,8 @@ class EventLog(Callback):
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Start with no events, unless the run was resumed from a checkpoint."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not trainer.fast_dev_run:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._restored:
             self._rows = []
         self._restored = False
@@ -137,7 +139,7 @@ class EventLog(Callback):
         """Write the file."""
         import pyarrow.parquet as pq
 
-        if stage == "fit":
+        if stage == "fit" and not trainer.fast_dev_run:
             with replacing(self.path) as file:
                 pq.write_table(self.table(), file)
 
