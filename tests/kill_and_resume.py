@@ -37,11 +37,13 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from fedlight import FederatedDataModule, FedTrainer
+from fedlight._hooks import Hooks
 from fedlight.aggregators import (
     AFACD,
     AFACS,
     AsyncCommSGD,
     AsyncFedAvg,
+    BufferedAggregator,
     FedAsync,
     FedAvg,
     FedBuff,
@@ -223,20 +225,11 @@ def arm(instant: str, number: int, dice: random.Random) -> None:
         for kind in (FedProx, LocalAdam, LocalSGD, ModuleOptimizer, Scaffold):
             strike_before(kind, "step", strike)
     elif instant == "aggregation":
-        from fedlight.server import Server
-
-        before = dice.random() < 0.5
-        advance = Server.step
-
-        def stepping(self, now):
-            if before:
-                strike()
-            record = advance(self, now)
-            if not before:
-                strike()
-            return record
-
-        Server.step = stepping
+        if dice.random() < 0.5:  # before the step, or once the version is made
+            strike_before(BufferedAggregator, "step", strike)
+            strike_before(FedAsync, "step", strike)
+        else:
+            strike_before(Hooks, "on_version", strike)
     elif instant == "writing":
         sync = os.fsync
 
