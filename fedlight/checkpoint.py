@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -155,8 +156,12 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
         return dict(value)
     if isinstance(value, np.generic):
         value = value.item()  # numpy's bool is no `Integral`, its float32 no `Real`
-    if value is None or isinstance(value, bool | str):
-        return str(value) if isinstance(value, str) else value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        # A pickle holds a string once for each of its objects. With one object for each string,
+        # equal items make equal bytes, and so parts of the same name, also in a resumed run.
+        return sys.intern(str(value))
     if type(value) in _SAFE:
         return value
     if isinstance(value, Integral):

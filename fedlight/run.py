@@ -254,9 +254,10 @@ class Run:
         """
         self._state_watch.warn()
         return {
-            # These five are what ``Module.load_from_checkpoint`` of plain Lightning reads.
+            # These six are what ``Module.load_from_checkpoint`` of plain Lightning reads.
             "state_dict": {name: value.cpu() for name, value in self.module.state_dict().items()},
             "hyper_parameters": self._hparams,
+            "hparams_name": getattr(self.module, "_hparams_name", None),
             "pytorch-lightning_version": lightning.__version__,
             "epoch": 0,
             "global_step": self.server.version,
