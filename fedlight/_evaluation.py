@@ -103,6 +103,7 @@ class Evaluator:
                 f"batch, batch_idx) that logs what {verb} should report"
             )
         self._data.prepare_data()
+        self._module.prepare_data()
         self._data.setup(verb)
         if not self.has_data(stage):
             raise ValueError(f"{self._data!r} has no {stage} data")

@@ -29,6 +29,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight._arguments import as_callbacks
 from fedlight._evaluation import place
+from fedlight.callbacks import FedCheckpoint
 
 if TYPE_CHECKING:
     from lightning import Fabric
@@ -46,7 +47,7 @@ def with_callbacks_of(module: LightningModule, callbacks: Sequence[Any]) -> list
     given: Any = module.configure_callbacks()
     own = as_callbacks(given or None, bar=False)
     kept = [each for each in callbacks if not any(_replaces(new, each) for new in own)]
-    return as_callbacks([*kept, *own], bar=False) if own else list(callbacks)
+    return sorted([*kept, *own], key=lambda each: isinstance(each, FedCheckpoint))  # those last
 
 
 def _replaces(new: object, old: object) -> bool:
