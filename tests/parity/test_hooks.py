@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from fedlight import Callback
 from fedlight._lightning_hooks import HOOKS, Fate
-from fedlight.callbacks import FedCheckpoint
+from fedlight.callbacks import EventLog, FedCheckpoint
 from fedlight.checkpoint import read_checkpoint
 from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
-from tests.boring import Boring, Point, classes, fitted, points, trainer
+from tests.boring import Boring, Point, Recorder, classes, fitted, points, trainer
 
 STILL = {"local_optimizer": LocalSGD(1e-9), "max_rounds": 1}
 TWO = ([1.0], [2.0])
@@ -181,6 +181,22 @@ def test_after_fit_the_module_is_where_it_was(both):
     # as `lightning.Trainer` leaves it: rounding the weights would lose what was trained
     runs = both(Boring)
     assert runs.fed_module.dtype == runs.module.dtype == torch.float64
+
+
+def test_a_module_is_brought_back_to_its_device():
+    class Traveller(Boring):
+        went = ()
+
+        def to(self, *args, **kwargs):
+            self.went = (*self.went, *args)
+            return super().to(*args, **kwargs)
+
+    module, run = Traveller(), trainer(max_rounds=1)
+    run.fit(module, classes())
+    assert module.went == (run.fabric.device, torch.device("cpu"))
+    module.went = ()
+    run.test()
+    assert module.went == (run.fabric.device, torch.device("cpu"))
 
 
 # --- checkpoints ---
@@ -364,6 +380,47 @@ def test_callbacks_of_the_module_join_those_of_the_trainer():
 
     with pytest.raises(TypeError, match="callbacks must be of type Callback, got 'early'"):
         run.fit(Wrong(), points(*TWO))
+
+
+@pytest.mark.parametrize("hook", ["setup", "configure_model", "on_fit_start", "on_train_start"])
+def test_an_error_in_a_hook_before_the_first_event_ends_the_fit_in_order(tmp_path, hook):
+    def fails(module):
+        raise ZeroDivisionError("in the hook")
+
+    recorder, path = Recorder(), tmp_path / "events.parquet"
+    path.write_text("of an earlier run")
+    run = trainer(callbacks=[recorder, EventLog(path)])
+    with pytest.raises(ZeroDivisionError, match="in the hook"):
+        run.fit(hooked(Point, hook, fails)(), points(*TWO))
+    assert recorder.names[0] == "setup"
+    assert recorder.names[-2:] == ["on_exception", "teardown"]
+    assert (run.version, run.history, run.num_failures) == (0, [], 0)
+    begun = hook in ("on_fit_start", "on_train_start")
+    assert (path.read_bytes() != b"of an earlier run") == begun
+    run.fit(Point(), points(*TWO))
+    assert run.version == 5
+
+
+def test_a_checkpoint_wanted_before_the_first_event_is_one_of_version_0(tmp_path):
+    class Saves(Callback):
+        def on_fit_start(self, trainer, module):
+            trainer.save_checkpoint(tmp_path / "start.ckpt")
+
+    module = hooked(Point, "on_train_start", sevens)
+    whole = fitted(module(), points(*TWO), callbacks=Saves())
+    assert read_checkpoint(tmp_path / "start.ckpt")["state_dict"]["w"].item() == 7
+    again, plain = trainer(), Point()
+    again.fit(plain, points(*TWO), ckpt_path=tmp_path / "start.ckpt")
+    assert again.fingerprint() == whole.fingerprint()
+
+
+def test_gradients_are_let_go_before_a_validation():
+    called = []
+    module = hooked(Point, "on_validation_model_zero_grad", lambda module: called.append(1))()
+    run = fitted(module, points(*TWO), check_val_every_n_rounds=2)
+    assert called == [1, 1]
+    run.validate()  # as in Lightning, only within a fit
+    assert called == [1, 1]
 
 
 # --- the table of all hooks ---
