@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+import torch
+
 
 @dataclass(slots=True)
 class Interrupt:
@@ -34,7 +36,9 @@ class Interrupt:
 
 
 class Alone:
-    """A context that cannot be entered a second time before it is left.
+    """A context that cannot be entered a second time before it is left; gradients are on in it.
+
+    As under `lightning.Trainer`, a fit trains also within ``torch.no_grad()``.
 
     Raises:
         RuntimeError: (when it is entered) It is entered already.
@@ -47,8 +51,11 @@ class Alone:
         if self._entered:
             raise RuntimeError("this trainer is in a fit already; make another FedTrainer for it")
         self._entered = True
+        self._gradients = torch.enable_grad()
+        self._gradients.__enter__()
 
     def __exit__(self, *error: object) -> None:
+        self._gradients.__exit__(None, None, None)
         self._entered = False
 
 

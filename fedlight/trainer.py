@@ -24,13 +24,14 @@ from fedlight._arguments import (
     instance_of,
     limit_batches,
     number_of_trials,
-    warn_of_hooks,
 )
 from fedlight._checks import integer, one_of, optional, positive, positive_int
 from fedlight._endings import say_how_it_ended, say_if_over, say_what_computes
 from fedlight._evaluation import Evaluator, lent
 from fedlight._hooks import Hooks
 from fedlight._interrupts import Alone, Interrupt, graceful_interrupts
+from fedlight._lightning_hooks import warn_of_hooks
+from fedlight._lightning_order import set_up, start_training, with_callbacks_of
 from fedlight._loggers import begin_anew, finalize, left_open, log_hyperparams
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
@@ -210,7 +211,7 @@ class FedTrainer:
     @property
     def version(self) -> int:
         """Server updates so far."""
-        return 0 if self._run is None else self._run.server.version
+        return 0 if self._run is None else self._run.version
 
     @property
     def now(self) -> float:
@@ -220,12 +221,12 @@ class FedTrainer:
     @property
     def num_updates(self) -> int:
         """Client updates that have arrived."""
-        return 0 if self._run is None else self._run.server.num_updates
+        return 0 if self._run is None else self._run.num_updates
 
     @property
     def num_failures(self) -> int:
         """Tasks that failed or were lost so far."""
-        return 0 if self._run is None else self._run.server.num_failures
+        return 0 if self._run is None else self._run.num_failures
 
     @property
     def history(self) -> list[RoundRecord]:
@@ -245,7 +246,7 @@ class FedTrainer:
     @property
     def state(self) -> ServerState:
         """The newest version of the server's model, as flat vectors."""
-        return self.run.server.state
+        return self.run.state
 
     @property
     def logger(self) -> Logger | None:
@@ -302,14 +303,16 @@ class FedTrainer:
             RuntimeError: It is called from within a fit of the same trainer.
         """
         check_module(module)
+        data = check_data(datamodule)
         with self._alone, lent(module, self.fabric), graceful_interrupts() as self._interrupt:
+            self.callbacks[:] = with_callbacks_of(module, self.callbacks)
             content = content_of(ckpt_path, self.callbacks)
-            run = self._prepare(module, check_data(datamodule))
+            run = self._prepare(module, data)
             status = "failed"
             try:
+                set_up(module, self._hooks, self.fabric, "fit")
                 if content is not None:
-                    run.load_state_dict(content, str(ckpt_path))
-                    say_if_over(run)
+                    run.restore(content, str(ckpt_path))
                 self._start(run)
                 self._go_through_events(run)
                 self._finish(run)
@@ -355,6 +358,7 @@ class FedTrainer:
         validated = self._validation_due()
         if validated:
             assert self._evaluator is not None
+            run.module.on_validation_model_zero_grad()
             record.metrics.update(self._evaluator("validation"))
         run.metrics.update(record.metrics)
         if validated:
@@ -393,9 +397,10 @@ class FedTrainer:
 
     def _prepare(self, module: LightningModule, datamodule: FederatedDataModule) -> Run:
         self._module, self.datamodule = module, datamodule
+        warn_of_hooks(module, datamodule)
         datamodule.prepare_data()
+        module.prepare_data()
         datamodule.setup("fit")
-        module.setup("fit")
         self.should_stop = False
         begin_anew(self._open_loggers)
         self._hooks = Hooks(self, self.callbacks, self._made_version)
@@ -420,21 +425,23 @@ class FedTrainer:
             loggers=self.loggers,
         )
         self._metrics = run.metrics
-        say_what_computes(run)
         return run
 
     def _start(self, run: Run) -> None:
-        warn_of_hooks(run.module)
-        if not (self.version or self.num_updates):  # a resumed run's loggers have them already
+        """Call the hooks before the first event, then read what they have made of the module."""
+        resumed = bool(self.version or self.num_updates)
+        start_training(run.module, self._hooks)
+        run.begin()
+        say_what_computes(run)
+        if resumed:
+            say_if_over(run)
+        else:  # a resumed run's loggers have them already
             log_hyperparams(self.loggers, run.module, run.strategies())
-        self._hooks("setup", "fit")
-        self._hooks("on_fit_start")
-        run.module.on_fit_start()
-        run.module.on_train_start()
 
     def _finish(self, run: Run) -> None:
         say_how_it_ended(run, self.should_stop, self._interrupt.signal)
         run.finish(trial=self.fast_dev_run > 0)
+        self._hooks("on_train_end")
         run.module.on_train_end()
         self._hooks("on_fit_end")
         run.module.on_fit_end()
@@ -443,7 +450,7 @@ class FedTrainer:
         """Let go of everything; what fails does not keep the rest from being let go."""
         with ExitStack() as stack:  # in the opposite order
             stack.callback(run.module.teardown, "fit")
-            stack.callback(run.executor.teardown)
+            stack.callback(run.close)
             stack.callback(finalize, self.loggers, status)
             self._hooks.all("teardown", "fit")
 
@@ -500,9 +507,8 @@ class FedTrainer:
         evaluator.get_ready(stage, verb)
         content = content_of(ckpt_path, self.callbacks)
         with lent(module, self.fabric):
-            module.setup(verb)
             try:
-                self._hooks("setup", verb)
+                set_up(module, self._hooks, self.fabric, verb)
                 if content is not None:
                     load_weights(module, content, str(ckpt_path))
                 metrics = evaluator(stage)
