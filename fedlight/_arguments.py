@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback as LightningCallback
@@ -58,8 +59,14 @@ def check_module(module: object) -> LightningModule:
     Raises:
         TypeError: It is no LightningModule.
         ValueError: It has no ``training_step``, or optimizes by hand.
+        RuntimeError: It is called in ``torch.inference_mode()``.
     """
     module = as_module(module)
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "fit cannot train within torch.inference_mode(), where no gradient is recorded; call "
+            "it outside of it"
+        )
     name = type(module).__name__
     if not is_overridden("training_step", module, LightningModule):
         raise ValueError(
@@ -73,41 +80,6 @@ def check_module(module: object) -> LightningModule:
             "for example local_optimizer=LocalSGD(lr=0.1)"
         )
     return module
-
-
-# What a local run has no place for: hooks of Lightning's own loop.
-_NEVER_CALLED = (
-    "on_train_epoch_start",
-    "on_train_epoch_end",
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "on_before_backward",
-    "on_after_backward",
-    "backward",
-    "on_before_zero_grad",
-    "optimizer_zero_grad",
-    "on_before_optimizer_step",
-    "optimizer_step",
-    "lr_scheduler_step",
-    "configure_gradient_clipping",
-    "on_before_batch_transfer",
-    "transfer_batch_to_device",
-    "on_after_batch_transfer",
-    "on_validation_batch_start",
-    "on_validation_batch_end",
-    "configure_model",
-)
-
-
-def warn_of_hooks(module: LightningModule) -> None:
-    """Warn of hooks that the module overrides and that a federation never calls."""
-    ignored = [hook for hook in _NEVER_CALLED if is_overridden(hook, module, LightningModule)]
-    if ignored:
-        rank_zero_warn(
-            f"fedlight: {type(module).__name__} overrides {', '.join(ignored)}, which a federation "
-            "never calls: a local run is training_step, its gradient and the local optimizer's "
-            "step; put clipping and the like into the local optimizer, the rest into a callback"
-        )
 
 
 def check_data(datamodule: object) -> FederatedDataModule:
@@ -220,7 +192,8 @@ def as_loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Log
         TypeError: One of them is no logger.
     """
     if logger is True:
-        return [TensorBoardLogger(save_dir=root, name="fedlight_logs")]
+        # Without a metric of its own it would draw the constant `hp_metric` = -1.
+        return [TensorBoardLogger(save_dir=root, name="fedlight_logs", default_hp_metric=False)]
     if logger is False or logger is None:
         return []
     loggers = _listed(logger, Logger)

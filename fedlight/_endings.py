@@ -1,17 +1,30 @@
-"""Messages about the end of a run."""
+"""Messages about the beginning and the end of a run."""
 
 from __future__ import annotations
 
 import signal
+from functools import cache
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlight.callbacks.checkpoint import keeper_of
+from fedlight.executors._auto import describe_device
 from fedlight.participation import warn_if_unfair
 
 if TYPE_CHECKING:
     from fedlight.run import Run
+
+
+def say_what_computes(run: Run) -> None:
+    """Say, once a process, which executor computes the local runs, and why that one."""
+    device = describe_device(run.module_state.device)
+    _say_once(f"fedlight: {run.executor!r} on {device}: {run.executor_reason}")
+
+
+@cache
+def _say_once(message: str) -> None:
+    rank_zero_info(message)
 
 
 def say_if_over(run: Run) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
+from lightning.fabric.utilities.device_dtype_mixin import _DeviceDtypeModuleMixin
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils._pytree import tree_leaves
 
 from fedlight._evaluation_step import evaluation_step
+from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.parameters import input_dtype
@@ -27,20 +30,33 @@ _KEPT_BYTES = 256 * 2**20
 
 @contextmanager
 def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
-    """Within it the module is on a device and precision; its ``device``, ``trainer`` … answer.
+    """Within it the module's ``device``, ``trainer`` … answer; afterwards it is back in its place.
+
+    `place` moves it to the device, once all its layers are made. Its numbers keep the precision
+    that they have got, as under `lightning.Trainer`.
 
     Args:
         module: The module.
         fabric: Gives device, precision and loggers.
     """
     before = module._fabric
-    fabric.strategy.precision.convert_module(module)
-    fabric.to_device(module)
+    tensors = chain(module.parameters(), module.buffers())
+    home = next((tensor.device for tensor in tensors), torch.device("cpu"))
     module.fabric = fabric
+    for child in module.modules():
+        if isinstance(child, _DeviceDtypeModuleMixin):
+            child._device = fabric.device  # what ``setup`` reads as ``self.device``
     try:
         yield
     finally:
+        module.to(home)
         module.fabric = before
+
+
+def place(module: LightningModule, fabric: Fabric) -> None:
+    """Give a module the precision and the device of a run."""
+    fabric.strategy.precision.convert_module(module)
+    fabric.to_device(module)
 
 
 class Evaluator:
@@ -99,6 +115,7 @@ class Evaluator:
                 f"batch, batch_idx) that logs what {verb} should report"
             )
         self._data.prepare_data()
+        self._module.prepare_data()
         self._data.setup(verb)
         if not self.has_data(stage):
             raise ValueError(f"{self._data!r} has no {stage} data")
@@ -150,28 +167,29 @@ class EvaluationBatches:
         number = number if limit is None else min(number, limit)
         self._sizes = [min(batch_size, len(examples) - k * batch_size) for k in range(number)]
         self._kept: list[Any] | None = None
+        self._written = False
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        if self._kept is None:
-            if not self._examples.stackable:
-                return self._made()
-            _, first = next(self._made())
-            if sum(part.nbytes for part in tree_leaves(first)) * len(self._sizes) > _KEPT_BYTES:
-                return self._made()
-            with torch.inference_mode(False):  # to know whether a step has changed them
+        if self._kept is None and self._may_keep():
+            with torch.inference_mode(False):  # so that their versions are counted
                 self._kept = [batch for _, batch in self._made()]
-        return self._unchanged(self._kept)
+        return self._made() if self._kept is None else self._watched(self._kept)
 
-    def _unchanged(self, kept: list[Any]) -> Iterator[tuple[int, Any]]:
-        """The kept batches; one that the step has changed in place is made anew afterwards."""
-        for index, size in enumerate(self._sizes):
-            parts = tree_leaves(kept[index])
+    def _may_keep(self) -> bool:
+        if self._written or not self._examples.stackable:
+            return False
+        _, first = next(self._made())
+        size: int = sum(part.nbytes for part in tree_leaves(first)) * len(self._sizes)
+        return size <= _KEPT_BYTES
+
+    def _watched(self, kept: list[Any]) -> Iterator[tuple[int, Any]]:
+        """The kept batches; if a step writes to one of them, the next pass gets new ones."""
+        for size, batch in zip(self._sizes, kept, strict=True):
+            parts = tree_leaves(batch)
             before = [part._version for part in parts]
-            yield size, kept[index]
+            yield size, batch
             if [part._version for part in parts] != before:
-                start = index * self._batch_size
-                with torch.inference_mode(False):
-                    kept[index] = self._examples.gather(torch.arange(start, start + size))
+                self._kept, self._written = None, True
 
     def _made(self) -> Iterator[tuple[int, Any]]:
         return zip(self._sizes, self._examples.batches(self._batch_size), strict=False)
@@ -188,8 +206,10 @@ def evaluate(
     """Run ``validation_step`` or ``test_step`` over batches; the metrics that it logged.
 
     Logged numbers are averaged over examples; metric objects are computed over all of them. The
-    module's hooks ``on_<stage>_start``, ``on_<stage>_epoch_start``, ``on_<stage>_epoch_end`` and
-    ``on_<stage>_end`` are called. The global random generators are left as they were.
+    module's hooks are called as by Lightning: ``on_<stage>_model_eval``, ``on_<stage>_start``,
+    ``on_<stage>_epoch_start``, for each batch its transfer hooks, ``on_<stage>_batch_start`` and
+    ``on_<stage>_batch_end``, then ``on_<stage>_epoch_end``, ``on_<stage>_end`` and
+    ``on_<stage>_model_train``. The global random generators are left as they were.
 
     As in Lightning, what a step logs over the k-th of several data sets has the name
     ``<name>/dataloader_idx_k``. A metric object is not reset between them.
@@ -210,10 +230,16 @@ def evaluate(
     sets = [batches, *more]
     step = evaluation_step(module, stage, len(sets))
     modes = {child: child.training for child in module.modules()}
-    module.eval()
+    prepared = batch_hooks(module)
+    before, after = (getattr(module, f"on_{stage}_batch_{moment}") for moment in ("start", "end"))
     try:
         with torch.no_grad(), isolated_rng(), recorder.recording(), autocast:
             seed_all(seed)
+            # What Lightning's own versions of the two do to the modes is done here.
+            if is_overridden(f"on_{stage}_model_eval", module, LightningModule):
+                getattr(module, f"on_{stage}_model_eval")()
+            else:
+                module.eval()
             getattr(module, f"on_{stage}_start")()
             getattr(module, f"on_{stage}_epoch_start")()
             examples = 0
@@ -223,13 +249,20 @@ def evaluate(
                 for index, (size, batch) in enumerate(batches):
                     recorder.batch_size = size
                     examples += size
-                    step(batch, index, number)
+                    if prepared is not None:
+                        batch = prepared(batch)
+                    before(batch, index, number)
+                    output = step(batch, index, number)
+                    after(output, batch, index, number)
                 if more:
                     logged |= recorder.collect(max(examples, 1), reset=False)
             recorder.suffix = ""
             getattr(module, f"on_{stage}_epoch_end")()
             getattr(module, f"on_{stage}_end")()
             logged |= recorder.collect(max(examples, 1))
+            if is_overridden(f"on_{stage}_model_train", module, LightningModule):
+                getattr(module, f"on_{stage}_model_train")()
+                modes.clear()  # the module has said which modes it goes on in
     finally:
         recorder.clear()
         for child, training in modes.items():

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+# A part file of a process that cannot be asked, as on another machine, is removed after this long.
+_OLD_SECONDS = 24 * 60 * 60
+
 
 @contextmanager
 def replacing(
-    path: str | os.PathLike[str], mode: str = "wb", newline: str | None = None
+    path: str | os.PathLike[str],
+    mode: str = "wb",
+    newline: str | None = None,
+    sync: bool = True,
 ) -> Iterator[IO[Any]]:
     """An open file that takes the place of `path` when the block ends without an error.
 
@@ -23,6 +31,8 @@ def replacing(
         path: The file to write; its folder must exist.
         mode: "wb", or "w" for text (UTF-8).
         newline: As for `open`.
+        sync: Sync the folder as well. A caller that writes several files into one folder passes
+            False and calls `sync_folder` once, after the last of them.
 
     Raises:
         OSError: The file cannot be written; the error names `path`.
@@ -50,7 +60,38 @@ def replacing(
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        if sync:
+            sync_folder(path.parent)
+
+
+def remove_torn(folder: Path) -> None:
+    """Remove the part files that killed processes have left in a folder and below it.
+
+    The part file of a process that lives is left alone: another run may be writing to the folder.
+
+    Args:
+        folder: The folder; it need not exist.
+    """
+    for path in folder.glob("**/.*.part"):
+        name = re.fullmatch(r"\..+\.(\d+)\.[0-9a-f]{8}\.part", path.name)
+        if name is None:
+            continue  # not one of ours
+        try:
+            old = time.time() - path.stat().st_mtime > _OLD_SECONDS
+        except FileNotFoundError:
+            continue  # its process has finished the file meanwhile
+        if old or not _lives(int(name[1])):
+            path.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # signal 0 is not sent; it only checks that there is such a process
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True  # of another user
+    return True
 
 
 @contextmanager
@@ -99,8 +140,8 @@ def _encoding(mode: str) -> str | None:
     return None if "b" in mode else "utf-8"
 
 
-def _sync_folder(folder: Path) -> None:
-    """Sync the folder: it holds the new name, which must reach the disk as well."""
+def sync_folder(folder: Path) -> None:
+    """Sync a folder: it holds the new names of files, which must reach the disk as well."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

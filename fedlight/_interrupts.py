@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+import torch
+
 
 @dataclass(slots=True)
 class Interrupt:
@@ -19,6 +21,42 @@ class Interrupt:
     """
 
     signal: signal.Signals | None = None
+
+    def end_the_script(self) -> None:
+        """Raise what the signal raises in other programs, now that the run has ended in order.
+
+        Raises:
+            KeyboardInterrupt: It was SIGINT.
+            SystemExit: It was SIGTERM; the exit status is 143, as if it had killed the process.
+        """
+        if self.signal is signal.SIGINT:
+            raise KeyboardInterrupt("fit was stopped by SIGINT")
+        if self.signal is not None:
+            raise SystemExit(128 + self.signal)
+
+
+class Alone:
+    """A context that cannot be entered a second time before it is left; gradients are on in it.
+
+    As under `lightning.Trainer`, a fit trains also within ``torch.no_grad()``.
+
+    Raises:
+        RuntimeError: (when it is entered) It is entered already.
+    """
+
+    def __init__(self) -> None:
+        self._entered = False
+
+    def __enter__(self) -> None:
+        if self._entered:
+            raise RuntimeError("this trainer is in a fit already; make another FedTrainer for it")
+        self._entered = True
+        self._gradients = torch.enable_grad()
+        self._gradients.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._gradients.__exit__(None, None, None)
+        self._entered = False
 
 
 @contextmanager

@@ -17,6 +17,22 @@ if TYPE_CHECKING:
     from fedlight.types import RoundRecord
 
 
+def left_open(loggers: Sequence[Any]) -> list[Any]:
+    """The loggers whose version the user has left open, so that each run gets one of its own."""
+    kinds = (TensorBoardLogger, CSVLogger)
+    return [each for each in loggers if isinstance(each, kinds) and each._version is None]
+
+
+def begin_anew(loggers: Sequence[Any]) -> None:
+    """Let loggers take a new version: what an earlier `fit` has written stays as it is.
+
+    Args:
+        loggers: Those that `left_open` gave before the first fit.
+    """
+    for logger in loggers:
+        logger._version = logger._experiment = None
+
+
 def log_hyperparams(
     loggers: Sequence[Any], module: LightningModule, strategies: Mapping[str, str]
 ) -> None:

@@ -7,9 +7,9 @@ bytes. It is written beside its place, synced, and renamed.
 
 Lists that only grow (`Growing`: the history, a recorded schedule, an event log) would make each
 checkpoint larger than the one before. Given a `Parts` folder, a checkpoint holds only the newest
-items itself and names the full parts before them, which lie in the folder, each named by the hash
-of its bytes. A part is written once, by a run or by several that share their beginning, and never
-changed.
+items itself and the name of the full part before them. Each part names the part before it, so that
+not even the list of names grows. Parts lie in the folder, each named by the hash of its bytes. A
+part is written once, by a run or by several that share their beginning, and never changed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
+import sys
+from collections import OrderedDict
 from collections.abc import Mapping
 from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +30,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fedlight._files import replacing
+from fedlight._files import replacing, sync_folder
 from fedlight._growing import Growing
 
 if TYPE_CHECKING:
@@ -42,10 +45,13 @@ __all__ = [
     "write_checkpoint",
 ]
 
-FORMAT = 2
+FORMAT = 3
 _MARK = b"fedlight-sha256:"
 _TAIL = len(_MARK) + 64
 _FOLDER = "parts"
+
+# Kinds that `torch.load(weights_only=True)` gives back as they were.
+_SAFE = (bytes, bytearray, complex, torch.dtype, torch.device, torch.Size, torch.layout)
 
 
 class CheckpointError(ValueError):
@@ -63,10 +69,11 @@ class Parts:
     def __init__(self, folder: str | Path, size: int = 64) -> None:
         self._folder = Path(folder) / _FOLDER
         self._size = size
-        self._names: dict[str, list[str]] = {}
+        # By the place of a list: the number of its items in parts, and the name of the newest part.
+        self._stored: dict[str, tuple[int, str | None]] = {}
 
     def store(self, growing: Growing, place: str) -> dict[str, Any]:
-        """What stands for a list in the checkpoint: the names of its full parts, and the rest.
+        """What stands for a list in the checkpoint: the name of its newest full part, and the rest.
 
         Args:
             growing: The list; up to the last call's full parts it is what it was then.
@@ -75,15 +82,17 @@ class Parts:
         Raises:
             OSError: A part cannot be written.
         """
-        names, size = self._names.setdefault(place, []), self._size
-        for start in range(len(names) * size, len(growing) - size + 1, size):
-            names.append(self._write(growing.part(start, start + size), place))
-        rest = growing.part(len(names) * size, len(growing))
-        return {_FOLDER: list(names), "rest": plain(rest, place)}
+        size = self._size
+        start, newest = self._stored.get(place, (0, None))
+        while len(growing) - start >= size:
+            newest = self._write(growing.part(start, start + size), newest, place)
+            start += size
+            self._stored[place] = start, newest
+        return {_FOLDER: newest, "rest": plain(growing.part(start, len(growing)), place)}
 
-    def _write(self, items: list[Any], place: str) -> str:
+    def _write(self, items: list[Any], before: str | None, place: str) -> str:
         buffer = io.BytesIO()
-        torch.save(plain(items, place), buffer)
+        torch.save({"before": before, "items": plain(items, place)}, buffer)
         name = _part_name(buffer.getvalue())
         path = self._folder / name
         if not path.exists():
@@ -112,15 +121,26 @@ def write_checkpoint(
     torch.save(plain(content, parts=parts), buffer)
     archive = buffer.getvalue()
     comment = _MARK + hashlib.sha256(archive).hexdigest().encode()
-    for each in map(Path, (path, *copies)):
+    # One after the other, each whole on the disk before the next: a machine that loses its power
+    # may tear the one being written, and the other one is still there.
+    paths = [Path(path), *map(Path, copies)]
+    for each in paths:
         each.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(each) as file:
+        with replacing(each, sync=False) as file:
             # The last two bytes of a zip archive without a comment are the comment's length, 0.
             file.write(archive[:-2] + struct.pack("<H", _TAIL) + comment)
+    for folder in dict.fromkeys(each.parent for each in paths):
+        sync_folder(folder)
+
+
+class HyperParameters(dict[str, Any]):
+    """Hyper-parameters that `plain_hparams` has checked, which `plain` leaves as they are."""
 
 
 def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> Any:
     """`value` made of tensors, numbers, strings, None, lists and dicts alone.
+
+    Bytes, and torch's types and devices, are left as they are; sets stay sets.
 
     Args:
         value: The value.
@@ -132,8 +152,18 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
     """
     if isinstance(value, Tensor):
         return value.detach()
-    if value is None or isinstance(value, bool | str):
-        return str(value) if isinstance(value, str) else value
+    if isinstance(value, HyperParameters):
+        return dict(value)
+    if isinstance(value, np.generic):
+        value = value.item()  # numpy's bool is no `Integral`, its float32 no `Real`
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        # A pickle holds a string once for each of its objects. With one object for each string,
+        # equal items make equal bytes, and so parts of the same name, also in a resumed run.
+        return sys.intern(str(value))
+    if type(value) in _SAFE:
+        return value
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
@@ -142,9 +172,10 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
         return str(value)
     if isinstance(value, Mapping):
         return {
-            plain(key, place): plain(item, f"{place}[{key!r}]", parts)
-            for key, item in value.items()
+            _key(key, place): plain(item, f"{place}[{key!r}]", parts) for key, item in value.items()
         }
+    if isinstance(value, set | frozenset):
+        return {_key(item, place) for item in value}
     if isinstance(value, Growing) and parts is not None:
         return parts.store(value, place)
     if isinstance(value, list | tuple | Growing):
@@ -157,7 +188,18 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
     )
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
+def _key(key: Any, place: str) -> Any:
+    """A key of a dict, or an item of a set, as plain data."""
+    made = None if isinstance(key, Tensor | tuple | frozenset | Mapping) else plain(key, place)
+    if made is None and key is not None:
+        raise TypeError(
+            f"{place} has the key {key!r}, which is a {type(key).__name__}; the keys of a "
+            "state_dict must be strings or numbers: write them as a list of [key, value] pairs"
+        )
+    return made
+
+
+def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a file that `write_checkpoint` wrote; the tensors are on the CPU.
 
     Raises:
@@ -199,12 +241,16 @@ def _joined(value: Any, path: Path) -> Any:
     if not isinstance(value, dict):
         return value
     if value.keys() == {_FOLDER, "rest"}:
-        parts = [_read_part(name, path) for name in value[_FOLDER]]
-        return [item for part in [*parts, value["rest"]] for item in part]
+        parts, name = [value["rest"]], value[_FOLDER]
+        while name is not None:  # from the newest part to the first one
+            part = _read_part(name, path)
+            parts.append(part["items"])
+            name = part["before"]
+        return [item for part in reversed(parts) for item in part]
     return {key: _joined(item, path) for key, item in value.items()}
 
 
-def _read_part(name: str, path: Path) -> list[Any]:
+def _read_part(name: str, path: Path) -> dict[str, Any]:
     file = path.parent / _FOLDER / name
     try:
         data = file.read_bytes()
@@ -215,7 +261,7 @@ def _read_part(name: str, path: Path) -> list[Any]:
         ) from None
     if _part_name(data) != name:
         raise CheckpointError(f"{str(file)!r}, a part of {str(path)!r}, is damaged")
-    part: list[Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    part: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     return part
 
 
@@ -223,25 +269,79 @@ def _part_name(data: bytes) -> str:
     return f"{hashlib.blake2b(data, digest_size=16).hexdigest()}.pt"
 
 
-def plain_hparams(module: LightningModule) -> dict[str, Any]:
-    """The module's hyper-parameters, as far as a file may hold them without running code."""
-    plain, left_out = {}, []
-    for name, value in module.hparams.items():
-        buffer = io.BytesIO()
+def run_of(path: Path) -> str | None:
+    """The `Run.id` of the run that wrote a checkpoint; None if the file cannot be read.
+
+    The tensors are not read.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return str(content["fedlight"]["run"])
+    except Exception:  # not one of ours, damaged, or removed meanwhile
+        return None
+
+
+def load_weights(module: LightningModule, content: Mapping[str, Any], path: str) -> None:
+    """Put the model of a checkpoint into a module.
+
+    Args:
+        module: The module.
+        content: The content of the checkpoint.
+        path: Its name, for errors.
+
+    Raises:
+        CheckpointError: The checkpoint is that of another model.
+    """
+    try:
+        module.load_state_dict(content["state_dict"])
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{path!r} does not fit {type(module).__name__}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def plain_hparams(module: LightningModule) -> HyperParameters:
+    """The module's hyper-parameters, as far as a file may hold them without running code.
+
+    What is written comes back equal and of the same kind, as ``__init__`` expects it; the rest is
+    left out with one warning that names it.
+    """
+    kept = HyperParameters()
+    left_out = []
+    try:
+        names = list(module.hparams)
+    except Exception as error:  # a mapping of another library may compute its keys
+        rank_zero_warn(f"the hyper-parameters of {type(module).__name__} cannot be read: {error}")
+        return kept
+    for name in names:
         try:
-            torch.save(value, buffer)
-            buffer.seek(0)
-            torch.load(buffer, weights_only=True)
-        except Exception:  # values that cannot be written, or not be read safely, are left out
+            kept[str(name)] = _exactly(module.hparams[name])
+        except Exception:  # also one that cannot be computed, or that holds itself
             left_out.append(name)
-        else:
-            plain[name] = value
     if left_out:
         rank_zero_warn(
             f"the hyper-parameters {left_out} of {type(module).__name__} are no plain data and are "
             "left out of the checkpoint; give them to load_from_checkpoint"
         )
-    return plain
+    return kept
+
+
+def _exactly(value: Any) -> Any:
+    """`value` for a file, of the same kind; only a number of numpy becomes one of Python's.
+
+    Raises:
+        TypeError: There is something in it that `plain` would refuse or make another kind of.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str, Tensor, *_SAFE):
+        return plain(value)
+    if kind in (list, tuple, set):
+        return kind([_exactly(item) for item in value])
+    if kind in (dict, OrderedDict):
+        return kind((_exactly(key), _exactly(item)) for key, item in value.items())
+    raise TypeError(f"{kind.__name__} is not plain data")
 
 
 def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:

@@ -314,7 +314,7 @@ def compare(
             "callbacks must be a function that returns new ones for each run, such as "
             f"lambda: [ClientEvaluation()], got {callbacks!r}"
         )
-    for taken in ("seed", "logger", "aggregator", "default_root_dir"):
+    for taken in ("seed", "logger", "aggregator", "default_root_dir", "on_interrupt"):
         if taken in trainer_options:
             raise TypeError(f"compare gives each run its own {taken}; leave it out")
     instance_of(ArrivalProcess, "arrivals", arrivals, "UniformArrivals(per_round=5)")
@@ -350,6 +350,7 @@ def compare(
             process = ReplayArrivals(schedules[seed], pull="recorded" if same else "newest")
             within = {"max_time": max_time}
         trainer = FedTrainer(
+            on_interrupt="return",
             arrivals=process,
             aggregator=aggregator,
             seed=seed,

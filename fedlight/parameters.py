@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -98,7 +99,10 @@ class _Slot(NamedTuple):
     @classmethod
     def of(cls, module: nn.Module, name: str) -> _Slot:
         path, _, last = name.rpartition(".")
-        return cls(module.get_submodule(path)._buffers, last, module.get_buffer(name))
+        tensors, own = module.get_submodule(path)._buffers, module.get_buffer(name)
+        if _shares_with_itself(own):  # it could not be written to
+            tensors[last] = own = own.clone(memory_format=torch.contiguous_format)
+        return cls(tensors, last, own)
 
     @property
     def tensor(self) -> Tensor:
@@ -134,6 +138,18 @@ class ModuleState:
                     f"parameter {name!r} of {type(module).__name__} has no values yet; run one "
                     "batch through the module (lazy layers) or give it real tensors (meta device)"
                 )
+            if param.is_inference():
+                raise ValueError(
+                    f"parameter {name!r} of {type(module).__name__} was made in "
+                    "torch.inference_mode(), so that it cannot be trained; make the module outside "
+                    "of it"
+                )
+            if _shares_with_itself(param):
+                raise ValueError(
+                    f"parameter {name!r} of {type(module).__name__} is an expanded tensor: several "
+                    "of its numbers lie in one place in memory; make it "
+                    "nn.Parameter(tensor.expand(…).clone())"
+                )
             if param.is_complex():
                 raise ValueError(
                     f"parameter {name!r} of {type(module).__name__} is complex ({param.dtype}); "
@@ -145,6 +161,7 @@ class ModuleState:
             name: b for name, b in buffers.items() if name not in floating and not b.is_complex()
         }
         self.module = module
+        self._every = dict(module.named_parameters())
         self.params = list(params.values())
         self._buffers = [_Slot.of(module, name) for name in floating]
         self._counters = [_Slot.of(module, name) for name in counting]
@@ -152,6 +169,14 @@ class ModuleState:
         self.param_layout = FlatLayout.of(params, default)
         self.buffer_layout = FlatLayout.of(floating, default)
         self.counter_layout = FlatLayout.of(counting, torch.int64)
+
+    def check_kept(self) -> None:
+        """Check that the module still has the parameters that it had.
+
+        Raises:
+            ValueError: One of them was replaced, added or removed.
+        """
+        check_kept(self.module, self._every)
 
     @property
     def device(self) -> torch.device:
@@ -192,6 +217,33 @@ class ModuleState:
         if not tensors:
             return torch.empty(0, dtype=layout.dtype, device=self.device)
         return layout.flatten(tensors)
+
+
+def check_kept(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Check that a module still has the parameters that it had before a step.
+
+    Args:
+        module: The module.
+        before: Its parameters by name, before the step.
+
+    Raises:
+        ValueError: One of them was replaced, added or removed.
+    """
+    now = dict(module.named_parameters())
+    if len(now) == len(before) and all(map(is_, now.values(), before.values())):
+        return
+    changed = [name for name in {**before, **now} if now.get(name) is not before.get(name)]
+    raise ValueError(
+        f"training_step of {type(module).__name__} replaces, adds or removes the parameters "
+        f"{', '.join(changed)}, which no optimizer would train; make them in __init__, setup or "
+        "configure_model, and change their numbers in place, within torch.no_grad()"
+    )
+
+
+def _shares_with_itself(tensor: Tensor) -> bool:
+    """Whether several elements lie in one place, as in an expanded tensor."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(step == 0 and length > 1 for length, step in pairs)
 
 
 def input_dtype(module: nn.Module) -> torch.dtype:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import lightning
 import torch
+from torch import Tensor
 
+from fedlight._data_fingerprint import data_fingerprint
 from fedlight._growing import Growing
 from fedlight._history import record_from_list, record_to_list
 from fedlight._loggers import go_on, position
@@ -22,6 +26,7 @@ from fedlight.arrivals.schedule import Schedule
 from fedlight.checkpoint import (
     FORMAT,
     CheckpointError,
+    HyperParameters,
     Parts,
     differences,
     plain_hparams,
@@ -38,7 +43,6 @@ from fedlight.types import Federation, RoundRecord
 if TYPE_CHECKING:
     from lightning import LightningModule
     from lightning.fabric.loggers.logger import Logger
-    from torch import Tensor
 
     from fedlight.aggregators import Aggregator
     from fedlight.arrivals import ArrivalProcess
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from fedlight.executors.large_updates import NormLimit
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.loop import Limits
+    from fedlight.types import ServerState
 
 
 class Stateful(Protocol):
@@ -59,8 +64,11 @@ class Stateful(Protocol):
 class Run:
     """All that one fit changes. Two runs of the same arguments are the same to the bit.
 
+    A run is made before the hooks at the start of a fit. `restore` takes up a checkpoint as far as
+    those hooks may look at it, and `begin`, after them, reads the module.
+
     Args:
-        module: The module, on its device; its state is version 0.
+        module: The module.
         datamodule: The clients' data, set up.
         arrivals: Who arrives when.
         aggregator: How the server makes a new version.
@@ -76,9 +84,11 @@ class Run:
         loggers: Loggers that write on behind a checkpoint.
 
     Attributes:
+        id: Sixteen hexadecimal digits that tell this run from others; a resumed run has that of
+            its checkpoint. Nothing that is computed depends on it.
         federation: Who takes part.
         schedule: What happens next; the clock.
-        server: The versions of the model.
+        server: The versions of the model. This and the next five are there from `begin` on.
         clients: The clients' runs and states.
         pool: The local runs to be computed.
         executor: The executor, set up.
@@ -88,8 +98,15 @@ class Run:
         metrics: The newest value of each metric.
 
     Raises:
-        ValueError: The module, the data, the strategies or the executor do not fit together.
+        ValueError: The data and the arrival process do not fit together.
     """
+
+    server: Server
+    clients: Clients
+    pool: Pool
+    executor: Executor
+    executor_reason: str
+    module_state: ModuleState
 
     def __init__(
         self,
@@ -109,7 +126,9 @@ class Run:
         callbacks: Sequence[Stateful],
         loggers: Sequence[Logger],
     ) -> None:
+        self.id = os.urandom(8).hex()
         self.module = module
+        self.datamodule = datamodule
         self.arrivals, self.aggregator = arrivals, aggregator
         self.local_optimizer = local_optimizer
         self.limits = limits
@@ -117,38 +136,94 @@ class Run:
         self.history: list[RoundRecord] = []
         self.metrics: dict[str, float] = {}
         partition = datamodule.partition
-        self.module_state = state = ModuleState(module)
+        self._data = data_fingerprint(partition, datamodule.train_data)
         federation = Federation(len(partition), partition.sizes, datamodule.batch_size, seed)
         self.schedule = Schedule(
             arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
         )
         self.federation = replace(federation, expected_durations=arrivals.expected_durations())
+        self.begun = False
+        self._asked, self._autocast = executor, autocast
+        self._norm_limit, self._on_client_failure = norm_limit, on_client_failure
+        self._watcher = watcher
+        self._checkpoint: tuple[dict[str, Any], str] | None = None
+        # A checkpoint that is wanted before the run has begun waits as well.
+        self._in_event = True
+        self._wanted: list[tuple[str | Path, tuple[str | Path, ...], Parts | None]] = []
+
+    def begin(self) -> None:
+        """Read the module as version 0, or as the checkpoint's; set the executor up and try it.
+
+        Raises:
+            ValueError: The module, the data, the strategies or the executor do not fit together.
+            CheckpointError: The checkpoint is of another module; the error names what differs.
+        """
+        module, datamodule = self.module, self.datamodule
+        partition = datamodule.partition
+        self.module_state = state = ModuleState(module)
+        if self._checkpoint is not None:
+            self._put_over(*self._checkpoint)
         workplace = Workplace(
             module=module,
             state=state,
-            optimizer=local_optimizer,
+            optimizer=self.local_optimizer,
             partition=partition,
             examples=datamodule.train_data.to(state.device, input_dtype(module)),
             batch_size=datamodule.batch_size,
-            seed=seed,
-            autocast=autocast,
+            seed=self.federation.seed,
+            autocast=self._autocast,
         )
-        self.executor, self.executor_reason = resolve_executor(executor, workplace)
-        self.pool = Pool(self.executor, norm_limit)
-        self.clients = Clients(self.pool, partition.sizes, keep_states=local_optimizer.client_state)
+        self.executor, self.executor_reason = resolve_executor(self._asked, workplace)
+        self.pool = Pool(self.executor, self._norm_limit)
+        keep_states = self.local_optimizer.client_state
+        self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
         self.server = Server(
-            aggregator,
-            local_optimizer,
+            self.aggregator,
+            self.local_optimizer,
             self.clients,
             self.federation,
             state.read(),
             self.schedule,
-            on_client_failure,
-            watcher,
+            self._on_client_failure,
+            self._watcher,
         )
-        self._state_watch = StateWatch([arrivals, aggregator])
+        if self._checkpoint is not None:
+            self.server.load_state_dict(self._checkpoint[0]["fedlight"]["server"])
+            state.write(self.server.state)
+            self._checkpoint = None
+        self._state_watch = StateWatch([self.arrivals, self.aggregator])
+        self.begun = True
         self._in_event = False
-        self._wanted: list[tuple[str | Path, tuple[str | Path, ...], Parts | None]] = []
+        self._save_wanted()
+
+    def close(self) -> None:
+        """Let go of what `begin` has set up."""
+        if self.begun:
+            self.executor.teardown()
+
+    @property
+    def version(self) -> int:
+        """Server updates so far."""
+        return self.server.version if self.begun else int(self._saved("version"))
+
+    @property
+    def num_updates(self) -> int:
+        """Client updates that have arrived."""
+        return self.server.num_updates if self.begun else int(self._saved("num_updates"))
+
+    @property
+    def num_failures(self) -> int:
+        """Tasks that failed or were lost so far."""
+        return self.server.num_failures if self.begun else int(self._saved("num_failures"))
+
+    @property
+    def state(self) -> ServerState:
+        """The newest version of the server's model; before `begin`, the module as it is."""
+        return self.server.state if self.begun else ModuleState(self.module).read(self.version)
+
+    def _saved(self, count: str) -> Any:
+        """A number that the checkpoint holds of the server, 0 without one."""
+        return 0 if self._checkpoint is None else self._checkpoint[0]["fedlight"]["server"][count]
 
     @property
     def over(self) -> bool:
@@ -218,17 +293,26 @@ class Run:
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
-        state = self.server.state
+        state = self.state
         digest = hashlib.blake2b(str(state.version).encode(), digest_size=8)
         for tensor in (state.params, state.buffers, state.counters):
             digest.update(str(tensor.dtype).encode())
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def finish(self) -> None:
-        """Called once after the last event."""
+    def finish(self, trial: bool = False) -> None:
+        """Called once after the last event.
+
+        Args:
+            trial: Whether this was a trial, at whose end arrival processes write no files.
+        """
         self.clients.settle()
-        self.schedule.finish()
+        if not trial:
+            self.schedule.finish()
+
+    @cached_property
+    def _hparams(self) -> HyperParameters:
+        return plain_hparams(self.module)
 
     def state_dict(self) -> dict[str, Any]:
         """The run between two events: what a checkpoint holds, as tensors and plain data.
@@ -236,15 +320,17 @@ class Run:
         The random streams need no state: each is named by the seed and by what it is for.
         """
         self._state_watch.warn()
-        return {
-            # These five are what ``Module.load_from_checkpoint`` of plain Lightning reads.
+        content = {
+            # These six are what ``Module.load_from_checkpoint`` of plain Lightning reads.
             "state_dict": {name: value.cpu() for name, value in self.module.state_dict().items()},
-            "hyper_parameters": plain_hparams(self.module),
+            "hyper_parameters": self._hparams,
+            "hparams_name": getattr(self.module, "_hparams_name", None),
             "pytorch-lightning_version": lightning.__version__,
             "epoch": 0,
             "global_step": self.server.version,
             "fedlight": {
                 "format": FORMAT,
+                "run": self.id,
                 "federation": self.describe(),
                 "server": self.server.state_dict(),
                 "schedule": self.schedule.state_dict(),
@@ -254,9 +340,14 @@ class Run:
                 "loggers": [[key, position(each)] for key, each in _keyed(self.loggers)],
             },
         }
+        self.module.on_save_checkpoint(content)
+        return content
 
-    def load_state_dict(self, content: dict[str, Any], path: str) -> None:
+    def restore(self, content: dict[str, Any], path: str) -> None:
         """Go on from what `state_dict` gave, in a run of the same arguments.
+
+        The module gets the checkpoint's weights, as far as it has the same tensors; what it then
+        does with them in its hooks is undone by `begin`.
 
         Args:
             content: The content of a checkpoint.
@@ -266,11 +357,17 @@ class Run:
             CheckpointError: It is of another federation; the error names what differs.
         """
         saved = content["fedlight"]
-        different = differences(saved["federation"], self.describe())
-        if different:
-            raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
-        self._restore_frozen(content["state_dict"], path)
-        self.server.load_state_dict(saved["server"])
+        if not _fits(self.module, content["state_dict"]):
+            present = self._described() | self._described_module(ModuleState(self.module))
+            self._check(saved["federation"], present, path)
+        known = {name: saved["federation"].get(name) for name in self._described()}
+        self._check(known, self._described(), path)
+        self.id = saved["run"]
+        self.module.on_load_checkpoint(content)
+        own = self.module.state_dict()
+        fitting = {k: v for k, v in content["state_dict"].items() if _same_shape(own.get(k), v)}
+        self.module.load_state_dict(fitting, strict=False)
+        self._checkpoint = (content, path)
         self.schedule.load_state_dict(saved["schedule"])
         self.history[:] = map(record_from_list, saved["history"])
         self.metrics.update(saved["metrics"])
@@ -283,11 +380,23 @@ class Run:
             if key in places:
                 go_on(logger, places[key], self.history)
 
+    def _put_over(self, content: dict[str, Any], path: str) -> None:
+        """Check the module against the checkpoint once more, and give it the frozen parameters."""
+        self._check(content["fedlight"]["federation"], self.describe(), path)
+        self._restore_frozen(content["state_dict"], path)
+
+    def _check(self, saved: dict[str, Any], present: dict[str, Any], path: str) -> None:
+        different = differences(saved, present)
+        if different:
+            raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
+
     def _restore_frozen(self, tensors: Mapping[str, Tensor], path: str) -> None:
         """Parameters without a gradient take no part in the federation, but belong to the model."""
         for name, param in self.module.named_parameters():
             if not param.requires_grad:
                 kept = tensors.get(name)
+                if kept is None and not self.module.strict_loading:
+                    continue  # the module says that its state_dict leaves some out
                 if kept is None or kept.shape != param.shape:
                     raise CheckpointError(
                         f"{path!r} has no parameter {name!r} of shape {tuple(param.shape)}"
@@ -296,16 +405,24 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """What two runs must have in common for one to go on from the other's checkpoint."""
-        federation, state = self.federation, self.module_state
+        return self._described() | self._described_module(self.module_state)
+
+    def _described(self) -> dict[str, Any]:
+        federation = self.federation
         sizes = hashlib.blake2b(federation.num_examples.tobytes(), digest_size=8).hexdigest()
         return {
             "number of clients": federation.num_clients,
             "examples of the clients (hash)": sizes,
+            "data (hash)": self._data,
             "batch_size": federation.batch_size,
             "seed": federation.seed,
+            **self.strategies(),
+        }
+
+    def _described_module(self, state: ModuleState) -> dict[str, Any]:
+        return {
             "parameters": _shapes(state.param_layout),
             "buffers": _shapes(state.buffer_layout) + _shapes(state.counter_layout),
-            **self.strategies(),
         }
 
     def strategies(self) -> dict[str, str]:
@@ -327,6 +444,16 @@ def _shapes(layout: Any) -> list[str]:
         f"{name} {tuple(shape)} {layout.dtype}"
         for name, shape in zip(layout.names, layout.shapes, strict=True)
     ]
+
+
+def _fits(module: LightningModule, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a module has the tensors of a checkpoint, in their shapes."""
+    own = module.state_dict()
+    return all(_same_shape(own.get(name), tensor) for name, tensor in tensors.items())
+
+
+def _same_shape(one: object, other: object) -> bool:
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape
 
 
 def _keyed(objects: Sequence[Any]) -> Iterable[tuple[str, Any]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import Fabric, LightningModule
 from lightning.fabric.loggers.logger import Logger
-from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._arguments import (
     as_callbacks,
@@ -26,22 +24,23 @@ from fedlight._arguments import (
     instance_of,
     limit_batches,
     number_of_trials,
-    warn_of_hooks,
 )
 from fedlight._checks import integer, one_of, optional, positive, positive_int
-from fedlight._endings import say_how_it_ended, say_if_over
+from fedlight._endings import say_how_it_ended, say_if_over, say_what_computes
 from fedlight._evaluation import Evaluator, lent
 from fedlight._hooks import Hooks
-from fedlight._interrupts import Interrupt, graceful_interrupts
-from fedlight._loggers import finalize, log_hyperparams
+from fedlight._interrupts import Alone, Interrupt, graceful_interrupts
+from fedlight._lightning_hooks import warn_of_hooks
+from fedlight._lightning_order import set_up, start_training, with_callbacks_of
+from fedlight._loggers import begin_anew, finalize, left_open, log_hyperparams
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
 from fedlight.callbacks.checkpoint import content_of
-from fedlight.checkpoint import Parts
+from fedlight.checkpoint import Parts, load_weights
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
-from fedlight.executors._auto import check_executor, describe_device
+from fedlight.executors._auto import check_executor
 from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import NormLimit
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
@@ -86,7 +85,10 @@ class FedTrainer:
         enable_progress_bar: Show the progress bar.
         default_root_dir: Where the default logger writes; the working directory by default.
         fast_dev_run: True (or n) for a trial run of one (n) rounds and validation batches, without
-            loggers.
+            loggers; our callbacks and `Recording` write no files.
+        on_interrupt: What `fit` does after Ctrl-C or SIGTERM has ended the run and all is saved:
+            "raise" (KeyboardInterrupt, or SystemExit with status 143) ends a script's loop over
+            runs as well; "return" lets the script look at `interrupted`.
 
     Attributes:
         callbacks: The callbacks, in the order in which they are called.
@@ -133,6 +135,7 @@ class FedTrainer:
         enable_progress_bar: bool = True,
         default_root_dir: str | Path | None = None,
         fast_dev_run: bool | int = False,
+        on_interrupt: str = "raise",
     ) -> None:
         example = "UniformArrivals(per_round=5)"
         self.arrivals = instance_of(ArrivalProcess, "arrivals", arrivals, example)
@@ -141,7 +144,8 @@ class FedTrainer:
         example = "LocalSGD(lr=0.1)"
         self.local_optimizer = instance_of(LocalOptimizer, "local_optimizer", optimizer, example)
         self.executor = check_executor(executor)
-        self._trial = trial = number_of_trials(fast_dev_run)
+        self.fast_dev_run = trial = number_of_trials(fast_dev_run)
+        self.on_interrupt = one_of("on_interrupt", on_interrupt, ("raise", "return"))
         self.limits = Limits(trial or max_rounds, max_time, max_updates)
         self.limits.check(self.arrivals)
         self.max_rounds, self.max_time = self.limits.max_rounds, self.limits.max_time
@@ -161,6 +165,7 @@ class FedTrainer:
         check_devices(devices)
         self.default_root_dir = as_folder(default_root_dir)
         self.loggers = [] if trial else as_loggers(logger, self.default_root_dir)
+        self._open_loggers = left_open(self.loggers)
         self.callbacks = as_callbacks(callbacks, enable_progress_bar)
         self.fabric = Fabric(
             accelerator=accelerator,
@@ -174,7 +179,7 @@ class FedTrainer:
         self._metrics: dict[str, float] = {}
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator: Evaluator | None = None
-        self._fitting = False
+        self._alone = Alone()
         self._interrupt = Interrupt()
         self._module: LightningModule | None = None
         self._run: Run | None = None
@@ -206,7 +211,7 @@ class FedTrainer:
     @property
     def version(self) -> int:
         """Server updates so far."""
-        return 0 if self._run is None else self._run.server.version
+        return 0 if self._run is None else self._run.version
 
     @property
     def now(self) -> float:
@@ -216,12 +221,12 @@ class FedTrainer:
     @property
     def num_updates(self) -> int:
         """Client updates that have arrived."""
-        return 0 if self._run is None else self._run.server.num_updates
+        return 0 if self._run is None else self._run.num_updates
 
     @property
     def num_failures(self) -> int:
         """Tasks that failed or were lost so far."""
-        return 0 if self._run is None else self._run.server.num_failures
+        return 0 if self._run is None else self._run.num_failures
 
     @property
     def history(self) -> list[RoundRecord]:
@@ -241,7 +246,7 @@ class FedTrainer:
     @property
     def state(self) -> ServerState:
         """The newest version of the server's model, as flat vectors."""
-        return self.run.server.state
+        return self.run.state
 
     @property
     def logger(self) -> Logger | None:
@@ -286,24 +291,28 @@ class FedTrainer:
             datamodule: The clients' data.
             ckpt_path: A checkpoint to go on from, to the same bits as if the run had never
                 stopped; "last" for the newest whole one of the `FedCheckpoint` callback, and a
-                fresh start where there is none.
+                fresh start where there is none; "best" for the best one that it has kept.
 
         Raises:
             TypeError: `module` or `datamodule` is of the wrong kind.
             ValueError: The module, the data, the strategies or the executor do not fit together.
             CheckpointError: The checkpoint is damaged, or one of another federation.
             ClientError: A client's local run failed.
+            KeyboardInterrupt: Ctrl-C ended the run; see `on_interrupt`.
+            SystemExit: SIGTERM did.
             RuntimeError: It is called from within a fit of the same trainer.
         """
         check_module(module)
-        with self._alone(), lent(module, self.fabric), graceful_interrupts() as self._interrupt:
+        data = check_data(datamodule)
+        with self._alone, lent(module, self.fabric), graceful_interrupts() as self._interrupt:
+            self.callbacks[:] = with_callbacks_of(module, self.callbacks)
             content = content_of(ckpt_path, self.callbacks)
-            run = self._prepare(module, check_data(datamodule))
+            run = self._prepare(module, data)
             status = "failed"
             try:
+                set_up(module, self._hooks, self.fabric, "fit")
                 if content is not None:
-                    run.load_state_dict(content, str(ckpt_path))
-                    say_if_over(run)
+                    run.restore(content, str(ckpt_path))
                 self._start(run)
                 self._go_through_events(run)
                 self._finish(run)
@@ -315,6 +324,8 @@ class FedTrainer:
                 raise
             finally:
                 self._end(run, status)
+        if self.on_interrupt == "raise":
+            self._interrupt.end_the_script()
 
     def _go_through_events(self, run: Run) -> None:
         """Handle one event after the other; `play` says what an event is and who handles it.
@@ -347,6 +358,7 @@ class FedTrainer:
         validated = self._validation_due()
         if validated:
             assert self._evaluator is not None
+            run.module.on_validation_model_zero_grad()
             record.metrics.update(self._evaluator("validation"))
         run.metrics.update(record.metrics)
         if validated:
@@ -385,10 +397,12 @@ class FedTrainer:
 
     def _prepare(self, module: LightningModule, datamodule: FederatedDataModule) -> Run:
         self._module, self.datamodule = module, datamodule
+        warn_of_hooks(module, datamodule)
         datamodule.prepare_data()
+        module.prepare_data()
         datamodule.setup("fit")
-        module.setup("fit")
         self.should_stop = False
+        begin_anew(self._open_loggers)
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator = self._evaluator_of(module, datamodule)
         if self.check_val_every_n_rounds is not None:
@@ -413,22 +427,23 @@ class FedTrainer:
             loggers=self.loggers,
         )
         self._metrics = run.metrics
-        device = describe_device(run.module_state.device)
-        _say_once(f"fedlight: {run.executor!r} on {device}: {run.executor_reason}")
         return run
 
     def _start(self, run: Run) -> None:
-        warn_of_hooks(run.module)
-        if not (self.version or self.num_updates):  # a resumed run's loggers have them already
+        """Call the hooks before the first event, then read what they have made of the module."""
+        resumed = bool(self.version or self.num_updates)
+        start_training(run.module, self._hooks)
+        run.begin()
+        say_what_computes(run)
+        if resumed:
+            say_if_over(run)
+        else:  # a resumed run's loggers have them already
             log_hyperparams(self.loggers, run.module, run.strategies())
-        self._hooks("setup", "fit")
-        self._hooks("on_fit_start")
-        run.module.on_fit_start()
-        run.module.on_train_start()
 
     def _finish(self, run: Run) -> None:
         say_how_it_ended(run, self.should_stop, self._interrupt.signal)
-        run.finish()
+        run.finish(trial=self.fast_dev_run > 0)
+        self._hooks("on_train_end")
         run.module.on_train_end()
         self._hooks("on_fit_end")
         run.module.on_fit_end()
@@ -437,22 +452,12 @@ class FedTrainer:
         """Let go of everything; what fails does not keep the rest from being let go."""
         with ExitStack() as stack:  # in the opposite order
             stack.callback(run.module.teardown, "fit")
-            stack.callback(run.executor.teardown)
+            stack.callback(run.close)
             stack.callback(finalize, self.loggers, status)
             self._hooks.all("teardown", "fit")
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if self._fitting:
-            raise RuntimeError("this trainer is in a fit already; make another FedTrainer for it")
-        self._fitting = True
-        try:
-            yield
-        finally:
-            self._fitting = False
-
     def _evaluator_of(self, module: LightningModule, datamodule: FederatedDataModule) -> Evaluator:
-        limits = {"validation": self.limit_val_batches, "test": self._trial or None}
+        limits = {"validation": self.limit_val_batches, "test": self.fast_dev_run or None}
         return Evaluator(module, datamodule, self.fabric, limits, self.seed)
 
     # ------------------------------------------------------------------ validate and test
@@ -461,27 +466,31 @@ class FedTrainer:
         self,
         module: LightningModule | None = None,
         datamodule: FederatedDataModule | None = None,
+        ckpt_path: str | Path | None = None,
     ) -> list[dict[str, float]]:
         """Run ``validation_step`` over the validation data; a dict of metrics for each data set.
 
         Args:
             module: The module; None for the one that was fitted.
             datamodule: The data; None for those of ``fit``.
+            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
         """
-        return self._evaluate_alone("validation", "validate", module, datamodule)
+        return self._evaluate_alone("validation", "validate", module, datamodule, ckpt_path)
 
     def test(
         self,
         module: LightningModule | None = None,
         datamodule: FederatedDataModule | None = None,
+        ckpt_path: str | Path | None = None,
     ) -> list[dict[str, float]]:
         """Run ``test_step`` over the test data; a dict of metrics for each data set.
 
         Args:
             module: The module; None for the one that was fitted.
             datamodule: The data; None for those of ``fit``.
+            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
         """
-        return self._evaluate_alone("test", "test", module, datamodule)
+        return self._evaluate_alone("test", "test", module, datamodule, ckpt_path)
 
     def _evaluate_alone(
         self,
@@ -489,6 +498,7 @@ class FedTrainer:
         verb: str,
         module: LightningModule | None,
         datamodule: FederatedDataModule | None,
+        ckpt_path: str | Path | None,
     ) -> list[dict[str, float]]:
         module = self.module if module is None else as_module(module)
         data = self.datamodule if datamodule is None else check_data(datamodule)
@@ -497,18 +507,15 @@ class FedTrainer:
         self._module, self.datamodule = module, data
         evaluator = self._evaluator_of(module, data)
         evaluator.get_ready(stage, verb)
+        content = content_of(ckpt_path, self.callbacks)
         with lent(module, self.fabric):
-            module.setup(verb)
             try:
-                self._hooks("setup", verb)
+                set_up(module, self._hooks, self.fabric, verb)
+                if content is not None:
+                    load_weights(module, content, str(ckpt_path))
                 metrics = evaluator(stage)
                 self._metrics.update(metrics)
             finally:
                 self._hooks("teardown", verb)
                 module.teardown(verb)
         return evaluator.by_data_set(stage, metrics)
-
-
-@cache
-def _say_once(message: str) -> None:
-    rank_zero_info(message)

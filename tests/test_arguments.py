@@ -76,6 +76,7 @@ ROUNDS = UniformArrivals(per_round=1)
         ("fast_dev_run", -1, ValueError, "fast_dev_run must be 0 or larger, got -1"),
         ("fast_dev_run", 2.0, TypeError, "fast_dev_run must be an integer, got 2.0"),
         ("fast_dev_run", "yes", TypeError, "fast_dev_run must be an integer, got 'yes'"),
+        ("on_interrupt", "stop", ValueError, "on_interrupt must be one of 'raise', 'return'"),
     ],
 )
 def test_arguments_are_refused(argument, value, error, message):

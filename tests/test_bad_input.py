@@ -153,17 +153,17 @@ ROWS = [
     ("trainer().fit(Stepless(), points([1.0]))", ValueError, "Stepless has no training_step"),
     ("trainer().fit(Manual(), points([1.0]))", ValueError, "Manual uses manual optimization"),
     (
-        "trainer().fit(Empty(), points([1.0]))",
+        "trainer().fit(Empty(), points([1.0], [2.0]))",
         ValueError,
         "Empty has no parameter with requires_gr",
     ),
     (
-        "trainer().fit(Frozen(), points([1.0]))",
+        "trainer().fit(Frozen(), points([1.0], [2.0]))",
         ValueError,
         "Frozen has no parameter with requires_",
     ),
     (
-        "trainer().fit(Complex(), points([1.0]))",
+        "trainer().fit(Complex(), points([1.0], [2.0]))",
         ValueError,
         "'w' of Complex is complex (torch.comp",
     ),

@@ -1,21 +1,30 @@
 """A run goes on from a checkpoint as if it had never stopped; a damaged file is refused."""
 
+import errno
 import math
 import os
 import pickle
 import re
 import shutil
+import stat
 import zipfile
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from torch.utils.data import TensorDataset
 
-from fedlight import Callback, FedTrainer
+from data_partitioners import IidPartitioner
+from fedlight import Callback, FederatedDataModule, FedTrainer
+from fedlight._data_fingerprint import data_fingerprint
+from fedlight._history import record_to_list
 from fedlight.aggregators import AFACS, Aggregator, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import (
     ContinuousArrivals,
@@ -25,11 +34,18 @@ from fedlight.arrivals import (
     UniformArrivals,
     UniformSteps,
 )
-from fedlight.callbacks import EarlyStopping, EventLog, FedCheckpoint, TensorBoardMetrics
+from fedlight.callbacks import (
+    CSVMetrics,
+    EarlyStopping,
+    EventLog,
+    FedCheckpoint,
+    TensorBoardMetrics,
+)
 from fedlight.checkpoint import FORMAT, CheckpointError, plain, read_checkpoint, write_checkpoint
+from fedlight.executors import SequentialExecutor, VectorizedExecutor
 from fedlight.local_optimizers import FedProx, LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.models import LogisticRegression
-from tests.boring import Boring, Point, classes, fitted, replay, trainer
+from tests.boring import Boring, Point, classes, fitted, points, replay, trainer
 from tests.kill_and_resume import Net, clients, newest_log
 from tests.kill_and_resume import points as curves
 
@@ -389,10 +405,10 @@ def test_a_full_disk_leaves_the_good_file(saved, tmp_path, monkeypatch, call):
     if call == "fsync":
         monkeypatch.setattr(os, "fsync", full)
     else:
-        monkeypatch.setattr("fedlight.checkpoint.hashlib.sha256", full)
+        monkeypatch.setattr("fedlight.checkpoint.torch.save", full)
     again = trainer(callbacks=FedCheckpoint(tmp_path), local_optimizer=Scaffold(0.1), max_rounds=8)
     with pytest.raises(OSError, match="No space left"):
-        again.fit(Boring(), classes(), ckpt_path=None)
+        again.fit(Boring(), classes(), ckpt_path="last")
     monkeypatch.undo()
     assert path.read_bytes() == saved.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt"]
@@ -494,3 +510,209 @@ def test_frozen_parameters_come_back(tmp_path):
     bare.net[0].requires_grad_(False)
     with pytest.raises(CheckpointError):
         trainer().fit(bare, classes(), ckpt_path=max(tmp_path.glob("*.ckpt")))
+
+
+# --- what a save costs ---
+
+
+def saved_at(rounds, monkeypatch, **options):
+    """Bytes written, items encoded and calls of fsync at the save of each of these rounds."""
+    cost, costs, parts = Counter(), {}, []
+
+    def noting_sync(number):
+        cost["folders synced"] += stat.S_ISDIR(os.fstat(number).st_mode)
+        cost["bytes"] += os.fstat(number).st_size * stat.S_ISREG(os.fstat(number).st_mode)
+
+    def noting_record(record):
+        cost["items"] += 1
+        return record_to_list(record)
+
+    class Noting(FedCheckpoint):
+        def on_event_end(self, trainer, module):
+            cost.clear()
+            super().on_event_end(trainer, module)
+            costs[trainer.version] = Counter(cost)
+            parts.append({p: p.stat().st_mtime_ns for p in Path("kept/parts").glob("*.pt")})
+
+    monkeypatch.setattr(os, "fsync", noting_sync)
+    monkeypatch.setattr("fedlight.run.record_to_list", noting_record)
+    callbacks = [EventLog("events.parquet"), Noting("kept", **options.pop("keep", {}))]
+    given = {"aggregator": FedAsync(0.5), "arrivals": clock(), "max_rounds": max(rounds)}
+    run = trainer(**given, callbacks=callbacks, check_val_every_n_rounds=None)
+    run.fit(Point(), points([1.0], [2.0], [3.0], val=None), **options)
+    return [costs[each] for each in rounds], parts, run
+
+
+def test_a_save_costs_no_more_in_round_300_than_in_round_30(monkeypatch):
+    """The items are those behind the last full part, 64 rounds each: 30 and 44."""
+    (early, same, late), parts, _ = saved_at([30, 286, 300], monkeypatch)
+    assert early["items"] == same["items"] == 30  # 286 = 4 · 64 + 30
+    assert late["items"] == 44
+    assert early["folders synced"] == late["folders synced"] == 1  # one for both files
+    # The names of the same number of items; virtual times and serials have more digits by then.
+    assert same["bytes"] <= 1.05 * early["bytes"]
+    assert late["bytes"] <= 1.5 * early["bytes"]
+    for before, after in pairwise(parts):
+        assert before.items() <= after.items()  # written once, never again
+
+
+def test_a_resumed_run_uses_the_parts_that_are_there(monkeypatch):
+    _, parts, whole = saved_at([300], monkeypatch)
+    shutil.rmtree("kept")
+    saved_at([200], monkeypatch)
+    (cost,), again, resumed = saved_at([300], monkeypatch, ckpt_path="last")
+    assert resumed.fingerprint() == whole.fingerprint()
+    assert again[0].keys() < parts[-1].keys()  # those of the run that is gone on from
+    assert again[0].items() <= again[-1].items()
+    assert again[-1].keys() == parts[-1].keys()  # named by their bytes
+    assert cost["items"] == 44
+
+
+def test_a_missing_part_is_named_with_its_folder(monkeypatch):
+    saved_at([300], monkeypatch)
+    assert len(read_checkpoint("kept/last.ckpt")["fedlight"]["history"]) == 300
+    Path("elsewhere").mkdir()
+    shutil.copy("kept/last.ckpt", "elsewhere")
+    with pytest.raises(CheckpointError, match=r"needs 'elsewhere/parts/\w+.pt'.*copy both"):
+        read_checkpoint("elsewhere/last.ckpt")
+    (first, *_) = Path("kept/parts").glob("*.pt")
+    first.unlink()  # each part is needed, also one that only another part names
+    with pytest.raises(CheckpointError, match="which is not there: the folder 'parts' beside"):
+        read_checkpoint("kept/last.ckpt")
+
+
+# --- states and data ---
+
+
+def test_numpys_numbers_are_plain_and_odd_keys_are_named():
+    made = plain({"a": np.bool_(True), "b": np.float32(0.5), 3: np.int8(1), "c": {np.int64(2): 0}})
+    assert made == {"a": True, "b": 0.5, 3: 1, "c": {2: 0}}
+    assert [type(each) for each in made.values()] == [bool, float, int, dict]
+    kinds = {"dtype": torch.float16, "bytes": b"x", "complex": 1j, "set": {1, 2}}
+    assert plain(kinds) == kinds
+    for key in ((1, 2), frozenset({1})):
+        with pytest.raises(TypeError, match=r"checkpoint\['a'\] has the key .*of \[key, value"):
+            plain({"a": {key: 0}})
+    with pytest.raises(TypeError, match="checkpoint is a builtin"):
+        plain({print: 0})
+
+
+def test_numpys_bool_in_a_callbacks_state_comes_back():
+    class Flagged(Sums):
+        def state_dict(self):
+            return {**super().state_dict(), "flag": np.bool_(True), "kinds": {"a": b"x"}}
+
+        def load_state_dict(self, state):
+            super().load_state_dict(state)
+            self.flag, self.kinds = state["flag"], state["kinds"]
+
+    fitted(Boring(), classes(), callbacks=[Flagged(), FedCheckpoint("kept")])
+    callback = Flagged()
+    trainer(callbacks=[callback, FedCheckpoint("kept")]).fit(Boring(), classes(), ckpt_path="last")
+    assert callback.flag is True
+    assert callback.kinds == {"a": b"x"}
+
+
+class Words(list):
+    """A data set that may not be read at will: reading counts."""
+
+    reads = 0
+
+    def __getitem__(self, row):
+        type(self).reads += 1
+        return super().__getitem__(row)
+
+
+def tables(*clients, kind=TensorDataset):
+    return FederatedDataModule.from_client_datasets(
+        [kind(values) for values in clients], batch_size=2, val_dataset=None
+    )
+
+
+X = torch.arange(6.0).reshape(6, 1)
+ITEMS = [(x,) for x in X]
+ALL = {
+    "another row": (tables(X[:3], X[3:]), tables(X[:3], X[3:] + 1)),
+    "rows of other clients": (tables(X[:3], X[3:]), tables(X[3:], X[:3])),
+    "another item of a list": (
+        tables(ITEMS[:3], ITEMS[3:], kind=list),
+        tables(ITEMS[:3], [*ITEMS[3:5], ITEMS[0]], kind=list),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_other_data_of_the_same_sizes_are_refused(case):
+    one, other = ALL[case]
+    given = {"callbacks": FedCheckpoint("kept"), "executor": "sequential"}
+    fitted(Point(), one, **given, max_rounds=2)
+    again = trainer(**given, max_rounds=4)
+    again.fit(Point(), one, ckpt_path="last")
+    assert again.version == 4
+    with pytest.raises(CheckpointError, match=r"data \(hash\) was '\w{16}', is '\w{16}'$"):
+        trainer(**given).fit(Point(), other, ckpt_path="last")
+
+
+def test_a_partition_by_another_seed_is_refused():
+    table = datasets.Dataset.from_dict({"x": [[float(i)] for i in range(8)], "y": [0] * 8})
+    data = [
+        FederatedDataModule(table, IidPartitioner(2), partition_seed=seed, val_split=None)
+        for seed in range(2)
+    ]
+    model = LogisticRegression(1, 2)
+    fitted(model, data[0], callbacks=FedCheckpoint("kept"), max_rounds=2)
+    with pytest.raises(CheckpointError, match=r"federation: data \(hash\) was"):
+        trainer(callbacks=FedCheckpoint("kept")).fit(model, data[1], ckpt_path="last")
+
+
+def test_data_that_are_computed_when_they_are_read_are_not_read_for_the_fingerprint():
+    data = tables(ITEMS[:3], ITEMS[3:], kind=Words)
+    data.setup()
+    data_fingerprint(data.partition, data.train_data)
+    assert Words.reads == 0
+
+
+# --- the disk is full ---
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("file", ["events.parquet", "rounds.csv", "last.ckpt"])
+def test_on_a_full_disk_all_is_let_go_and_the_file_is_named(file, executor, monkeypatch):
+    """Whichever file it is that cannot be written."""
+    ended = []
+
+    class Ending(Callback):
+        def teardown(self, trainer, module, stage):
+            ended.append("callback")
+
+    class Net(Boring):
+        def teardown(self, stage):
+            ended.append("module")
+
+    kind = {"sequential": SequentialExecutor, "vectorized": VectorizedExecutor}[executor]
+    teardown = kind.teardown
+    monkeypatch.setattr(kind, "teardown", lambda self: (ended.append("executor"), teardown(self)))
+    monkeypatch.setattr(CSVLogger, "finalize", lambda self, status: ended.append(status))
+    sync, written = os.fsync, []
+
+    def full(number):
+        name = os.readlink(f"/proc/self/fd/{number}")
+        written.append(name)
+        begins = "rounds.csv" in name and len([each for each in written if file in each]) == 1
+        if file in name and not begins:  # the header of the CSV file still found room
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", full)
+    run = trainer(
+        executor=kind(),
+        logger=CSVLogger("logs"),
+        callbacks=[EventLog("events.parquet"), CSVMetrics("rounds.csv"), Ending(),
+                   FedCheckpoint("kept")],
+    )  # fmt: skip
+    with pytest.raises(OSError, match=f"No space left on device: '.*{file}'"):
+        run.fit(Net(), classes())
+    status = "failed" if file == "last.ckpt" else "success"  # the others fail in teardown
+    assert ended == ["callback", status, "executor", "module"]
+    assert not list(Path().rglob(".*.part"))
+    monkeypatch.undo()

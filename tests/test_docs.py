@@ -41,6 +41,7 @@ def pages_with(language: str) -> list[Path]:
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
+@pytest.mark.filterwarnings("ignore:FedCheckpoint. .* holds checkpoints of another run")
 @pytest.mark.parametrize("page", pages_with("python"), ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     names: dict[str, object] = {"__name__": "__main__"}

@@ -1,12 +1,14 @@
 import errno
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedlight._files import appending, replacing
+from fedlight._files import appending, remove_torn, replacing
 
 
 def names(folder):
@@ -145,3 +147,21 @@ def test_what_was_appended_halfway_is_taken_back(tmp_path):
     with pytest.raises(OSError, match="No space"):
         write_and_raise(appending(path, "a"), "tw", OSError(errno.ENOSPC, "No space left"))
     assert path.read_text() == "one\n"
+
+
+def test_only_part_files_of_dead_processes_and_old_ones_are_removed(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / "parts").mkdir()
+    own, day = os.getpid(), 24 * 60 * 60
+    kept = [f".a.ckpt.{own}.0123abcd.part", ".a.ckpt.1.0123abcd.part", ".mine.part", "a.part"]
+    torn = [f".a.ckpt.{dead.pid}.0123abcd.part", f"parts/.b.pt.{dead.pid}.89abcdef.part"]
+    torn += [f".a.ckpt.{own}.00000000.part", f".a.ckpt.{2**70}.0123abcd.part"]
+    for name in kept + torn:
+        (tmp_path / name).write_bytes(b"half")
+    old = (tmp_path / torn[2]).stat().st_mtime - day - 60
+    os.utime(tmp_path / torn[2], (old, old))
+    remove_torn(tmp_path)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == set(kept)
+    remove_torn(tmp_path / "nowhere")

@@ -12,7 +12,7 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger
 
 from fedlight.callbacks import FedCheckpoint
-from tests.boring import Point, points, trainer
+from tests.boring import Point, Recorder, points, trainer
 
 TESTS = Path(__file__).parent
 SCRIPT = str(TESTS / "kill_and_resume.py")
@@ -50,6 +50,7 @@ def go(rounds: int) -> str:
         executor="sequential",
         logger=CSVLogger("csv", flush_logs_every_n_steps=10**6),
         callbacks=FedCheckpoint("checkpoints", every_n_rounds=10**6),
+        on_interrupt="return",
     )
     run.fit(Slow(), points([1.0, 2.0], [3.0], [7.0, 5.0, 6.0]), ckpt_path="last")
     return f"{run.version} {run.fingerprint()} {run.interrupted}"
@@ -82,3 +83,55 @@ def test_an_interrupt_ends_the_event_saves_and_says_how_to_go_on(number, tmp_pat
     shutil.rmtree("checkpoints")
     assert resumed == go(rounds)
     assert resumed.endswith("False")
+
+
+def loop() -> None:
+    """A script's loop over two runs, that of the first having no end."""
+    for number in range(2):
+        print("run", number, flush=True)
+        keeper = FedCheckpoint(f"run-{number}", every_n_rounds=10**6)
+        run = trainer(max_rounds=10**6, executor="sequential", callbacks=keeper)
+        run.fit(Slow(), points([1.0, 2.0], [3.0]))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, -signal.SIGINT), (15, 143)])
+def test_an_interrupt_ends_a_scripts_loop_over_runs(number, status, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from tests.test_kill import loop; loop()"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert process.stdout.readline() == "run 0\n"
+    assert process.stdout.readline() == "step\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == status, err
+    assert "run 1" not in out
+    assert "stopped by SIG" in err
+    assert (tmp_path / "run-0" / "last.ckpt").is_file()  # saved before the script ended
+    assert not (tmp_path / "run-1").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_the_run_ends_in_order_before_the_script_does(number, executor):
+    """`lightning.Trainer` ends the script in the same two ways, by an exit or an interrupt."""
+
+    class Interrupting(Recorder):
+        def __getattribute__(self, name):
+            if name == "on_round_end":
+                return lambda trainer, module: os.kill(os.getpid(), number)
+            return super().__getattribute__(name)
+
+    callback = Interrupting()
+    run = trainer(executor=executor, callbacks=callback)
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit) as ended:
+        run.fit(Point(), points([1.0, 2.0], [3.0]))
+    assert run.version == 1
+    assert run.interrupted
+    assert callback.names[-2:] == ["on_fit_end", "teardown"]
+    assert "on_exception" not in callback.names  # nothing failed
+    if number == signal.SIGTERM:
+        assert ended.value.code == 143

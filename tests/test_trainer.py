@@ -568,6 +568,7 @@ def test_hooks_in_their_order():
     assert [name for name in recorder.names if name != "on_event_end"] == [
         "setup",
         "on_fit_start",
+        "on_train_start",
         "on_dispatch",  # client 1, client 0
         "on_dispatch",
         "on_update",
@@ -578,6 +579,7 @@ def test_hooks_in_their_order():
         "on_round_end",
         "on_update",
         "on_round_end",
+        "on_train_end",
         "on_fit_end",
         "teardown",
     ]
@@ -730,7 +732,8 @@ def test_the_module_is_given_back_as_it_was(executor):
     statistics = module.net["norm"].running_mean.clone()
     identities = {name: id(t) for name, t in module.state_dict(keep_vars=True).items()}
     attributes = set(vars(module))
-    run = fitted(module, classes(), executor=executor)
+    with pytest.warns(UserWarning, match=r"parts of Boring are in eval mode .*: net.norm\."):
+        run = fitted(module, classes(), executor=executor)
     run.test()
     assert module.training
     assert not module.net["norm"].training

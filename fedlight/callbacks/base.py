@@ -23,7 +23,13 @@ class Callback:
         """Called when "fit", "validate" or "test" begins."""
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Called before the first event, with the model on its device."""
+        """Called before the first event, with the model on its device.
+
+        What it changes in the module holds: version 0 is read after `on_train_start`.
+        """
+
+    def on_train_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after all ``on_fit_start``, before the module is read as version 0."""
 
     def on_dispatch(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
         """Called when a client pulls the model and starts to work."""
@@ -53,6 +59,9 @@ class Callback:
     ) -> None:
         """Called when ``fit`` is interrupted by an exception."""
 
+    def on_train_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after the last event, before ``on_fit_end``."""
+
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after the last event."""
 
@@ -64,4 +73,4 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; called before `setup` and `on_fit_start`."""
+        """Restore what `state_dict` returned; called after `setup`, before `on_fit_start`."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._checks import integer, one_of, positive, positive_int
+from fedlight._files import remove_torn
 from fedlight.callbacks.base import Callback
-from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint
+from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint, run_of
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -27,19 +32,26 @@ class FedCheckpoint(Callback):
     ``parts`` in `dirpath` holds the earlier rounds, which each checkpoint names and none writes
     again, so that a checkpoint costs the same however long the run is; copy it with them.
 
+    A run ranks, replaces and deletes only files in `dirpath` that it has written itself, or that
+    were written by the run that it goes on from. If `dirpath` holds checkpoints of another run,
+    the new run says so and takes names of its own: ``round=12-v1.ckpt``, ``last-v1.ckpt``.
+    ``ckpt_path="last"`` goes on from the newest one. Under ``fast_dev_run`` nothing is written.
+
     Args:
         dirpath: Where the files go.
         every_n_rounds: Save after every so many server updates; 1 where nothing else is given.
         every_n_updates: Save after every so many arrivals.
         every_time: Save after every so much virtual time.
-        monitor: Metric that says which checkpoints to keep; None keeps the newest.
+        monitor: Metric that says which checkpoints to keep; None keeps the newest. A round is
+            ranked only if it has the metric itself, as after a validation; nan is the worst value.
         mode: "min" or "max" of the metric is best.
         save_top_k: How many to keep beside the last one; -1 keeps all, 0 none.
         save_last: Keep ``last.ckpt``.
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: An argument is outside its range, or several intervals are given.
+        ValueError: An argument is outside its range, or several intervals are given; (during the
+            run) no metric is called `monitor`.
     """
 
     def __init__(
@@ -84,6 +96,9 @@ class FedCheckpoint(Callback):
         self.save_last = save_last
         self.best_k: dict[str, float] = {}  # the best comes first
         self._outdone: list[str] = []  # files to delete once the new ones are written
+        self._run: str | None = None  # the run to which `best_k` and the suffix belong
+        self._suffix = ""
+        self._names_taken = self._validated = False
         self._periods = 0
         self._parts = Parts(self.dirpath)
 
@@ -95,21 +110,28 @@ class FedCheckpoint(Callback):
     @property
     def last_model_path(self) -> str:
         """The path of ``last.ckpt``."""
-        return str(self.dirpath / "last.ckpt")
+        return str(self.dirpath / f"last{self._suffix}.ckpt")
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Begin to count where the run is, and take away what a killed run left half written."""
         self._periods = self._period(trainer)
         self._parts = Parts(self.dirpath)  # what it has written of an earlier run is not this one's
-        for torn in self.dirpath.glob("**/.*.part"):
-            torn.unlink(missing_ok=True)
+        self._names_taken = self._validated = False
+        self._outdone.clear()
+        if not trainer.fast_dev_run:
+            remove_torn(self.dirpath)
+
+    def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Note that a validation has taken place."""
+        self._validated = True
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Save where it is due."""
         period = self._period(trainer)
-        if period == self._periods and not trainer.interrupted:
+        if trainer.fast_dev_run or (period == self._periods and not trainer.interrupted):
             return
         self._periods = period
+        self._take_names(trainer.run.id)
         paths = self._ranked(trainer) if self.save_top_k else []
         if self.save_last:
             paths.append(self.last_model_path)
@@ -120,8 +142,17 @@ class FedCheckpoint(Callback):
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Save the end of the run."""
+        if trainer.fast_dev_run:
+            return
+        self._take_names(trainer.run.id)
         if self.save_last:
             trainer.save_checkpoint(self.last_model_path, parts=self._parts)
+        if self.monitor is not None and self.save_top_k and trainer.history and not self.best_k:
+            rank_zero_warn(
+                f"FedCheckpoint monitors {self.monitor!r}, which no round had in which a "
+                f"checkpoint was due; no best checkpoint was kept. There are "
+                f"{sorted(trainer.callback_metrics)}"
+            )
 
     def read_last(self) -> dict[str, Any] | None:
         """The newest whole checkpoint of the folder, or None where there is none at all.
@@ -129,10 +160,9 @@ class FedCheckpoint(Callback):
         Raises:
             CheckpointError: There are files, and none of them is whole.
         """
-        files = sorted(
-            self.dirpath.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, reverse=True
-        )
-        files.sort(key=lambda path: path.name != "last.ckpt")
+        files = _newest_first(self.dirpath.glob("*.ckpt"))
+        newest = next((path for path in files if path.stem.startswith("last")), None)
+        files.sort(key=lambda path: path != newest)
         refused: list[str] = []
         for path in files:
             try:
@@ -145,14 +175,45 @@ class FedCheckpoint(Callback):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """The checkpoints kept and their scores."""
-        return {"best_k": dict(self.best_k)}
+        """The checkpoints kept, by their names in `dirpath`, and their scores."""
+        names = {Path(path).name: score for path, score in self.best_k.items()}
+        return {"best_k": names, "run": self._run}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the checkpoints that were kept."""
-        self.best_k = {
-            path: score for path, score in state["best_k"].items() if Path(path).exists()
-        }
+        """Take up the checkpoints that were kept, as far as they are in `dirpath`."""
+        paths = {str(self.dirpath / name): score for name, score in state["best_k"].items()}
+        self.best_k = {path: score for path, score in paths.items() if Path(path).exists()}
+        self._run = state["run"]
+
+    def _take_names(self, run: str) -> None:
+        """Before the first save of a fit: find out which files in `dirpath` are those of the run.
+
+        This is done as late as possible, since two runs may have been started in one folder.
+        """
+        if self._names_taken:
+            return
+        self._names_taken = True
+        if self._run != run:
+            self.best_k = {}
+        # The folder may have been used by another run since: only what this run wrote is kept.
+        self.best_k = {path: score for path, score in self.best_k.items() if _is_of(path, run)}
+        self._run = run
+        found: dict[str, list[Path]] = defaultdict(list)
+        for path in _newest_first(self.dirpath.glob("*.ckpt")):
+            if name := re.fullmatch(r"(?:round=\d+|last)(-v\d+)?", path.stem):
+                found[name[1] or ""].append(path)
+        for suffix, paths in found.items():
+            if next(filter(None, map(run_of, paths)), None) == run:
+                self._suffix = suffix
+                return
+        self._suffix = ""
+        if found:
+            self._suffix = f"-v{1 + max(int(suffix[2:] or 0) for suffix in found)}"
+            rank_zero_warn(
+                f"FedCheckpoint: {str(self.dirpath)!r} holds checkpoints of another run, which "
+                f"stay as they are; this run writes {Path(self.last_model_path).name!r}. To go on "
+                'from a checkpoint, write fit(…, ckpt_path="last")'
+            )
 
     def _period(self, trainer: FedTrainer) -> int:
         if self.every_n_updates is not None:
@@ -165,23 +226,51 @@ class FedCheckpoint(Callback):
         """Rank the present round; the path to save it to, if it is among the best."""
         score = float(trainer.version)
         if self.monitor is not None:
-            if self.monitor not in trainer.callback_metrics:
-                known = sorted(trainer.callback_metrics)
-                raise ValueError(
-                    f"FedCheckpoint monitors {self.monitor!r}, which was not logged; "
-                    f"there are {known}"
-                )
-            score = float(trainer.callback_metrics[self.monitor])
-        lower_is_better = self.monitor is not None and self.mode == "min"
-        path = str(self.dirpath / f"round={trainer.version}.ckpt")
-        ranked = sorted(
-            {**self.best_k, path: score}.items(),
-            key=lambda item: item[1] if lower_is_better else -item[1],
-        )
-        kept = dict(ranked if self.save_top_k == -1 else ranked[: self.save_top_k])
-        self._outdone += [old for old in self.best_k if old not in kept]
-        self.best_k = kept
-        return [path] if path in kept else []
+            # Not `callback_metrics`: that may hold the value of an earlier round.
+            metrics = trainer.history[-1].metrics if trainer.history else {}
+            if self.monitor not in metrics:
+                self._check_monitor(trainer)
+                return []
+            score = metrics[self.monitor]
+        path = str(self.dirpath / f"round={trainer.version}{self._suffix}.ckpt")
+        self.best_k.pop(path, None)  # an earlier save of the same round
+        while self.save_top_k != -1 and len(self.best_k) >= self.save_top_k:
+            worst = max(self.best_k, key=lambda kept: self._badness(self.best_k[kept]))
+            full = len(self.best_k) == self.save_top_k  # more, if there was room for more before
+            if full and self._badness(score) >= self._badness(self.best_k[worst]):
+                return []
+            del self.best_k[worst]
+            self._outdone.append(worst)
+        ranked = {**self.best_k, path: score}.items()
+        self.best_k = dict(sorted(ranked, key=lambda item: self._badness(item[1])))
+        return [path]
+
+    def _badness(self, score: float) -> float:
+        if math.isnan(score):
+            return math.inf
+        return score if self.monitor is not None and self.mode == "min" else -score
+
+    def _check_monitor(self, trainer: FedTrainer) -> None:
+        """Refuse a metric that is unknown although there was an occasion to log it."""
+        known = trainer.callback_metrics
+        due = self._validated or trainer.check_val_every_n_rounds is None
+        if due and trainer.history and self.monitor not in known:
+            raise ValueError(
+                f"FedCheckpoint monitors {self.monitor!r}, which was not logged; "
+                f"there are {sorted(known)}"
+            )
+
+
+def _newest_first(paths: Iterable[Path]) -> list[Path]:
+    times = {}
+    for path in paths:
+        with suppress(FileNotFoundError):  # another run has just removed it
+            times[path] = path.stat().st_mtime_ns
+    return sorted(times, key=times.__getitem__, reverse=True)
+
+
+def _is_of(path: str, run: str) -> bool:
+    return run_of(Path(path)) == run
 
 
 def keeper_of(callbacks: Iterable[object]) -> FedCheckpoint | None:
@@ -189,26 +278,42 @@ def keeper_of(callbacks: Iterable[object]) -> FedCheckpoint | None:
     return next((each for each in callbacks if isinstance(each, FedCheckpoint)), None)
 
 
-def content_of(ckpt_path: str | Path | None, callbacks: Iterable[object]) -> dict[str, Any] | None:
+def content_of(
+    ckpt_path: str | PathLike[str] | None, callbacks: Iterable[object]
+) -> dict[str, Any] | None:
     """The content of the checkpoint that `FedTrainer.fit` is to go on from; None to start anew.
 
     Args:
-        ckpt_path: A file, or "last" for the newest one that the `FedCheckpoint` finds.
+        ckpt_path: A file; or "last" for the newest one and "best" for the best one of the
+            `FedCheckpoint`.
         callbacks: The trainer's callbacks.
 
     Raises:
-        ValueError: "last", and there is no `FedCheckpoint`.
+        TypeError: It is no path.
+        ValueError: "last" or "best", and there is no `FedCheckpoint`; "best", and it has none.
         FileNotFoundError: There is no such file.
         CheckpointError: The file is damaged.
     """
     if ckpt_path is None:
         return None
-    if ckpt_path != "last":
+    if not isinstance(ckpt_path, str | PathLike):
+        raise TypeError(
+            f'ckpt_path must be the path of a file, "last" or "best", got {ckpt_path!r} '
+            f"({type(ckpt_path).__name__})"
+        )
+    if ckpt_path not in ("last", "best"):
         return read_checkpoint(ckpt_path)
     keeper = keeper_of(callbacks)
     if keeper is None:
         raise ValueError(
-            'ckpt_path="last" needs a FedCheckpoint among the callbacks, which knows where '
+            f'ckpt_path="{ckpt_path}" needs a FedCheckpoint among the callbacks, which knows where '
             "its files are; or give the path of a file"
         )
-    return keeper.read_last()
+    if ckpt_path == "last":
+        return keeper.read_last()
+    if not keeper.best_model_path:
+        raise ValueError(
+            'ckpt_path="best": the FedCheckpoint has kept no best checkpoint; fit first, with '
+            "save_top_k of 1 or more, or give the path of a file"
+        )
+    return read_checkpoint(keeper.best_model_path)

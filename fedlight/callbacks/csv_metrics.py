@@ -23,6 +23,7 @@ class CSVMetrics(Callback):
 
     A metric that a round does not have, such as one of a validation, is an empty cell. The file
     always consists of whole rows. A resumed run continues after the last row of its checkpoint.
+    Under ``fast_dev_run`` nothing is written.
 
     Args:
         path: The file. A file that exists is replaced when a run begins. The folder is made.
@@ -47,13 +48,16 @@ class CSVMetrics(Callback):
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Start the file, with the rounds of the checkpoint in a resumed run."""
+        self._columns = []
+        if trainer.fast_dev_run:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._columns = ["version"]
         self._rewrite(trainer)
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Write the new rounds if there are enough of them."""
-        if len(trainer.history) - self._seen >= self.flush_every_n_rounds:
+        if self._columns and len(trainer.history) - self._seen >= self.flush_every_n_rounds:
             self._write(trainer)
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:

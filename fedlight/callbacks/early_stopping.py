@@ -78,8 +78,13 @@ class EarlyStopping(Callback):
         self._seen = len(trainer.history)
         if not trainer.history:
             self._forget()
-        elif self.stopped_round == trainer.version and self.wait_count not in range(self.patience):
-            trainer.should_stop = True  # the run ended between its last event and its regular end
+        elif self.stopped_round == trainer.version:
+            # The checkpoint is that of a run that was stopped here. The run goes on only if the
+            # present thresholds and patience would not have stopped it.
+            value = trainer.history[-1].metrics.get(self.monitor)
+            spent = self.wait_count >= self.patience
+            if spent or (value is not None and self._limit_passed(value)):
+                trainer.should_stop = True
 
     def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Note that a validation has taken place."""
@@ -103,17 +108,11 @@ class EarlyStopping(Callback):
         return self._validated or trainer.check_val_every_n_rounds is None
 
     def _look(self, trainer: FedTrainer, value: float) -> None:
-        sign = 1.0 if self.mode == "min" else -1.0
-        if self.check_finite and not math.isfinite(value):
-            self._stop(trainer, f"{self.monitor} is {value}")
-        elif self.stopping_threshold is not None and sign * value < sign * self.stopping_threshold:
-            self.best_score, self.wait_count = value, 0
-            self._stop(trainer, f"{self.monitor} = {value:.6g} is better than stopping_threshold")
-        elif (
-            self.divergence_threshold is not None
-            and sign * value > sign * self.divergence_threshold
-        ):
-            self._stop(trainer, f"{self.monitor} = {value:.6g} is worse than divergence_threshold")
+        sign = self._sign
+        if reason := self._limit_passed(value):
+            if "stopping_threshold" in reason:
+                self.best_score, self.wait_count = value, 0
+            self._stop(trainer, reason)
         elif sign * value < sign * self.best_score - self.min_delta:
             if self.verbose:
                 rank_zero_info(
@@ -129,6 +128,22 @@ class EarlyStopping(Callback):
                     f"{self.monitor} was not better than {self.best_score:.6g} {self.patience} "
                     f"times in a row",
                 )
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.mode == "min" else -1.0
+
+    def _limit_passed(self, value: float) -> str:
+        """Why a value stops the run whatever came before it; an empty string if it does not."""
+        if self.check_finite and not math.isfinite(value):
+            return f"{self.monitor} is {value}"
+        for name, limit, sign in (
+            ("better than stopping_threshold", self.stopping_threshold, self._sign),
+            ("worse than divergence_threshold", self.divergence_threshold, -self._sign),
+        ):
+            if limit is not None and sign * value < sign * limit:
+                return f"{self.monitor} = {value:.6g} is {name}"
+        return ""
 
     def _stop(self, trainer: FedTrainer, reason: str) -> None:
         trainer.should_stop = True

@@ -56,7 +56,8 @@ class EventLog(Callback):
     after the event), ``client``, ``serial`` (the same number in all rows of a task),
     ``pulled_version``, ``num_steps`` (local steps), ``staleness`` (versions), ``weight`` and
     ``norm``. A value that an event does not have is null. A resumed run writes the same file as an
-    uninterrupted one. `fedlight.plot.timeline` draws the file.
+    uninterrupted one. `fedlight.plot.timeline` draws the file. Under ``fast_dev_run`` no file is
+    written; `table` has the events.
 
     Args:
         path: The file. It is written when the run ends, also after an error. Its folder is made.
@@ -81,15 +82,18 @@ class EventLog(Callback):
         # an event costs 0.8 microseconds; as a list it cost 1 to 5.
         self._rows: list[tuple[float, ...]] = []
         self._restored = False
+        self._begun = False
         self._num_clients = 0
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Start with no events, unless the run was resumed from a checkpoint."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not trainer.fast_dev_run:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._restored:
             self._rows = []
         self._restored = False
         self._num_clients = trainer.federation.num_clients
+        self._begun = not trainer.fast_dev_run
 
     def on_dispatch(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
         """Note that a client has pulled the model."""
@@ -137,7 +141,8 @@ class EventLog(Callback):
         """Write the file."""
         import pyarrow.parquet as pq
 
-        if stage == "fit":
+        if stage == "fit" and self._begun:  # a fit that fails before that leaves the file alone
+            self._begun = False
             with replacing(self.path) as file:
                 pq.write_table(self.table(), file)
 

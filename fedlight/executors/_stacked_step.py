@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torchmetrics import Metric, MetricCollection
 
+from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import replaced_log, step_function
 from fedlight.executors._narrow_layers import NarrowLayers
+from fedlight.executors._rng import isolated_rng
+from fedlight.executors._unused import warn_of_skipped
 from fedlight.executors.base import Workplace, loss_of
+from fedlight.parameters import check_kept
 from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
@@ -60,12 +65,14 @@ class StackedLog(NamedTuple):
         inputs: The inputs of metric objects: the object's name in the module and its arguments,
             each of shape ``[n, …]``.
         weights: Number of examples of a logged value, if the step passed a ``batch_size``.
+        skipped: Whether the step returned None, so that the batch is skipped.
     """
 
     values: dict[str, Tensor]
     metrics: dict[str, Deferred]
     inputs: list[tuple[str, tuple[Any, ...], dict[str, Any]]]
     weights: dict[str, float]
+    skipped: bool = False
 
 
 class StackedStep:
@@ -156,7 +163,37 @@ class StackedStep:
                 for old, new in moved:
                     old.copy_(new)
         fed = [(log.inputs[i][0], *arguments) for i, arguments in enumerate(inputs)]
-        return grads, StackedLog(values, log.metrics, fed, log.weights)
+        return grads, StackedLog(values, log.metrics, fed, log.weights, log.skipped)
+
+    def unused(
+        self,
+        params: list[Tensor],
+        buffers: list[Tensor],
+        counters: list[Tensor],
+        batch: Any,
+        step: int,
+    ) -> tuple[int, ...]:
+        """The positions of the parameters that the loss of a step does not use.
+
+        ``torch.func.grad`` gives zeros for them, which says less: a used parameter may have a
+        gradient of zeros. So the step of the first client is computed once more by itself. What it
+        uses is the same for all clients, since ``vmap`` allows no branch on the values of tensors.
+        """
+
+        def first(tensor: Tensor) -> Tensor:
+            return tensor[0].detach().clone()
+
+        leaves = [first(tensor).requires_grad_() for tensor in params]
+        others = [first(tensor) for tensor in buffers], [first(tensor) for tensor in counters]
+        alone = apply_to_collection(batch, Tensor, first)
+        with torch.enable_grad(), isolated_rng():
+            loss, _ = self._loss(leaves, *others, alone, step)
+            if self._log.skipped:
+                return tuple(range(len(leaves)))
+            if not loss.requires_grad:
+                return ()
+            grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+        return tuple([index for index, each in enumerate(grads) if each is None])
 
     def _loss(
         self,
@@ -176,10 +213,14 @@ class StackedStep:
             self._layers(),
             replaced_log(module, self._record, self._record_dict),
             self._deferred_metrics(),
-            self._work.autocast(),
         ):
             output, buffers, counters = functional_call(self._call, tensors, (batch, step))
-        loss = loss_of(module, output).reshape(())
+        if output is None:
+            warn_of_skipped(module)
+            self._log = log = log._replace(skipped=True)
+            loss = torch.zeros((), device=self._work.state.device)
+        else:
+            loss = loss_of(module, output).reshape(())
         log.values[LOSS] = _kept(loss).float()
         inputs = [(args, kwargs) for _, args, kwargs in log.inputs]
         return loss, (buffers, counters, log.values, inputs)
@@ -386,9 +427,16 @@ class _TrainingStep(nn.Module):
         self._step = step_function(workplace.module, "training_step")
         state = workplace.state
         self._floating, self._counting = state.buffer_layout.names, state.counter_layout.names
+        self._prepared = batch_hooks(workplace.module)
+        self._autocast = workplace.autocast
 
     def forward(self, batch: Any, step: int) -> tuple[Any, list[Tensor], list[Tensor]]:
-        output = self._step(batch, step)
+        if self._prepared is not None:
+            batch = self._prepared(batch)
+        before = dict(self.module.named_parameters())
+        with self._autocast():
+            output = self._step(batch, step)
+        check_kept(self.module, before)
         return (
             output,
             [self.module.get_buffer(name) for name in self._floating],

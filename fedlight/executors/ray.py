@@ -90,6 +90,7 @@ class RayExecutor(Executor):
             ValueError: An actor cannot run the module, the data or the local optimizer.
         """
         ray = self._ray
+        module = _copy(workplace.module)  # what cannot be copied is refused before Ray starts
         self._started_here = not ray.is_initialized()
         if self._started_here:
             ray.init(
@@ -104,7 +105,14 @@ class RayExecutor(Executor):
         if gpus is None:
             gpus = float(ray.cluster_resources().get("GPU", 0)) / self.num_actors
         self._make = ray.remote(_Actor).options(num_cpus=self.num_cpus, num_gpus=gpus).remote
-        self._share = ray.put(_Share.of(workplace, self.executor, round(self.num_cpus), gpus > 0))
+        share = _Share.of(workplace, module, self.executor, round(self.num_cpus), gpus > 0)
+        self._actors: list[Any] = []
+        try:
+            self._share = ray.put(share)
+        except Exception as error:
+            if self._started_here:
+                ray.shutdown()
+            raise _unsent(workplace.module, error) from error
         self._actors = [self._make(self._share) for _ in range(self.num_actors)]
         for actor in self._actors:
             refused = ray.get(actor.refusal.remote())
@@ -195,13 +203,13 @@ class _Share:
 
     @classmethod
     def of(
-        cls, work: Workplace, executor: Executor | str, num_threads: int, on_gpu: bool
+        cls,
+        work: Workplace,
+        module: LightningModule,
+        executor: Executor | str,
+        num_threads: int,
+        on_gpu: bool,
     ) -> _Share:
-        fabric, work.module.fabric = work.module._fabric, None
-        try:
-            module = deepcopy(work.module).cpu()
-        finally:
-            work.module.fabric = fabric
         examples = work.examples.to("cpu", work.state.param_layout.dtype)
         return cls(
             module,
@@ -215,6 +223,38 @@ class _Share:
             max(1, num_threads),
             on_gpu,
         )
+
+
+def _copy(module: LightningModule) -> LightningModule:
+    """The module on the CPU, without what belongs to this process.
+
+    Raises:
+        ValueError: Something in it cannot be copied; names it.
+    """
+    fabric, module.fabric = module._fabric, None
+    try:
+        return deepcopy(module).cpu()
+    except Exception as error:
+        raise _unsent(module, error) from error
+    finally:
+        module.fabric = fabric
+
+
+def _unsent(module: LightningModule, error: Exception) -> ValueError:
+    names = []
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            if name in ("_modules", "_fabric"):
+                continue
+            try:
+                deepcopy(value)
+            except Exception:  # whatever a copy raises, it is the one that cannot be sent
+                names.append(f"{path}.{name}".lstrip("."))
+    where = f"; look at {', '.join(map(repr, names))}" if names else ""
+    return ValueError(
+        f"{type(module).__name__} cannot be sent to a Ray actor ({error}){where}: make locks, open "
+        "files and the like in the step, or leave them out in the module's __getstate__"
+    )
 
 
 class _Actor:

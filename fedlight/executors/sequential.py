@@ -8,9 +8,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, step_function
 from fedlight.executors._labels import out_of_range
 from fedlight.executors._rng import isolated_rng, rng_states, seed_all
+from fedlight.executors._unused import step_without, warn_of_skipped
 from fedlight.executors.base import (
     ClientError,
     Executor,
@@ -44,6 +46,7 @@ class SequentialExecutor(Executor):
         self._work = workplace
         self._recorder = LogRecorder(workplace.module)
         self._step = step_function(workplace.module, "training_step")
+        self._prepared = batch_hooks(workplace.module)
         if not workplace.optimizer.stackable:
             nothing = Task(0, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
             run = self._local_run(Job(nothing, workplace.state.read()))
@@ -51,7 +54,7 @@ class SequentialExecutor(Executor):
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._recorder, self._step
+        del self._work, self._recorder, self._step, self._prepared
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -111,11 +114,13 @@ class SequentialExecutor(Executor):
                 work.state.write(job.pulled)  # the pass over the data has moved the buffers
             work.optimizer.begin(run, work.module)
             for k in range(task.num_steps):
-                loss, grads = self._gradient(rows[k], k)
-                losses.append(loss)
+                loss, grads, unused = self._gradient(rows[k], k)
+                if loss is not None:
+                    losses.append(loss)
                 run.step, run.evaluate = k, partial(self._extra_gradient, rows[k], k)
                 with torch.no_grad():
-                    work.optimizer.step(run, grads)
+                    step_without(work.optimizer, run, grads, unused)
+            work.state.check_kept()
             run.step, run.evaluate = -1, None
             metrics = self._recorder.collect(rows.numel())
         except Exception as error:
@@ -128,7 +133,7 @@ class SequentialExecutor(Executor):
         delta = after.params - job.pulled.params
         client = layout.flatten([state[0] for state in states]) if states else None
         (reason,), (norm,) = not_finite(
-            [float(torch.stack([loss.reshape(()) for loss in losses]).sum())],
+            [float(torch.stack([loss.reshape(()) for loss in losses]).sum()) if losses else 0.0],
             delta[None],
             after.buffers[None],
             job.pulled.buffers[None],
@@ -146,7 +151,7 @@ class SequentialExecutor(Executor):
         for part in work.all_rows(client_id):
             share = len(part) / len(work.partition[client_id])
             rows = torch.from_numpy(part).to(work.state.device)
-            _, grads = self._gradient(rows, 0)
+            _, grads, _ = self._gradient(rows, 0)
             for gradient, term in zip(total, grads, strict=True):
                 gradient.add_(term, alpha=share)
         self._recorder.clear()  # what the pass logged is no part of the training
@@ -161,20 +166,39 @@ class SequentialExecutor(Executor):
         state = self._work.state
         before = state.read()
         with torch.enable_grad(), self._recorder.paused():
-            _, grads = self._gradient(rows, step)
+            _, grads, _ = self._gradient(rows, step)
         state.write(before)
         return grads
 
-    def _gradient(self, rows: Tensor, step: int) -> tuple[Tensor, list[Tensor]]:
-        """Compute the loss on a batch and its gradient, ``[1, *shape]`` per parameter."""
+    def _gradient(
+        self, rows: Tensor, step: int
+    ) -> tuple[Tensor | None, list[Tensor], tuple[int, ...]]:
+        """Compute the loss on a batch and its gradient.
+
+        Returns:
+            The loss, or None where the step skips the batch; the gradient, ``[1, *shape]`` per
+            parameter; the positions of the parameters that the loss does not use.
+        """
         work = self._work
         batch = work.examples.gather(rows)
+        if self._prepared is not None:
+            batch = self._prepared(batch)
         with work.autocast():
-            loss = loss_of(work.module, self._step(batch, step))
-        grads = torch.autograd.grad(loss, work.state.params, allow_unused=True)
-        pairs = zip(work.state.params, grads, strict=True)
+            output = self._step(batch, step)
+        params = work.state.params
+        loss: Tensor | None = None
+        grads: Sequence[Tensor | None] = (None,) * len(params)
+        if output is None:
+            warn_of_skipped(work.module)
+        else:
+            loss = loss_of(work.module, output)
+            grads = torch.autograd.grad(loss, params, allow_unused=True)
+        unused = tuple([index for index, grad in enumerate(grads) if grad is None])
+        pairs = zip(params, grads, strict=True)
         full = [torch.zeros_like(param) if grad is None else grad for param, grad in pairs]
-        return loss.detach(), [grad.unsqueeze(0) for grad in full]
+        if work.optimizer.stackable:  # torch's own optimizers say themselves what they take
+            full = [grad if grad.layout is torch.strided else grad.to_dense() for grad in full]
+        return None if loss is None else loss.detach(), [g.unsqueeze(0) for g in full], unused
 
     def __repr__(self) -> str:
         return "SequentialExecutor()"

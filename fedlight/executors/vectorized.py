@@ -19,7 +19,8 @@ from fedlight.executors._batches import batch_rows
 from fedlight.executors._labels import out_of_range
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
-from fedlight.executors._tracing import TracedStep
+from fedlight.executors._tracing import TracedStep, reads_index
+from fedlight.executors._unused import step_without
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace, not_finite
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
@@ -74,7 +75,10 @@ class VectorizedExecutor(Executor):
                 f"the clients' data are no tensors of one shape: {workplace.examples.how_read}"
             )
         self._work = workplace
-        self._step = TracedStep(StackedStep(workplace))
+        self._untraced = StackedStep(workplace)
+        self._step = TracedStep(self._untraced)
+        self._unused: dict[int, tuple[int, ...]] = {}
+        self._reads_index = reads_index(workplace.module)
         if self.max_bytes is not None:
             fitting = self.max_bytes // _bytes_per_client(workplace)
             self.max_batch = max(1, min(self._asked, fitting))
@@ -82,7 +86,7 @@ class VectorizedExecutor(Executor):
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._step
+        del self._work, self._step, self._untraced, self._unused, self._reads_index
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -116,7 +120,8 @@ class VectorizedExecutor(Executor):
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
         work, state, n = self._work, self._work.state, len(jobs)
         layout, first = state.param_layout, jobs[0].task
-        self._step.begin()
+        if self._step.begin():
+            self._unused.clear()
         seed_all(derived_seed(work.seed, Concern.TRAINING, first.client_id, first.visit))
         steps = [job.task.num_steps for job in jobs]
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # results of the padding are not used
@@ -164,10 +169,11 @@ class VectorizedExecutor(Executor):
                     )
                 gather = partial(work.examples.gather, rows[k, :width])
                 batch = gather()
+                unused = self._not_used(stack, batch, k)
                 grads, logged = stack.gradients(batch, k, keep=active)
                 recorder.add(logged, active)
                 part.step, part.evaluate = k, partial(stack.extra_gradients, gather, k)
-                work.optimizer.step(part, grads)
+                step_without(work.optimizer, part, grads, unused)
                 part.step, part.evaluate = -1, None
                 del batch, grads  # so that the next ones lie where these are in the cache
             losses, metrics = recorder.collect()
@@ -192,6 +198,14 @@ class VectorizedExecutor(Executor):
             ClientError(job.task, reason) if reason else result
             for job, reason, result in zip(jobs, reasons, results, strict=False)
         ]
+
+    def _not_used(self, stack: _Stack, batch: Any, k: int) -> tuple[int, ...]:
+        """The positions of the parameters that the loss of step k does not use."""
+        key = k if self._reads_index else 0
+        if key not in self._unused:
+            tensors = stack.params, stack.buffers, stack.counters
+            self._unused[key] = self._untraced.unused(*tensors, batch, k)
+        return self._unused[key]
 
     def _full_gradients(
         self,

@@ -73,7 +73,7 @@ class LocalAdam(LocalOptimizer):
             gradient = list(clipped(gradient, self.max_grad_norm))
         if self.weight_decay:
             gradient = list(torch._foreach_add(gradient, run.params, alpha=self.weight_decay))
-        k, (b1, b2) = run.step + 1, self.betas
+        k, (b1, b2) = run.step + 1 - run.skipped, self.betas
         mean, square = run.remembered("mean"), run.remembered("square")
         torch._foreach_lerp_(mean, gradient, 1 - b1)
         torch._foreach_mul_(square, b2)

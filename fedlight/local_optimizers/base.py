@@ -51,6 +51,9 @@ class LocalRun:
         step: The present local step: 0, 1, ..., K - 1; -1 in `LocalOptimizer.begin` and
             `LocalOptimizer.finish`.
         evaluate: Set by the executor during a step; `gradient` calls it.
+        unused: The positions in `params` of those that the loss of this step does not use. Their
+            gradient is given as zeros, and what a step makes of them is undone by the executor.
+        skipped: How many steps so far were skipped, since ``training_step`` returned None.
     """
 
     params: list[Tensor]
@@ -66,6 +69,8 @@ class LocalRun:
     seed: int = 0
     step: int = -1
     evaluate: Callable[[], list[Tensor]] | None = None
+    unused: tuple[int, ...] = ()
+    skipped: int = 0
 
     def remembered(self, name: str) -> list[Tensor]:
         """Return tensors shaped like `params` that last until the end of the run; zeros at first.
@@ -141,6 +146,7 @@ class LocalRun:
             tasks=self.tasks[:n],
             seed=self.seed,
             step=self.step,
+            skipped=self.skipped,
         )
 
     def descend(self, direction: Sequence[Tensor]) -> None:

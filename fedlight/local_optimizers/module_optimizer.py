@@ -26,8 +26,8 @@ class ModuleOptimizer(LocalOptimizer):
     (``LocalSGD(lr=lambda version: …)``). This optimizer works on one client at a time.
 
     Raises:
-        ValueError: (in the first local run) the module returns no optimizer, several, or one that
-            needs a closure.
+        ValueError: (at the start of ``fit``) the module returns no optimizer, several, one that
+            needs a closure, or one over parameters of something else.
 
     Example:
         >>> ModuleOptimizer()
@@ -50,10 +50,21 @@ class ModuleOptimizer(LocalOptimizer):
                 f"configure_optimizers of {type(module).__name__} gives LBFGS, which calls the "
                 "loss several times a step; use an optimizer that steps on one gradient"
             )
+        params = list(module.parameters())
+        own = set(map(id, params))
+        given = [param for group in optimizers[0].param_groups for param in group["params"]]
+        foreign = sum(id(param) not in own for param in given)
+        if foreign:
+            raise ValueError(
+                f"configure_optimizers of {type(module).__name__} gives an optimizer over "
+                f"{foreign} of {len(given)} parameters that are none of the module's, so that it "
+                "would train nothing of them here; give it self.parameters(), and keep layers as "
+                "attributes of the module (in an nn.ModuleList, not in a list)"
+            )
         run.native = _Native(
             optimizer=optimizers[0],
             schedulers=[_scheduler(module, each) for each in schedulers],
-            params=[param for param in module.parameters() if param.requires_grad],
+            params=[param for param in params if param.requires_grad],
         )
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
@@ -61,6 +72,8 @@ class ModuleOptimizer(LocalOptimizer):
         native: _Native = run.native
         for param, grad in zip(native.params, grads, strict=True):
             param.grad = grad[0]
+        for index in run.unused:
+            native.params[index].grad = None
         native.optimizer.step()
         for param in native.params:
             param.grad = None

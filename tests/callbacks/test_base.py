@@ -11,6 +11,8 @@ from tests.boring import Point, fitted, points, replay
 HOOKS = {
     "setup": ["stage"],
     "on_fit_start": [],
+    "on_train_start": [],
+    "on_train_end": [],
     "on_dispatch": ["task"],
     "on_update": ["update"],
     "on_drop": ["update"],

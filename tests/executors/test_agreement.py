@@ -18,6 +18,9 @@ from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from tests.boring import Boring, Measured, classes, fitted
 
+# Frozen layers are in eval mode on purpose here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*are in eval mode:UserWarning")
+
 # Logged values are summed in float32, whatever the module's precision: some hundred roundings.
 METRICS = {"rel": 1e-5, "abs": 1e-5}
 ARRIVALS = UniformArrivals(per_round=3, max_staleness=2, local_steps=UniformSteps(1, 6))

@@ -129,12 +129,12 @@ def test_an_error_names_the_client_and_cleans_up():
 def test_what_is_no_loss_is_the_clients_error():
     class Nothing(Point):
         def training_step(self, batch, batch_idx):
-            return None
+            return "a loss"
 
     executor, work = ready(Nothing(), points([4.0]))
     (error,) = executor.run([job(work)])
     assert isinstance(error, ClientError)
-    assert "Nothing returned NoneType; return the loss" in str(error)
+    assert "Nothing returned str; return the loss" in str(error)
 
 
 @pytest.mark.parametrize(

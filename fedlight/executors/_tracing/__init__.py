@@ -48,6 +48,7 @@ Read in this order
     operators).
 """
 
+from fedlight.executors._tracing.surroundings import reads_index
 from fedlight.executors._tracing.traced_step import TracedStep
 
-__all__ = ["TracedStep"]
+__all__ = ["TracedStep", "reads_index"]

@@ -83,14 +83,20 @@ class TracedStep:
         self._surroundings = Surroundings(step.module)
         self._fixed = self._surroundings.state()
 
-    def begin(self) -> None:
-        """Drop the traces if the module has changed. To be called before each stack."""
+    def begin(self) -> bool:
+        """Drop the traces if the module has changed. To be called before each stack.
+
+        Returns:
+            Whether it has changed.
+        """
         state = self._surroundings.state()
-        if state != self._fixed:
-            self._fixed = state
-            self.traces.clear()
-            self._traced.clear()
-            self._seen.clear()
+        if state == self._fixed:
+            return False
+        self._fixed = state
+        self.traces.clear()
+        self._traced.clear()
+        self._seen.clear()
+        return True
 
     def __call__(
         self,

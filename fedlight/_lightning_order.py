@@ -1,0 +1,92 @@
+"""The start of a fit, a validation or a test, in the order of `lightning.Trainer`.
+
+::
+
+    configure_callbacks                     the module's own callbacks join the trainer's
+    prepare_data                            of the data, of the module
+    setup                                   of the data, of the callbacks, of the module
+    configure_model
+    precision, device                       reach what setup and configure_model have made
+    (fit) a checkpoint is taken up          on_load_checkpoint of the module
+    (fit) on_fit_start                      of the callbacks, of the module
+    (fit) on_train_start                    of the callbacks, of the module
+    (fit) the module is read as version 0   or as the checkpoint's version
+    (fit) the executor tries a step
+
+What any of these hooks does to the module therefore holds. `lightning.Trainer` reads a checkpoint's
+weights at the same place; here they are put over the module once more behind the hooks, since a
+resumed run goes on to the same bits as one that never stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from fedlight._arguments import as_callbacks
+from fedlight._evaluation import place
+from fedlight.callbacks import FedCheckpoint
+
+if TYPE_CHECKING:
+    from lightning import Fabric
+
+
+def with_callbacks_of(module: LightningModule, callbacks: Sequence[Any]) -> list[Any]:
+    """The trainer's callbacks and those of the module's ``configure_callbacks``.
+
+    As in Lightning, a callback of the module takes the place of those of its class or of a base
+    of it.
+
+    Raises:
+        TypeError: One of them is no callback.
+    """
+    given: Any = module.configure_callbacks()
+    own = as_callbacks(given or None, bar=False)
+    kept = [each for each in callbacks if not any(_replaces(new, each) for new in own)]
+    return sorted([*kept, *own], key=lambda each: isinstance(each, FedCheckpoint))  # those last
+
+
+def _replaces(new: object, old: object) -> bool:
+    return issubclass(type(new), type(old))
+
+
+def set_up(module: LightningModule, hooks: Callable[..., None], fabric: Fabric, stage: str) -> None:
+    """Call the hooks that make the module, then give it the run's precision and device.
+
+    Args:
+        module: The module.
+        hooks: Calls a hook of all callbacks by its name.
+        fabric: Gives device and precision.
+        stage: "fit", "validate" or "test".
+    """
+    hooks("setup", stage)
+    module.setup(stage)
+    if is_overridden("configure_model", module, LightningModule):
+        with fabric.init_module():
+            module.configure_model()
+    place(module, fabric)
+
+
+def start_training(module: LightningModule, hooks: Callable[..., None]) -> None:
+    """Call the hooks before the first event.
+
+    Args:
+        module: The module, on its device.
+        hooks: Calls a hook of all callbacks by its name.
+    """
+    hooks("on_fit_start")
+    module.on_fit_start()
+    resting = [name or "the module itself" for name, m in module.named_modules() if not m.training]
+    if resting:
+        shown = ", ".join(resting[:3]) + (", …" if len(resting) > 3 else "")
+        rank_zero_warn(
+            f"fedlight: parts of {type(module).__name__} are in eval mode at the start of the "
+            f"training and stay in it: {shown}. Dropout is off and BatchNorm does not learn there; "
+            "call module.train() before fit unless this is meant"
+        )
+    hooks("on_train_start")
+    module.on_train_start()
