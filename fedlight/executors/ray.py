@@ -90,7 +90,8 @@ class RayExecutor(Executor):
             ValueError: An actor cannot run the module, the data or the local optimizer.
         """
         ray = self._ray
-        module = _copy(workplace.module)  # what cannot be copied is refused before Ray starts
+        # What cannot be copied is refused before Ray starts.
+        share = _Share.of(workplace, self.executor, round(self.num_cpus), on_gpu=False)
         self._started_here = not ray.is_initialized()
         if self._started_here:
             ray.init(
@@ -105,10 +106,8 @@ class RayExecutor(Executor):
         if gpus is None:
             gpus = float(ray.cluster_resources().get("GPU", 0)) / self.num_actors
         self._make = ray.remote(_Actor).options(num_cpus=self.num_cpus, num_gpus=gpus).remote
-        share = _Share.of(workplace, module, self.executor, round(self.num_cpus), gpus > 0)
-        self._actors: list[Any] = []
         try:
-            self._share = ray.put(share)
+            self._share = ray.put(replace(share, on_gpu=gpus > 0))
         except Exception as error:
             if self._started_here:
                 ray.shutdown()
@@ -203,13 +202,9 @@ class _Share:
 
     @classmethod
     def of(
-        cls,
-        work: Workplace,
-        module: LightningModule,
-        executor: Executor | str,
-        num_threads: int,
-        on_gpu: bool,
+        cls, work: Workplace, executor: Executor | str, num_threads: int, on_gpu: bool
     ) -> _Share:
+        module = _copy(work.module)
         examples = work.examples.to("cpu", work.state.param_layout.dtype)
         return cls(
             module,

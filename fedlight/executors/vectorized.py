@@ -19,7 +19,7 @@ from fedlight.executors._batches import batch_rows
 from fedlight.executors._labels import out_of_range
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
-from fedlight.executors._tracing import TracedStep, reads_index
+from fedlight.executors._tracing import TracedStep
 from fedlight.executors._unused import step_without
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace, not_finite
 from fedlight.local_optimizers import LocalRun
@@ -78,7 +78,6 @@ class VectorizedExecutor(Executor):
         self._untraced = StackedStep(workplace)
         self._step = TracedStep(self._untraced)
         self._unused: dict[int, tuple[int, ...]] = {}
-        self._reads_index = reads_index(workplace.module)
         if self.max_bytes is not None:
             fitting = self.max_bytes // _bytes_per_client(workplace)
             self.max_batch = max(1, min(self._asked, fitting))
@@ -86,7 +85,7 @@ class VectorizedExecutor(Executor):
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._step, self._untraced, self._unused, self._reads_index
+        del self._work, self._step, self._untraced, self._unused
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -201,7 +200,7 @@ class VectorizedExecutor(Executor):
 
     def _not_used(self, stack: _Stack, batch: Any, k: int) -> tuple[int, ...]:
         """The positions of the parameters that the loss of step k does not use."""
-        key = k if self._reads_index else 0
+        key = k if self._step.reads_index else 0
         if key not in self._unused:
             tensors = stack.params, stack.buffers, stack.counters
             self._unused[key] = self._untraced.unused(*tensors, batch, k)

@@ -48,7 +48,6 @@ Read in this order
     operators).
 """
 
-from fedlight.executors._tracing.surroundings import reads_index
 from fedlight.executors._tracing.traced_step import TracedStep
 
-__all__ = ["TracedStep", "reads_index"]
+__all__ = ["TracedStep"]

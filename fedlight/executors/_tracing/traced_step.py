@@ -62,6 +62,9 @@ class TracedStep:
         most: Largest number of traces.
         without: Parts to leave out, to measure what they buy: "simplify", "sizes" (programs for
             other numbers of clients), "interpreter" (TorchScript's).
+
+    Attributes:
+        reads_index: Whether the step may read ``batch_idx``, so that its steps may differ.
     """
 
     # A trace takes 0.1 to 0.16 s and saves 1 to 3 ms a step: it pays for itself within some fifty
@@ -79,7 +82,7 @@ class TracedStep:
         self.traces: dict[Any, Trace | None] = {}  # by shape; None for a shape that stays untraced
         self._traced: dict[Any, dict[int, Program]] = defaultdict(dict)
         self._seen: Counter[Any] = Counter()
-        self._reads_index = reads_index(step.module)
+        self.reads_index = reads_index(step.module)
         self._surroundings = Surroundings(step.module)
         self._fixed = self._surroundings.state()
 
@@ -111,7 +114,7 @@ class TracedStep:
         inputs = [*params, *buffers, *counters, *leaves]
         # strides too: other strides may lead to other kernels, and so to other bits
         shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
-        key = (*shapes, form, step if self._reads_index else None)
+        key = (*shapes, form, step if self.reads_index else None)
         if key in self.traces:
             trace = self.traces[key]
             if trace is None:
