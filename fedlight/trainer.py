@@ -184,7 +184,7 @@ class FedTrainer:
         self._module: LightningModule | None = None
         self._run: Run | None = None
 
-    # ------------------------------------------------------------------ what one sees
+    # ------------------------------------------------------------------ public state
 
     @property
     def module(self) -> LightningModule:
