@@ -245,15 +245,16 @@ def evaluate(
             examples = 0
             logged: dict[str, LoggedValue] = {}
             for number, batches in enumerate(sets):
+                which = (number,) if more else ()  # Lightning names the data set only then
                 recorder.suffix = f"/dataloader_idx_{number}" if more else ""
                 for index, (size, batch) in enumerate(batches):
                     recorder.batch_size = size
                     examples += size
                     if prepared is not None:
                         batch = prepared(batch)
-                    before(batch, index, number)
+                    before(batch, index, *which)
                     output = step(batch, index, number)
-                    after(output, batch, index, number)
+                    after(output, batch, index, *which)
                 if more:
                     logged |= recorder.collect(max(examples, 1), reset=False)
             recorder.suffix = ""
