@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight.executors._capture import LogRecorder, step_function
+from fedlight._moment import evaluating
+from fedlight.executors._capture import LogRecorder, metrics_from, step_function
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.parameters import input_dtype
 
@@ -18,26 +21,37 @@ if TYPE_CHECKING:
     from lightning import Fabric
 
     from fedlight.data import FederatedDataModule
+    from fedlight.types import Metrics
 
 _KEPT_BYTES = 256 * 2**20
 
 
 @contextmanager
 def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
-    """Within it the module is on a device and precision; its ``device``, ``trainer`` … answer.
+    """Within it the module is on a device and precision.
 
     Args:
         module: The module.
-        fabric: Gives device, precision and loggers.
+        fabric: Gives device and precision.
     """
-    before = module._fabric
     fabric.strategy.precision.convert_module(module)
     fabric.to_device(module)
-    module.fabric = fabric
-    try:
-        yield
-    finally:
-        module.fabric = before
+    yield
+
+
+def say_if_logged_twice(training: Mapping[str, float], validation: Mapping[str, float]) -> None:
+    """Warn once of names under which both training and validation log a value."""
+    for name in validation.keys() & training.keys():
+        _warn_of_one_name(name)
+
+
+@cache
+def _warn_of_one_name(name: str) -> None:
+    rank_zero_warn(
+        f"fedlight: self.log({name!r}, …) is called in training and in validation; a round has one "
+        "value for a name, and the validation's replaces the other in rounds that are validated. "
+        f"Give them two names, such as 'train_{name}' and 'val_{name}'"
+    )
 
 
 class Evaluator:
@@ -91,7 +105,7 @@ class Evaluator:
         if not self.has_data(stage):
             raise ValueError(f"{self._data!r} has no {stage} data")
 
-    def __call__(self, stage: str) -> dict[str, float]:
+    def __call__(self, stage: str) -> Metrics:
         """The metrics of a stage, "validation" or "test"."""
         if stage not in self._batches:
             examples: Any = self._examples(stage)
@@ -145,10 +159,11 @@ def evaluate(
     stage: str,
     autocast: AbstractContextManager[Any],
     seed: int = 0,
-) -> dict[str, float]:
+) -> Metrics:
     """Run ``validation_step`` or ``test_step`` over batches; the metrics that it logged.
 
-    Logged numbers are averaged over examples; metric objects are computed over all of them. The
+    Logged numbers are averaged over examples, or reduced as ``reduce_fx`` says; metric objects are
+    computed over all of them. With ``on_step=True``, ``name_step`` is the last batch's value. The
     module's hooks ``on_<stage>_start``, ``on_<stage>_epoch_start``, ``on_<stage>_epoch_end`` and
     ``on_<stage>_end`` are called. The global random generators are left as they were.
 
@@ -164,15 +179,23 @@ def evaluate(
     modes = {child: child.training for child in module.modules()}
     module.eval()
     try:
-        with torch.no_grad(), isolated_rng(), recorder.recording(), autocast:
+        with (
+            evaluating(module, stage),
+            torch.no_grad(),
+            isolated_rng(),
+            recorder.recording(),
+            autocast,
+        ):
             seed_all(seed)
             getattr(module, f"on_{stage}_start")()
             getattr(module, f"on_{stage}_epoch_start")()
             examples = 0
+            recorder.next_hook()
             for index, (size, batch) in enumerate(batches):
                 recorder.batch_size = size
                 examples += size
                 step(batch, index)
+            recorder.next_hook()
             getattr(module, f"on_{stage}_epoch_end")()
             getattr(module, f"on_{stage}_end")()
             logged = recorder.collect(max(examples, 1))
@@ -180,4 +203,4 @@ def evaluate(
         recorder.clear()
         for child, training in modes.items():
             child.training = training
-    return {name: total / weight for name, (total, weight) in logged.items() if weight}
+    return metrics_from(logged)

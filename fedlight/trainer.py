@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning import Fabric, LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_info
@@ -30,10 +29,11 @@ from fedlight._arguments import (
 )
 from fedlight._checks import integer, one_of, optional, positive, positive_int
 from fedlight._endings import say_how_it_ended, say_if_over
-from fedlight._evaluation import Evaluator, lent
+from fedlight._evaluation import Evaluator, lent, say_if_logged_twice
 from fedlight._hooks import Hooks
 from fedlight._interrupts import Interrupt, graceful_interrupts
 from fedlight._loggers import finalize, log_hyperparams
+from fedlight._module_trainer import LightningNames, attached
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
@@ -47,13 +47,13 @@ from fedlight.executors.large_updates import NormLimit
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits, play
 from fedlight.run import Run
-from fedlight.types import Federation, RoundRecord, ServerState
+from fedlight.types import Federation, Metrics, RoundRecord, ServerState
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class FedTrainer:
+class FedTrainer(LightningNames):
     """Trains a LightningModule in a federation in which nobody has to wait for anybody.
 
     Args:
@@ -142,6 +142,7 @@ class FedTrainer:
         self.local_optimizer = instance_of(LocalOptimizer, "local_optimizer", optimizer, example)
         self.executor = check_executor(executor)
         self._trial = trial = number_of_trials(fast_dev_run)
+        self.fast_dev_run = trial > 0
         self.limits = Limits(trial or max_rounds, max_time, max_updates)
         self.limits.check(self.arrivals)
         self.max_rounds, self.max_time = self.limits.max_rounds, self.limits.max_time
@@ -171,7 +172,7 @@ class FedTrainer:
         )
         self.datamodule: FederatedDataModule | None = None
         self.should_stop = False
-        self._metrics: dict[str, float] = {}
+        self.newest_metrics = Metrics()
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator: Evaluator | None = None
         self._fitting = False
@@ -248,11 +249,6 @@ class FedTrainer:
         """The first logger, or None."""
         return self.loggers[0] if self.loggers else None
 
-    @property
-    def callback_metrics(self) -> dict[str, Tensor]:
-        """The newest value of each metric."""
-        return {name: torch.tensor(value) for name, value in self._metrics.items()}
-
     def client_state(self, client_id: int) -> Tensor | None:
         """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
         return self.run.clients.state(client_id)
@@ -296,7 +292,12 @@ class FedTrainer:
             RuntimeError: It is called from within a fit of the same trainer.
         """
         check_module(module)
-        with self._alone(), lent(module, self.fabric), graceful_interrupts() as self._interrupt:
+        with (
+            self._alone(),
+            lent(module, self.fabric),
+            attached(module, self, "fit") as self._logs,
+            graceful_interrupts() as self._interrupt,
+        ):
             content = content_of(ckpt_path, self.callbacks)
             run = self._prepare(module, check_data(datamodule))
             status = "failed"
@@ -344,16 +345,19 @@ class FedTrainer:
         """The server has made a new version: record, validate, log."""
         run = self.run
         run.record(record)
+        run.log(self._logs.metrics())
         validated = self._validation_due()
         if validated:
             assert self._evaluator is not None
-            record.metrics.update(self._evaluator("validation"))
-        run.metrics.update(record.metrics)
+            say_if_logged_twice(record.metrics, found := self._evaluator("validation"))
+            record.metrics.merge(found)
+        run.metrics.merge(record.metrics)
         if validated:
             self._hooks("on_validation_end")
         self._hooks("on_round_end")
+        run.log(self._logs.metrics())
         if self.loggers:
-            self.fabric.log_dict(record.metrics, step=record.version)
+            self.fabric.log_dict(record.metrics.logged(), step=record.version)
 
     def _validation_due(self) -> bool:
         every = self.check_val_every_n_rounds
@@ -410,7 +414,7 @@ class FedTrainer:
             callbacks=self.callbacks,
             loggers=self.loggers,
         )
-        self._metrics = run.metrics
+        self.newest_metrics = run.metrics
         device = describe_device(run.module_state.device)
         _say_once(f"fedlight: {run.executor!r} on {device}: {run.executor_reason}")
         return run
@@ -495,16 +499,16 @@ class FedTrainer:
         self._module, self.datamodule = module, data
         evaluator = self._evaluator_of(module, data)
         evaluator.get_ready(stage, verb)
-        with lent(module, self.fabric):
+        with lent(module, self.fabric), attached(module, self, verb):
             module.setup(verb)
             try:
                 self._hooks("setup", verb)
                 metrics = evaluator(stage)
-                self._metrics.update(metrics)
+                self.newest_metrics.merge(metrics)
             finally:
                 self._hooks("teardown", verb)
                 module.teardown(verb)
-        return [metrics]
+        return [dict(metrics.logged())]
 
 
 @cache

@@ -531,7 +531,7 @@ def test_a_callback_may_validate_in_between():
 
         def on_round_end(self, trainer, module):
             self.tested = (*self.tested, trainer.test()[0]["test_error"])
-            assert module.fabric is not None
+            assert module.trainer.is_global_zero
 
     tests = Tests()
     run = fitted(Point(), points(*HELD), **three(callbacks=tests))

@@ -197,11 +197,9 @@ class _Share:
     def of(
         cls, work: Workplace, executor: Executor | str, num_threads: int, on_gpu: bool
     ) -> _Share:
-        fabric, work.module.fabric = work.module._fabric, None
-        try:
-            module = deepcopy(work.module).cpu()
-        finally:
-            work.module.fabric = fabric
+        module = deepcopy(work.module).cpu()
+        for name in ("log", "log_dict"):  # of the run here; an actor records by itself
+            vars(module).pop(name, None)
         examples = work.examples.to("cpu", work.state.param_layout.dtype)
         return cls(
             module,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedlight._checks import positive_int
+from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batches import batch_rows
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
@@ -69,7 +70,7 @@ class VectorizedExecutor(Executor):
             raise ValueError(f"{workplace.optimizer!r} works on one client at a time")
         if not workplace.examples.stackable:
             raise ValueError("the clients' data are no tensors of one shape")
-        self._work = workplace
+        self._work, self._moment = workplace, moment_of(workplace.module)
         self._step = TracedStep(StackedStep(workplace))
         if self.max_bytes is not None:
             fitting = self.max_bytes // _bytes_per_client(workplace)
@@ -78,7 +79,7 @@ class VectorizedExecutor(Executor):
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._step
+        del self._work, self._step, self._moment
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -89,7 +90,7 @@ class VectorizedExecutor(Executor):
             size = int(offsets[client + 1] - offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
-        with isolated_rng():
+        with isolated_rng(), local_runs(self._work.module) as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
                 for start in range(0, len(indices), self.max_batch):
@@ -111,6 +112,7 @@ class VectorizedExecutor(Executor):
     @torch.no_grad()
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
         work, state, n = self._work, self._work.state, len(jobs)
+        self._moment.tasks = [job.task for job in jobs]
         layout, first = state.param_layout, jobs[0].task
         self._step.begin()
         seed_all(derived_seed(work.seed, Concern.TRAINING, first.client_id, first.visit))
@@ -244,7 +246,7 @@ class VectorizedExecutor(Executor):
         for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
             task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
             try:
-                with isolated_rng():
+                with isolated_rng(), local_runs(work.module) as self._moment:
                     self._stack([Job(task, work.state.read())] * 2)
             except ClientError as error:
                 failures.append(error)
