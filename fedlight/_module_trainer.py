@@ -81,12 +81,10 @@ class LightningNames:
     @property
     def log_dir(self: _Seen) -> str:
         """Where the first logger writes; `default_root_dir` if there is none."""
-        if not self.loggers:
-            return str(self.default_root_dir)
-        first: Any = self.loggers[0]
+        first: Any = self.loggers[0] if self.loggers else None
         if isinstance(first, TensorBoardLogger | CSVLogger):
             return str(first.log_dir)
-        return str(getattr(first, "save_dir", None) or self.default_root_dir)
+        return str(getattr(first, "save_dir", None) or os.path.abspath(self.default_root_dir))
 
 
 class ModuleTrainer(Moment):
@@ -138,9 +136,9 @@ class ModuleTrainer(Moment):
         return -1 if self._fed.max_rounds is None else self._fed.max_rounds
 
     @property
-    def min_epochs(self) -> None:
-        """None: a federation has no least number of rounds."""
-        return
+    def min_epochs(self) -> int:
+        """0: a federation has no least number of rounds."""
+        return 0
 
     @property
     def max_steps(self) -> int:
@@ -269,7 +267,7 @@ class ModuleTrainer(Moment):
     @property
     def default_root_dir(self) -> str:
         """``default_root_dir`` of `FedTrainer`."""
-        return os.path.normpath(self._fed.default_root_dir)
+        return os.path.abspath(self._fed.default_root_dir)
 
     @property
     def log_every_n_steps(self) -> int:

