@@ -749,7 +749,7 @@ def test_self_device_and_loggers_are_there_in_a_step(tmp_path):
         asked = None
 
         def training_step(self, batch, batch_idx):
-            Asks.asked = (self.device, self.logger, self.fabric is not None, self.training)
+            Asks.asked = (self.device, self.logger, self.trainer.fabric is not None, self.training)
             return super().training_step(batch, batch_idx)
 
     logger = CSVLogger(tmp_path)

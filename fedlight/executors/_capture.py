@@ -250,12 +250,7 @@ class Log(ABC):
         if id(metric) not in self._known:
             self._known = {id(each) for each in metrics_of(self._module)}
         if id(metric) not in self._known:
-            raise TypeError(
-                f"self.log({name!r}, …) got {type(metric).__name__}(), which is no attribute of "
-                f"{type(self._module).__name__}: assign it to self in __init__, and several in an "
-                "nn.ModuleList or nn.ModuleDict, so that it moves with the module and starts anew "
-                "for each client"
-            )
+            raise TypeError(f"self.log({name!r}, …) got {no_attribute(metric, self._module)}")
 
     @abstractmethod
     def _take(self, key: str, value: Any, how: Options, batch_size: int | None) -> None:
@@ -397,6 +392,15 @@ def metrics_from(logged: Mapping[str, LoggedValue]) -> Metrics:
 def metrics_of(module: LightningModule) -> list[Metric]:
     """The metric objects that are part of a module."""
     return [child for child in module.modules() if isinstance(child, Metric)]
+
+
+def no_attribute(metric: Metric, module: LightningModule) -> str:
+    """What to do with a metric object that is kept outside of the module."""
+    return (
+        f"{type(metric).__name__}(), which is no attribute of {type(module).__name__}: assign it "
+        "to self in __init__, and several in an nn.ModuleList or nn.ModuleDict, so that it moves "
+        "with the module and starts anew for each client"
+    )
 
 
 def same_options(key: str, before: Options, how: Options) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from numbers import Number
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedlight.executors._capture import (
     Log,
     Options,
     named_numbers,
+    no_attribute,
     not_one_number,
     number_of,
     same_options,
@@ -191,7 +193,15 @@ class StackedStep:
             self._deferred_metrics(),
             self._work.autocast(),
         ):
-            output, buffers, counters = functional_call(self._call, tensors, (batch, step))
+            try:
+                output, buffers, counters = functional_call(self._call, tensors, (batch, step))
+            except Exception as error:
+                metric = _metric_in(error)
+                if metric is None:
+                    raise
+                # Those of the module only keep their inputs here. torch's own words would not help.
+                words = f"training_step calls {no_attribute(metric, module)}"
+                raise TypeError(words) from error
         loss = loss_of(module, output).reshape(())
         logged.values[LOSS] = _kept(loss).float()
         inputs = [(args, kwargs) for _, args, kwargs in logged.inputs]
@@ -520,6 +530,15 @@ class _TrainingStep(nn.Module):
             [self.module.get_buffer(name) for name in self._floating],
             [self.module.get_buffer(name) for name in self._counting],
         )
+
+
+def _metric_in(error: Exception) -> Metric | None:
+    """The metric object in whose methods an error was raised, if it was in one."""
+    for frame, _ in walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Metric):
+            return owner
+    return None
 
 
 def _kept(value: Any) -> Any:

@@ -367,6 +367,37 @@ def test_metric_objects(executor):
     assert "listed" not in both.fed.logged_metrics
 
 
+LOOSE = {}
+
+
+@pytest.mark.parametrize("where", ["list", "dict", "global", "local"])
+def test_a_metric_that_is_no_part_of_the_module(executor, where):
+    """In Lightning it is refused, too: it would not move with the module."""
+
+    class Loose(Boring):
+        def __init__(self) -> None:
+            super().__init__()
+            self.listed, self.named = [MeanMetric()], {"a": MeanMetric()}
+            LOOSE["a"] = MeanMetric()
+
+        def training_step(self, batch, batch_idx):
+            metric = {
+                "list": self.listed[0],
+                "dict": self.named["a"],
+                "global": LOOSE["a"],
+                "local": MeanMetric(),
+            }[where]
+            metric.update(batch[0].sum() * self(batch[0]).mean())
+            self.log("loose", metric)
+            return super().training_step(batch, batch_idx)
+
+    with pytest.raises(
+        (RuntimeError, ValueError),
+        match=r"MeanMetric\(\), which is no attribute of Loose: assign it to self in __init__",
+    ):
+        run_both_fed(Loose, executor)
+
+
 def test_a_metric_of_several_values(executor):
     class Each(Boring):
         def __init__(self) -> None:
