@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
 from lightning.fabric.utilities.device_dtype_mixin import _DeviceDtypeModuleMixin
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils._pytree import tree_leaves
 
 from fedlight._evaluation_step import evaluation_step
+from fedlight._moment import evaluating
 from fedlight.executors._batch_hooks import batch_hooks
-from fedlight.executors._capture import LogRecorder
+from fedlight.executors._capture import LogRecorder, metrics_from
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.parameters import input_dtype
 from fedlight.types import LoggedValue
@@ -24,25 +27,24 @@ if TYPE_CHECKING:
     from lightning import Fabric
 
     from fedlight.data import FederatedDataModule
+    from fedlight.types import Metrics
 
 _KEPT_BYTES = 256 * 2**20
 
 
 @contextmanager
 def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
-    """Within it the module's ``device``, ``trainer`` … answer; afterwards it is back in its place.
+    """Within it the module's ``device`` … answer; afterwards it is back in its place.
 
     `place` moves it to the device, once all its layers are made. Its numbers keep the precision
     that they have got, as under `lightning.Trainer`.
 
     Args:
         module: The module.
-        fabric: Gives device, precision and loggers.
+        fabric: Gives device and precision.
     """
-    before = module._fabric
     tensors = chain(module.parameters(), module.buffers())
     home = next((tensor.device for tensor in tensors), torch.device("cpu"))
-    module.fabric = fabric
     for child in module.modules():
         if isinstance(child, _DeviceDtypeModuleMixin):
             child._device = fabric.device  # what ``setup`` reads as ``self.device``
@@ -50,7 +52,21 @@ def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
         yield
     finally:
         module.to(home)
-        module.fabric = before
+
+
+def say_if_logged_twice(training: Mapping[str, float], validation: Mapping[str, float]) -> None:
+    """Warn once of names under which both training and validation log a value."""
+    for name in validation.keys() & training.keys():
+        _warn_of_one_name(name)
+
+
+@cache
+def _warn_of_one_name(name: str) -> None:
+    rank_zero_warn(
+        f"fedlight: self.log({name!r}, …) is called in training and in validation; a round has one "
+        "value for a name, and the validation's replaces the other in rounds that are validated. "
+        f"Give them two names, such as 'train_{name}' and 'val_{name}'"
+    )
 
 
 def place(module: LightningModule, fabric: Fabric) -> None:
@@ -121,7 +137,7 @@ class Evaluator:
             raise ValueError(f"{self._data!r} has no {stage} data")
         self.check_step(stage)
 
-    def __call__(self, stage: str) -> dict[str, float]:
+    def __call__(self, stage: str) -> Metrics:
         """The metrics of a stage, "validation" or "test"."""
         if stage not in self._batches:
             device, dtype = self._fabric.device, input_dtype(self._module)
@@ -202,10 +218,11 @@ def evaluate(
     autocast: AbstractContextManager[Any],
     seed: int = 0,
     more: Sequence[Iterable[tuple[int, Any]]] = (),
-) -> dict[str, float]:
+) -> Metrics:
     """Run ``validation_step`` or ``test_step`` over batches; the metrics that it logged.
 
-    Logged numbers are averaged over examples; metric objects are computed over all of them. The
+    Logged numbers are averaged over examples, or reduced as ``reduce_fx`` says; metric objects are
+    computed over all of them. With ``on_step=True``, ``name_step`` is the last batch's value. The
     module's hooks are called as by Lightning: ``on_<stage>_model_eval``, ``on_<stage>_start``,
     ``on_<stage>_epoch_start``, for each batch its transfer hooks, ``on_<stage>_batch_start`` and
     ``on_<stage>_batch_end``, then ``on_<stage>_epoch_end``, ``on_<stage>_end`` and
@@ -233,7 +250,13 @@ def evaluate(
     prepared = batch_hooks(module)
     before, after = (getattr(module, f"on_{stage}_batch_{moment}") for moment in ("start", "end"))
     try:
-        with torch.no_grad(), isolated_rng(), recorder.recording(), autocast:
+        with (
+            evaluating(module, stage),
+            torch.no_grad(),
+            isolated_rng(),
+            recorder.recording(),
+            autocast,
+        ):
             seed_all(seed)
             # What Lightning's own versions of the two do to the modes is done here.
             if is_overridden(f"on_{stage}_model_eval", module, LightningModule):
@@ -244,9 +267,10 @@ def evaluate(
             getattr(module, f"on_{stage}_epoch_start")()
             examples = 0
             logged: dict[str, LoggedValue] = {}
+            recorder.next_hook()
             for number, batches in enumerate(sets):
                 which = (number,) if more else ()  # Lightning names the data set only then
-                recorder.suffix = f"/dataloader_idx_{number}" if more else ""
+                recorder.dataloader_idx = number if more else None
                 for index, (size, batch) in enumerate(batches):
                     recorder.batch_size = size
                     examples += size
@@ -257,7 +281,8 @@ def evaluate(
                     after(output, batch, index, *which)
                 if more:
                     logged |= recorder.collect(max(examples, 1), reset=False)
-            recorder.suffix = ""
+            recorder.dataloader_idx = None
+            recorder.next_hook()
             getattr(module, f"on_{stage}_epoch_end")()
             getattr(module, f"on_{stage}_end")()
             logged |= recorder.collect(max(examples, 1))
@@ -268,4 +293,4 @@ def evaluate(
         recorder.clear()
         for child, training in modes.items():
             child.training = training
-    return {name: total / weight for name, (total, weight) in logged.items() if weight}
+    return metrics_from(logged)

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
-from fedlight.types import FailureRecord, RoundRecord, UpdateRecord, new_record
+import numpy as np
+
+from fedlight.types import (
+    FailureRecord,
+    LoggedAs,
+    LoggedValue,
+    Metrics,
+    RoundRecord,
+    UpdateRecord,
+    new_record,
+)
 
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, LocalResult, ServerState
@@ -56,17 +66,50 @@ def round_record(
     return RoundRecord(state.version, now, metrics, records, dropped, list(failures))
 
 
-def _training_metrics(results: Sequence[LocalResult]) -> dict[str, float]:
-    """Means over all examples that the local runs saw."""
+def _training_metrics(results: Sequence[LocalResult]) -> Metrics:
+    """Merge what the local runs logged; by default, the mean over all examples that they saw.
+
+    ``reduce_fx="sum"`` gives the sum over all local runs, "max" and "min" the largest and the
+    smallest value of any of them.
+    """
     totals: dict[str, float] = defaultdict(float)
     weights: dict[str, float] = defaultdict(float)
+    special: dict[str, list[LoggedValue]] = {}
     for result in results:
         if not result.metrics:
             continue
-        for name, (total, weight) in result.metrics.items():
-            totals[name] += total
-            weights[name] += weight
-    return {name: totals[name] / weights[name] for name in totals if weights[name]}
+        for name, logged in result.metrics.items():
+            total, weight, how = logged
+            if how is None:
+                totals[name] += total
+                weights[name] += weight
+            else:
+                special.setdefault(name, []).append(logged)
+    metrics = Metrics({name: totals[name] / weights[name] for name in totals if weights[name]})
+    for name, values in special.items():
+        metrics.put(name, *_merged(values, totals.get(name, 0.0), weights.get(name, 0.0)))
+    return metrics
+
+
+def _merged(values: list[LoggedValue], total: float, weight: float) -> tuple[float, LoggedAs]:
+    """Values of several local runs as one, and how to show it.
+
+    Args:
+        values: The values.
+        total: The total of further values that are averaged as usual.
+        weight: The weight of those.
+    """
+    how = values[-1].how
+    assert how is not None
+    numbers = [value.total for value in values]
+    if how.reduce == "sum":
+        return fsum(numbers), how
+    if how.reduce in ("max", "min"):
+        extreme = np.max if how.reduce == "max" else np.min  # unlike `max`, they pass on a nan
+        return float(extreme(numbers)), how
+    for each in values:
+        total, weight = total + each.total, weight + each.weight
+    return total / weight if weight else float("nan"), how
 
 
 def _figures(records: Sequence[UpdateRecord], now: float) -> dict[str, float]:
@@ -82,23 +125,26 @@ def _figures(records: Sequence[UpdateRecord], now: float) -> dict[str, float]:
 
 def record_to_list(record: RoundRecord) -> list[Any]:
     """A record as plain data."""
+    metrics = record.metrics
+    shown = [sorted(metrics.prog_bar), sorted(metrics.unlogged)]
     return [
         record.version,
         record.now,
-        record.metrics,
+        dict(metrics),
         list(map(list, record.updates)),
         list(map(list, record.dropped)),
         list(map(list, record.failures)),
+        *(shown if any(shown) else []),
     ]
 
 
 def record_from_list(fields: Sequence[Any]) -> RoundRecord:
     """The record that `record_to_list` made plain data of."""
-    version, now, metrics, updates, dropped, failures = fields
+    version, now, metrics, updates, dropped, failures, *shown = fields
     return RoundRecord(
         version,
         now,
-        dict(metrics),
+        Metrics(metrics, *shown),
         [UpdateRecord(*update) for update in updates],
         [UpdateRecord(*update) for update in dropped],
         [FailureRecord(*failure) for failure in failures],

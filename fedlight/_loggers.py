@@ -93,7 +93,7 @@ def go_on(logger: Any, place: dict[str, Any], history: Sequence[RoundRecord]) ->
             warnings.filterwarnings("ignore", ".*exists and is not empty.*", UserWarning)
             logger.experiment  # noqa: B018  # reading it creates the writer
         for record in history:
-            logger.log_metrics(dict(record.metrics), step=record.version)
+            logger.log_metrics(dict(record.metrics.logged()), step=record.version)
         return
     start = Event(session_log=SessionLog(status=SessionLog.START))
     for _ in range(2):  # a running TensorBoard takes the first one for the beginning of the run

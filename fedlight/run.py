@@ -38,7 +38,7 @@ from fedlight.executors.base import Workplace
 from fedlight.executors.pool import Pool
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.server import Server, Watcher
-from fedlight.types import Federation, RoundRecord
+from fedlight.types import Federation, Metrics, RoundRecord
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -134,7 +134,7 @@ class Run:
         self.limits = limits
         self.callbacks, self.loggers = callbacks, loggers
         self.history: list[RoundRecord] = []
-        self.metrics: dict[str, float] = {}
+        self.metrics = Metrics()
         partition = datamodule.partition
         self._data = data_fingerprint(partition, datamodule.train_data)
         federation = Federation(len(partition), partition.sizes, datamodule.batch_size, seed)
@@ -287,9 +287,11 @@ class Run:
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the newest round."""
-        values = {name: float(value) for name, value in metrics.items()}
-        self.history[-1].metrics.update(values)
-        self.metrics.update(values)
+        values = Metrics({name: float(value) for name, value in metrics.items()})
+        if isinstance(metrics, Metrics):
+            values.prog_bar, values.unlogged = metrics.prog_bar, metrics.unlogged
+        self.history[-1].metrics.merge(values)
+        self.metrics.merge(values)
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
@@ -370,6 +372,9 @@ class Run:
         self._checkpoint = (content, path)
         self.schedule.load_state_dict(saved["schedule"])
         self.history[:] = map(record_from_list, saved["history"])
+        for record in self.history:
+            if record.metrics.prog_bar or record.metrics.unlogged:
+                self.metrics.merge(record.metrics)  # how each name is shown
         self.metrics.update(saved["metrics"])
         states = dict(map(tuple, saved["callbacks"]))
         for key, callback in _keyed(self.callbacks):

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning import Fabric, LightningModule
 from lightning.fabric.loggers.logger import Logger
 
@@ -27,12 +26,13 @@ from fedlight._arguments import (
 )
 from fedlight._checks import integer, one_of, optional, positive, positive_int
 from fedlight._endings import say_how_it_ended, say_if_over, say_what_computes
-from fedlight._evaluation import Evaluator, lent
+from fedlight._evaluation import Evaluator, lent, say_if_logged_twice
 from fedlight._hooks import Hooks
 from fedlight._interrupts import Alone, Interrupt, graceful_interrupts
 from fedlight._lightning_hooks import warn_of_hooks
 from fedlight._lightning_order import set_up, start_training, with_callbacks_of
 from fedlight._loggers import begin_anew, finalize, left_open, log_hyperparams
+from fedlight._module_trainer import LightningNames, attached
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
@@ -46,13 +46,13 @@ from fedlight.executors.large_updates import NormLimit
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits, play
 from fedlight.run import Run
-from fedlight.types import Federation, RoundRecord, ServerState
+from fedlight.types import Federation, Metrics, RoundRecord, ServerState
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class FedTrainer:
+class FedTrainer(LightningNames):
     """Trains a LightningModule in an asynchronous federation: no client waits for another.
 
     Args:
@@ -144,7 +144,8 @@ class FedTrainer:
         example = "LocalSGD(lr=0.1)"
         self.local_optimizer = instance_of(LocalOptimizer, "local_optimizer", optimizer, example)
         self.executor = check_executor(executor)
-        self.fast_dev_run = trial = number_of_trials(fast_dev_run)
+        self._trial = trial = number_of_trials(fast_dev_run)
+        self.fast_dev_run = trial > 0
         self.on_interrupt = one_of("on_interrupt", on_interrupt, ("raise", "return"))
         self.limits = Limits(trial or max_rounds, max_time, max_updates)
         self.limits.check(self.arrivals)
@@ -176,7 +177,7 @@ class FedTrainer:
         )
         self.datamodule: FederatedDataModule | None = None
         self.should_stop = False
-        self._metrics: dict[str, float] = {}
+        self.newest_metrics = Metrics()
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator: Evaluator | None = None
         self._alone = Alone()
@@ -253,11 +254,6 @@ class FedTrainer:
         """The first logger, or None."""
         return self.loggers[0] if self.loggers else None
 
-    @property
-    def callback_metrics(self) -> dict[str, Tensor]:
-        """The newest value of each metric."""
-        return {name: torch.tensor(value) for name, value in self._metrics.items()}
-
     def client_state(self, client_id: int) -> Tensor | None:
         """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
         return self.run.clients.state(client_id)
@@ -304,7 +300,12 @@ class FedTrainer:
         """
         check_module(module)
         data = check_data(datamodule)
-        with self._alone, lent(module, self.fabric), graceful_interrupts() as self._interrupt:
+        with (
+            self._alone,
+            lent(module, self.fabric),
+            attached(module, self, "fit") as self._logs,
+            graceful_interrupts() as self._interrupt,
+        ):
             self.callbacks[:] = with_callbacks_of(module, self.callbacks)
             content = content_of(ckpt_path, self.callbacks)
             run = self._prepare(module, data)
@@ -355,17 +356,20 @@ class FedTrainer:
         """The server has made a new version: record, validate, log."""
         run = self.run
         run.record(record)
+        run.log(self._logs.metrics())
         validated = self._validation_due()
         if validated:
             assert self._evaluator is not None
             run.module.on_validation_model_zero_grad()
-            record.metrics.update(self._evaluator("validation"))
-        run.metrics.update(record.metrics)
+            say_if_logged_twice(record.metrics, found := self._evaluator("validation"))
+            record.metrics.merge(found)
+        run.metrics.merge(record.metrics)
         if validated:
             self._hooks("on_validation_end")
         self._hooks("on_round_end")
+        run.log(self._logs.metrics())
         if self.loggers:
-            self.fabric.log_dict(record.metrics, step=record.version)
+            self.fabric.log_dict(record.metrics.logged(), step=record.version)
 
     def _validation_due(self) -> bool:
         every = self.check_val_every_n_rounds
@@ -426,7 +430,7 @@ class FedTrainer:
             callbacks=self.callbacks,
             loggers=self.loggers,
         )
-        self._metrics = run.metrics
+        self.newest_metrics = run.metrics
         return run
 
     def _start(self, run: Run) -> None:
@@ -442,7 +446,7 @@ class FedTrainer:
 
     def _finish(self, run: Run) -> None:
         say_how_it_ended(run, self.should_stop, self._interrupt.signal)
-        run.finish(trial=self.fast_dev_run > 0)
+        run.finish(trial=self.fast_dev_run)
         self._hooks("on_train_end")
         run.module.on_train_end()
         self._hooks("on_fit_end")
@@ -457,7 +461,7 @@ class FedTrainer:
             self._hooks.all("teardown", "fit")
 
     def _evaluator_of(self, module: LightningModule, datamodule: FederatedDataModule) -> Evaluator:
-        limits = {"validation": self.limit_val_batches, "test": self.fast_dev_run or None}
+        limits = {"validation": self.limit_val_batches, "test": self._trial or None}
         return Evaluator(module, datamodule, self.fabric, limits, self.seed)
 
     # ------------------------------------------------------------------ validate and test
@@ -508,14 +512,14 @@ class FedTrainer:
         evaluator = self._evaluator_of(module, data)
         evaluator.get_ready(stage, verb)
         content = content_of(ckpt_path, self.callbacks)
-        with lent(module, self.fabric):
+        with lent(module, self.fabric), attached(module, self, verb):
             try:
                 set_up(module, self._hooks, self.fabric, verb)
                 if content is not None:
                     load_weights(module, content, str(ckpt_path))
                 metrics = evaluator(stage)
-                self._metrics.update(metrics)
+                self.newest_metrics.merge(metrics)
             finally:
                 self._hooks("teardown", verb)
                 module.teardown(verb)
-        return evaluator.by_data_set(stage, metrics)
+        return evaluator.by_data_set(stage, metrics.logged())

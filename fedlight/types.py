@@ -5,7 +5,7 @@ They are frozen, except `RoundRecord`, whose metrics grow while callbacks add th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,16 +65,84 @@ class Task(NamedTuple):
     tries: int = 0
 
 
-class LoggedValue(NamedTuple):
-    """A logged value.
+class LoggedAs(NamedTuple):
+    """How values of one name are put together and where they are shown.
 
     Attributes:
-        total: The value times the number of examples, summed over batches.
-        weight: The number of examples; the mean is ``total / weight``.
+        reduce: "mean", "sum", "max" or "min".
+        prog_bar: Whether the progress bar shows the value first.
+        logger: Whether loggers get the value.
+    """
+
+    reduce: str = "mean"
+    prog_bar: bool = False
+    logger: bool = True
+
+
+class LoggedValue(NamedTuple):
+    """A value that was logged in one local run or one evaluation.
+
+    Attributes:
+        total: The sum over examples, for a mean; else the sum, the largest or the smallest value.
+        weight: Number of examples.
+        how: How it is merged with other values and shown; None for a mean that is shown as usual.
     """
 
     total: float
     weight: float
+    how: LoggedAs | None = None
+
+    @property
+    def value(self) -> float:
+        """The value by itself."""
+        mean = self.how is None or self.how.reduce == "mean"
+        return self.total / self.weight if mean else self.total
+
+
+class Metrics(dict[str, float]):
+    """Numbers by name, and how each is shown.
+
+    Attributes:
+        prog_bar: The names that the progress bar shows first.
+        unlogged: The names that are kept from loggers (``self.log(…, logger=False)``).
+    """
+
+    __slots__ = ("prog_bar", "unlogged")
+
+    def __init__(
+        self,
+        values: Mapping[str, float] | None = None,
+        prog_bar: Iterable[str] = (),
+        unlogged: Iterable[str] = (),
+    ) -> None:
+        super().__init__(values or {})
+        self.prog_bar, self.unlogged = set(prog_bar), set(unlogged)
+
+    def put(self, name: str, value: float, how: LoggedAs | None = None) -> None:
+        """Set one number."""
+        self[name] = value
+        if how is not None:
+            self.mark(name, how.prog_bar, how.logger)
+
+    def merge(self, values: Mapping[str, float]) -> None:
+        """Put other numbers over these; a name is shown as it is shown there."""
+        self.update(values)
+        if not isinstance(values, Metrics):
+            return
+        if self.prog_bar or self.unlogged or values.prog_bar or values.unlogged:
+            for name in values:
+                self.mark(name, name in values.prog_bar, name not in values.unlogged)
+
+    def mark(self, name: str, prog_bar: bool, logger: bool) -> None:
+        """Say how a number is shown."""
+        (self.prog_bar.add if prog_bar else self.prog_bar.discard)(name)
+        (self.unlogged.discard if logger else self.unlogged.add)(name)
+
+    def logged(self) -> dict[str, float]:
+        """The numbers that go to loggers."""
+        if not self.unlogged:
+            return self
+        return {name: value for name, value in self.items() if name not in self.unlogged}
 
 
 class Measured(NamedTuple):
@@ -298,7 +366,11 @@ class RoundRecord:
 
     version: int
     now: float
-    metrics: dict[str, float]
+    metrics: Metrics
     updates: list[UpdateRecord]
     dropped: list[UpdateRecord] = field(default_factory=list)
     failures: list[FailureRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.metrics, Metrics):
+            self.metrics = Metrics(self.metrics)

@@ -3,10 +3,11 @@ import math
 import pytest
 import torch
 
-from fedlight._history import round_record, update_record
+from fedlight._history import record_from_list, record_to_list, round_record, update_record
 from fedlight.types import (
     ClientUpdate,
     LocalResult,
+    LoggedAs,
     LoggedValue,
     RoundRecord,
     ServerState,
@@ -68,6 +69,29 @@ def test_training_metrics_are_means_over_examples():
     record = round_record(version(1, UsedUpdate(one, 0.9), UsedUpdate(two, 0.1)), 1.0, [])
     own = {k: v for k, v in record.metrics.items() if not k.startswith("fed/")}
     assert own == {"loss": pytest.approx((6 + 4) / (2 + 8)), "rare": 5.0}
+
+
+def test_how_training_metrics_of_other_kinds_are_merged():
+    how = {name: LoggedAs(name) for name in ("mean", "sum", "max", "min")}
+    one = update(metrics={name: LoggedValue(6.0, 2.0, kind) for name, kind in how.items()})
+    two = update(metrics={name: LoggedValue(4.0, 8.0, kind) for name, kind in how.items()})
+    metrics = round_record(version(1, UsedUpdate(one, 0.5), UsedUpdate(two, 0.5)), 1.0, []).metrics
+    assert metrics["mean"] == pytest.approx((6 + 4) / (2 + 8))
+    assert (metrics["sum"], metrics["max"], metrics["min"]) == (10.0, 6.0, 4.0)
+
+
+def test_a_record_as_plain_data_keeps_how_names_are_shown():
+    hidden = LoggedValue(1.0, 1.0, LoggedAs("mean", prog_bar=True, logger=False))
+    usual = LoggedValue(1.0, 1.0)
+    one = update(metrics={"hidden": hidden, "usual": usual})
+    record = round_record(version(1, UsedUpdate(one, 1.0)), 1.0, [])
+    assert "hidden" not in record.metrics.logged()
+    again = record_from_list(record_to_list(record))
+    assert again == record
+    assert type(record_to_list(record)[2]) is dict
+    assert (again.metrics.prog_bar, again.metrics.unlogged) == ({"hidden"}, {"hidden"})
+    plain = round_record(version(1, UsedUpdate(update(metrics={"usual": usual}), 1.0)), 1.0, [])
+    assert len(record_to_list(plain)) == 6  # as ever
 
 
 def test_a_round_in_which_nobody_came():

@@ -196,8 +196,9 @@ def test_there_is_one_event_loop() -> None:
 # modules, torchmetrics' collections, TensorBoard's writer, tensors.
 FOREIGN = {
     "_base", "_buffers", "_device", "_enable_compute_groups", "_experiment", "_fabric",
-    "_get_file_writer", "_groups_checked", "_log_hyperparams", "_schema", "_version",
-    "_unsafe_view", "_log_softmax", "_ConvNd",
+    "_forward_cache", "_get_file_writer", "_trainer",
+    "_groups_checked", "_log_hyperparams", "_schema", "_version", "_unsafe_view", "_log_softmax",
+    "_ConvNd",
     "_foreach_add_", "_foreach_addcmul_", "_foreach_copy_", "_foreach_mul", "_foreach_sub",
 }  # fmt: skip
 

@@ -531,7 +531,7 @@ def test_a_callback_may_validate_in_between():
 
         def on_round_end(self, trainer, module):
             self.tested = (*self.tested, trainer.test()[0]["test_error"])
-            assert module.fabric is not None
+            assert module.trainer.is_global_zero
 
     tests = Tests()
     run = fitted(Point(), points(*HELD), **three(callbacks=tests))
@@ -752,7 +752,7 @@ def test_self_device_and_loggers_are_there_in_a_step(tmp_path):
         asked = None
 
         def training_step(self, batch, batch_idx):
-            Asks.asked = (self.device, self.logger, self.fabric is not None, self.training)
+            Asks.asked = (self.device, self.logger, self.trainer.fabric is not None, self.training)
             return super().training_step(batch, batch_idx)
 
     logger = CSVLogger(tmp_path)

@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from fedlight.types import ClientUpdate, LocalResult, LoggedValue, Measured, Task
+from fedlight.types import ClientUpdate, LocalResult, LoggedAs, LoggedValue, Measured, Metrics, Task
 
 NONE = torch.empty(0)
 
@@ -76,3 +76,16 @@ def test_an_update_computes_its_result_when_it_is_looked_at():
 def test_records_are_not_changed(record, name):
     with pytest.raises(AttributeError):
         setattr(record, name, None)
+
+
+def test_metrics_know_how_they_are_shown():
+    metrics = Metrics({"a": 1.0})
+    assert metrics.logged() is metrics
+    metrics.put("b", 2.0, LoggedAs(prog_bar=True, logger=False))
+    assert metrics == {"a": 1.0, "b": 2.0}
+    assert metrics.logged() == {"a": 1.0}
+    metrics.merge({"c": 3.0, "b": 4.0})  # a plain dictionary says nothing of how
+    assert (metrics.prog_bar, metrics.unlogged) == ({"b"}, {"b"})
+    metrics.merge(Metrics({"b": 5.0}))
+    assert metrics == {"a": 1.0, "b": 5.0, "c": 3.0}
+    assert (metrics.prog_bar, metrics.unlogged) == (set(), set())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -36,6 +36,15 @@ class ProgressBar(Callback):
         self._console = console
         self._progress: Progress | None = None
 
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the bar is on the screen; ``self.print`` of a module asks for it."""
+        return self._progress is not None
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print above the bar; the arguments are those of ``print``."""
+        print(*args, **kwargs)  # rich moves what is printed above the bar
+
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Draw the empty bar."""
         self._progress = Progress(
@@ -62,14 +71,18 @@ class ProgressBar(Callback):
             return
         record = trainer.history[-1]
         elapsed = max(time.perf_counter() - self._started, 1e-9)
-        metrics = [
-            f"{name} {float(value):.4g}"
-            for name, value in trainer.callback_metrics.items()
-            if not name.startswith(("fed/", "clients/", "lr/"))
+        # A narrow terminal cuts off the end of the line. So those that the module asks for
+        # (``prog_bar=True``) come first, and all of them; then the newest, such as those of a
+        # validation, which are last in the dict.
+        first = trainer.progress_bar_metrics
+        values = trainer.callback_metrics
+        others = [
+            name
+            for name in reversed(values)
+            if name not in first and not name.startswith(("fed/", "clients/", "lr/"))
         ]
-        # The newest metrics, such as those of a validation, are last in the dict. They come first
-        # here, because a narrow terminal cuts off the end of the line.
-        figures = metrics[: -_MOST_METRICS - 1 : -1]
+        shown = [*reversed(first), *others[: max(0, _MOST_METRICS - len(first))]]
+        figures = [f"{name} {float(values[name]):.4g}" for name in shown]
         figures += [
             f"t={trainer.now:g}",
             f"{(trainer.num_updates - self._before) / elapsed:.0f} updates/s",

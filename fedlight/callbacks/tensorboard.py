@@ -168,7 +168,7 @@ class TensorBoardMetrics(Callback):
 
     def _points(self, record: RoundRecord, axis: str, step: int) -> list[Any]:
         points = []
-        for name, value in record.metrics.items():
+        for name, value in record.metrics.logged().items():
             tag = f"{name}/by_{axis}"
             wanted = self.metrics is None or name in self.metrics
             if wanted and name not in AXES.values() and step > self._last.get(tag, -1):
@@ -202,7 +202,7 @@ class TensorBoardMetrics(Callback):
             for _ in range(2):
                 _writer(logger).add_event(start, step=cut)
             for record in trainer.history[cut - 1 :]:
-                logger.log_metrics(record.metrics, step=record.version)
+                logger.log_metrics(record.metrics.logged(), step=record.version)
         self._replay(trainer, loggers, cut)
 
     def _histograms(self, trainer: FedTrainer, after: int) -> None:

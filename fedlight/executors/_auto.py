@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
+from fedlight._moment import moment_of
 from fedlight.executors.base import ClientError, Executor, Job, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
@@ -36,9 +37,10 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
        another.
     2. If the data, the local optimizer or the module cannot be vectorised, the clients run
        sequentially. The module is tried on one stacked step of two clients.
-    3. A module whose ``training_step`` draws random numbers (dropout) or changes plain attributes
-       of its own (a counter) runs sequentially: stacked clients would share those, and the result
-       would depend on who is in the stack.
+    3. A module whose ``training_step`` draws random numbers (dropout), changes plain attributes of
+       its own (a counter) or asks ``self.trainer`` for something that changes during a run runs
+       sequentially: stacked clients would share those, and the result would depend on who is in
+       the stack.
     4. Everything else is vectorized.
 
     The rules look at the module, the data, the local optimizer and the kind of device only, so the
@@ -135,6 +137,8 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
     probe = SequentialExecutor()
     probe.setup(workplace)
     before = _plain_attributes(module)
+    moment = moment_of(module)
+    moment.asked.clear()
     holders = np.flatnonzero(workplace.partition.sizes)
     # three clients: a failure may be due to the data of one
     outcome, drew = None, False
@@ -151,6 +155,9 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
                 "it from training_step without detach() or no_grad()"
             )
         return "" if refuse else f"; training_step fails ({outcome.reason})"
+    if moment.asked:
+        names = ", ".join(f"self.trainer.{name}" for name in sorted(moment.asked))
+        return f"; training_step reads {names}, which stacked clients would share"
     if drew:
         return "; training_step draws random numbers, which stacked clients would share"
     if changed:

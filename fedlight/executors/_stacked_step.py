@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from numbers import Number
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,7 +18,17 @@ from torch.func import functional_call, grad, vmap
 from torchmetrics import Metric, MetricCollection
 
 from fedlight.executors._batch_hooks import batch_hooks
-from fedlight.executors._capture import replaced_log, step_function
+from fedlight.executors._capture import (
+    USUAL,
+    Log,
+    Options,
+    named_numbers,
+    no_attribute,
+    not_one_number,
+    number_of,
+    same_options,
+    step_function,
+)
 from fedlight.executors._narrow_layers import NarrowLayers
 from fedlight.executors._rng import isolated_rng
 from fedlight.executors._unused import warn_of_skipped
@@ -49,11 +61,13 @@ class Deferred:
         batch: The number of the input of the step whose own value this is, or None.
         after: The number of inputs of the step after which the value of all inputs so far was
             computed, or None for the value at the end of the local run.
+        step: The input whose own value is the value of the step, if that is wanted too.
     """
 
     metric: str
     batch: int | None = None
     after: int | None = None
+    step: int | None = None
 
 
 class StackedLog(NamedTuple):
@@ -65,6 +79,7 @@ class StackedLog(NamedTuple):
         inputs: The inputs of metric objects: the object's name in the module and its arguments,
             each of shape ``[n, …]``.
         weights: Number of examples of a logged value, if the step passed a ``batch_size``.
+        options: How a name is logged, if not as usual.
         skipped: Whether the step returned None, so that the batch is skipped.
     """
 
@@ -72,6 +87,7 @@ class StackedLog(NamedTuple):
     metrics: dict[str, Deferred]
     inputs: list[tuple[str, tuple[Any, ...], dict[str, Any]]]
     weights: dict[str, float]
+    options: dict[str, Options]
     skipped: bool = False
 
 
@@ -100,7 +116,7 @@ class StackedStep:
             for name, metric in workplace.module.named_modules()
             if isinstance(metric, Metric)
         }
-        self._log = StackedLog({}, {}, [], {})
+        self._log = _StepLog(workplace, self._metrics)
         self._layers = NarrowLayers if narrow and state.device.type == "cpu" else nullcontext
         self._run = vmap(
             grad(self._loss, has_aux=True), in_dims=(0, 0, 0, 0, None), randomness="different"
@@ -142,7 +158,7 @@ class StackedStep:
         """Return all outputs without writing to the buffers, and the names of what was logged."""
         with torch.enable_grad():
             grads, outputs = self._run(params, buffers, counters, batch, step)
-        return (list(grads), *outputs), self._log
+        return (list(grads), *outputs), self._log.logged
 
     def unpacked(
         self, outputs: Outputs, log: StackedLog, buffers: list[Tensor], counters: list[Tensor]
@@ -163,7 +179,7 @@ class StackedStep:
                 for old, new in moved:
                     old.copy_(new)
         fed = [(log.inputs[i][0], *arguments) for i, arguments in enumerate(inputs)]
-        return grads, StackedLog(values, log.metrics, fed, log.weights, log.skipped)
+        return grads, StackedLog(values, log.metrics, fed, log.weights, log.options, log.skipped)
 
     def unused(
         self,
@@ -188,7 +204,7 @@ class StackedStep:
         alone = apply_to_collection(batch, Tensor, first)
         with torch.enable_grad(), isolated_rng():
             loss, _ = self._loss(leaves, *others, alone, step)
-            if self._log.skipped:
+            if self._log.logged.skipped:
                 return tuple(range(len(leaves)))
             if not loss.requires_grad:
                 return ()
@@ -203,57 +219,34 @@ class StackedStep:
         batch: Any,
         step: int,
     ) -> tuple[Tensor, Any]:
-        module = self._work.module
-        self._log = log = StackedLog({}, {}, [], {})
-        self._times: dict[str, int] = {}
+        module, log = self._work.module, self._log
+        logged = log.begin()
         tensors: dict[str, Tensor] = {}
         for names, values in zip(self._names, (params, buffers, counters), strict=True):
             tensors.update(zip(names, values, strict=True))
         with (
             self._layers(),
-            replaced_log(module, self._record, self._record_dict),
+            log.recording(),
             self._deferred_metrics(),
         ):
-            output, buffers, counters = functional_call(self._call, tensors, (batch, step))
+            try:
+                output, buffers, counters = functional_call(self._call, tensors, (batch, step))
+            except Exception as error:
+                metric = _metric_in(error)
+                if metric is None:
+                    raise
+                # Those of the module only keep their inputs here. torch's own words would not help.
+                words = f"training_step calls {no_attribute(metric, module)}"
+                raise TypeError(words) from error
         if output is None:
             warn_of_skipped(module)
-            self._log = log = log._replace(skipped=True)
+            log.logged = logged = logged._replace(skipped=True)
             loss = torch.zeros((), device=self._work.state.device)
         else:
             loss = loss_of(module, output).reshape(())
-        log.values[LOSS] = _kept(loss).float()
-        inputs = [(args, kwargs) for _, args, kwargs in log.inputs]
-        return loss, (buffers, counters, log.values, inputs)
-
-    def _record(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("batch_size"):
-            self._log.weights[name] = kwargs["batch_size"]
-        if isinstance(value, Deferred):
-            self._log.metrics[name] = value
-        elif isinstance(value, Metric):
-            known = {id(metric): key for key, metric in self._metrics.items()}
-            self._log.metrics[name] = Deferred(known[id(value)])
-        elif isinstance(value, Number):
-            self._average(name, torch.tensor(float(value)))  # type: ignore[arg-type]
-        elif isinstance(value, Tensor) and value.numel() == 1:
-            self._average(name, _kept(value).reshape(()).float())
-        else:
-            raise TypeError(
-                f"self.log({name!r}, …) takes a number, a tensor of one number or a metric, "
-                f"got {value!r}"
-            )
-
-    def _average(self, name: str, value: Tensor) -> None:
-        """Average what one step logs under a name, which is usually one value."""
-        times = self._times[name] = self._times.get(name, 0) + 1
-        before = self._log.values.get(name)
-        self._log.values[name] = value if before is None else before + (value - before) / times
-
-    def _record_dict(self, dictionary: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        if isinstance(dictionary, MetricCollection):
-            dictionary = dict(dictionary.items(keep_base=False, copy_state=False))
-        for name, value in dictionary.items():
-            self._record(name, value, **kwargs)
+        logged.values[LOSS] = _kept(loss).float()
+        inputs = [(args, kwargs) for _, args, kwargs in logged.inputs]
+        return loss, (buffers, counters, logged.values, inputs)
 
     @contextmanager
     def _deferred_metrics(self) -> Iterator[None]:
@@ -262,13 +255,16 @@ class StackedStep:
 
             def defer(*args: Any, _name: str = name, **kwargs: Any) -> Deferred:
                 named = {key: _kept(arg) for key, arg in kwargs.items()}
-                self._log.inputs.append((_name, tuple(map(_kept, args)), named))
-                return Deferred(_name, batch=len(self._log.inputs) - 1)
+                return self._log.feed(_name, tuple(map(_kept, args)), named)
+
+            def forward(*args: Any, _name: str = name, **kwargs: Any) -> Deferred:
+                named = {key: _kept(arg) for key, arg in kwargs.items()}
+                return self._log.feed(_name, tuple(map(_kept, args)), named, forward=True)
 
             def so_far(_name: str = name) -> Deferred:
-                return Deferred(_name, after=len(self._log.inputs))
+                return Deferred(_name, after=len(self._log.logged.inputs))
 
-            vars(metric).update(forward=defer, update=defer, compute=so_far)
+            vars(metric).update(forward=forward, update=defer, compute=so_far)
         try:
             with ungrouped(self._work.module):
                 yield
@@ -276,6 +272,89 @@ class StackedStep:
             for name, metric in self._metrics.items():
                 vars(metric).clear()
                 vars(metric).update(before[name])
+
+
+class _StepLog(Log):
+    """Keeps what one client logs in a step, as tensors that ``vmap`` stacks.
+
+    Args:
+        workplace: The module, and the precision in which numbers are kept.
+        metrics: The module's metric objects by name.
+
+    Attributes:
+        logged: What was logged since `begin`.
+    """
+
+    training = True
+
+    def __init__(self, workplace: Workplace, metrics: dict[str, Metric]) -> None:
+        super().__init__(workplace.module)
+        self._names = {id(metric): name for name, metric in metrics.items()}
+        self._device = workplace.state.device
+        double = workplace.state.param_layout.dtype == torch.float64
+        self._dtype = torch.float64 if double else torch.float32
+        self.begin()
+
+    def begin(self) -> StackedLog:
+        """Start a step."""
+        self.logged = StackedLog({}, {}, [], {}, {})
+        self._times: dict[str, int] = {}
+        self._forwarded: dict[str, int] = {}
+        return self.logged
+
+    def feed(
+        self, metric: str, args: tuple[Any, ...], kwargs: dict[str, Any], forward: bool = False
+    ) -> Deferred:
+        """Keep the input of a metric object; what its call would return."""
+        number = len(self.logged.inputs)
+        self.logged.inputs.append((metric, args, kwargs))
+        if forward:
+            self._forwarded[metric] = number
+        return Deferred(metric, batch=number)
+
+    def _take(self, key: str, value: Any, how: Options, batch_size: int | None) -> None:
+        if batch_size:
+            self.logged.weights[key] = batch_size
+        self._keep(key, how)
+        if isinstance(value, Deferred):
+            self.logged.metrics[key] = value
+        elif isinstance(value, Number):
+            # An operator of its own: a constant of the graph would keep it from the interpreter.
+            number = float(value)  # type: ignore[arg-type]
+            self._put(key, torch.full((), number, dtype=self._dtype, device=self._device), how)
+        elif isinstance(value, Tensor) and value.numel() == 1:
+            value = _kept(value).reshape(())
+            self._put(key, value.to(device=self._device, dtype=self._dtype), how)
+        else:
+            raise not_one_number(key, value)
+
+    def _take_metric(self, key: str, metric: Metric, how: Options) -> None:
+        self._keep(key, how)
+        name = self._names[id(metric)]
+        step = self._forwarded.get(name) if how.on_step else None
+        self.logged.metrics[key] = Deferred(name, step=step)
+
+    def _keep(self, key: str, how: Options) -> None:
+        log = self.logged
+        if how is not USUAL or key in log.options:
+            known = key in log.values or key in log.metrics
+            same_options(key, log.options.get(key, USUAL if known else how), how)
+            log.options[key] = how
+
+    def _put(self, key: str, value: Tensor, how: Options) -> None:
+        """Join what one step logs under a name, which is usually one value."""
+        times = self._times[key] = self._times.get(key, 0) + 1
+        before = self.logged.values.get(key)
+        if before is not None:
+            if not how.on_epoch:
+                pass  # the last value counts
+            elif how.reduce == "mean":
+                value = before + (value - before) / times
+            elif how.reduce == "sum":
+                value = before + value
+            else:
+                value = (torch.maximum if how.reduce == "max" else torch.minimum)(before, value)
+        self.logged.values[key] = value
 
 
 @contextmanager
@@ -322,17 +401,27 @@ class StackedRecorder:
 
     def collect(self) -> tuple[list[float], list[dict[str, LoggedValue]]]:
         """Each client's losses summed over its steps, and its logged values over its examples."""
-        sums, weights = self._sums()
+        sums, weights, series = self._sums()
         losses = sums.pop(LOSS)
         collected: list[dict[str, LoggedValue]] = [{} for _ in self._steps]
+        how = {key: value for log in self._logs for key, value in log.options.items()}
         for name, totals in sums.items():
             for values, total, weight in zip(collected, totals, weights[name], strict=True):
                 if weight:
-                    values[name] = LoggedValue(total, weight)
+                    if name in how:
+                        values.update(how[name].values(name, None, (total, weight)))
+                    else:
+                        values[name] = LoggedValue(total, weight)
+        for name, steps in series.items():
+            for client, values in enumerate(collected):
+                own = [(row[client], size) for row, size in steps if client < len(row)]
+                if own:
+                    numbers, sizes = zip(*own, strict=True)
+                    values.update(how[name].reduced(name, numbers, sizes))
         if any(log.metrics for log in self._logs):
             with ungrouped(self._module):
                 for client, values in enumerate(collected):
-                    self._feed(client, values)
+                    self._feed(client, values, how)
         return losses, collected
 
     def _weight(self, name: str, log: StackedLog) -> float:
@@ -340,8 +429,16 @@ class StackedRecorder:
             return 1
         return log.weights.get(name, self._batch_size)
 
-    def _sums(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """The sums of the logged values and of their weights, by name, one for each client."""
+    def _sums(
+        self,
+    ) -> tuple[
+        dict[str, list[float]], dict[str, list[float]], dict[str, list[tuple[list[float], float]]]
+    ]:
+        """The sums of the logged values and of their weights, by name, one for each client.
+
+        In place of a sum, a name with another reduction has its values in each step, with their
+        weight.
+        """
         steps = list(zip(self._logs, self._active, strict=True))
         rows = [
             value if value.shape[0] == active else value[:active]
@@ -352,7 +449,10 @@ class StackedRecorder:
         n, first = len(self._steps), self._logs[0]
         # Nearly always all clients make the same steps and log the same names: one sum is enough.
         if self._active[-1] == n and all(
-            log.values.keys() == first.values.keys() and not log.weights for log in self._logs
+            log.values.keys() == first.values.keys()
+            and not log.weights
+            and (not log.options or all(how.averaged for how in log.options.values()))
+            for log in self._logs
         ):
             sizes = {name: self._weight(name, first) for name in first.values}
             totals = flat.reshape(len(steps), -1, n).sum(axis=0)
@@ -360,47 +460,79 @@ class StackedRecorder:
             return (
                 dict(zip(sizes, totals.tolist(), strict=True)),
                 {name: [float(len(steps) * size)] * n for name, size in sizes.items()},
+                {},
             )
-        sums = {name: np.zeros(n) for log in self._logs for name in log.values}
+        other = {
+            name for log in self._logs for name, how in log.options.items() if not how.averaged
+        }
+        sums = {name: np.zeros(n) for log in self._logs for name in log.values if name not in other}
         weights = {name: np.zeros(n) for name in sums}
+        series: dict[str, list[tuple[list[float], float]]] = defaultdict(list)
         at = 0
         for log, active in steps:
             for name in log.values:
-                size = self._weight(name, log)
-                sums[name][:active] += size * flat[at : at + active]
-                weights[name][:active] += size
+                size, row = self._weight(name, log), flat[at : at + active]
                 at += active
+                if name in other:
+                    series[name].append((row.tolist(), size))
+                    continue
+                sums[name][:active] += size * row
+                weights[name][:active] += size
         return (
             {name: total.tolist() for name, total in sums.items()},
             {name: weight.tolist() for name, weight in weights.items()},
+            series,
         )
 
-    def _feed(self, client: int, values: dict[str, LoggedValue]) -> None:
+    def _feed(self, client: int, values: dict[str, LoggedValue], how: dict[str, Options]) -> None:
         """Update the metric objects with one client's inputs and compute their values."""
         objects: dict[str, Any] = dict(self._module.named_modules())
         last: dict[str, str] = {}
+        logged: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        of_step: dict[str, tuple[float, float]] = {}
         for log in self._logs[: self._steps[client]]:
-            for name, number in self._fed(client, log, objects).items():
-                total, weight = values.get(name, (0.0, 0))
-                own = self._weight(name, log)
-                values[name] = LoggedValue(total + number * own, weight + own)
+            found, newest = self._fed(client, log, objects)
+            for name, number in found.items():
+                logged[name].append((number, self._weight(name, log)))
+            for name, number in newest.items():
+                of_step[name] = number, self._weight(name, log)
             for name, value in log.metrics.items():
                 if value.batch is None and value.after is None:
                     last[name] = value.metric
+        for name, own in logged.items():
+            numbers, sizes = zip(*own, strict=True)
+            reduced = dict(how.get(name, USUAL).reduced(name, numbers, sizes))
+            if name in values and name in reduced:  # other steps logged a number under the name
+                before = values[name]
+                total, weight = before.total + reduced[name].total, before.weight + sum(sizes)
+                reduced[name] = before._replace(total=total, weight=weight)
+            values.update(reduced)
         examples = self._steps[client] * self._batch_size
         for name, key in last.items():
-            values[name] = LoggedValue(float(objects[key].compute()) * examples, examples)
+            options = how.get(name, USUAL)._replace(reduce="mean")
+            values.update(options.values(name, of_step.get(name), None))
+            computed = named_numbers(name, objects[key].compute(), options.suffix)
+            for one, number in computed.items():
+                values.update(options.values(one, None, (number * examples, examples)))
         for key in {key for log in self._logs for key, _, _ in log.inputs}:
             objects[key].reset()
 
-    def _fed(self, client: int, log: StackedLog, objects: dict[str, Any]) -> dict[str, float]:
-        """Update them with one step's inputs; return the values that the step itself logged."""
+    def _fed(
+        self, client: int, log: StackedLog, objects: dict[str, Any]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Update them with one step's inputs.
+
+        Returns:
+            The values that the step itself logged, and the values of this step of the objects that
+            it logged with ``on_step``.
+        """
         found: dict[str, float] = {}
-        wanted = {value.batch for value in log.metrics.values()}
+        newest: dict[str, float] = {}
+        wanted = {number for each in log.metrics.values() for number in (each.batch, each.step)}
         for position in range(len(log.inputs) + 1):
             for name, value in log.metrics.items():
                 if value.after == position:
-                    found[name] = float(objects[value.metric].compute())
+                    found[name] = number_of(name, objects[value.metric].compute())
             if position == len(log.inputs):
                 break
             key, args, kwargs = log.inputs[position]
@@ -409,9 +541,13 @@ class StackedRecorder:
             if position not in wanted:
                 objects[key].update(*own, **named)
                 continue
-            of_batch = float(objects[key](*own, **named))
-            found |= {name: of_batch for name, v in log.metrics.items() if v.batch == position}
-        return found
+            of_batch = objects[key](*own, **named)
+            for name, value in log.metrics.items():
+                if value.batch == position:
+                    found[name] = number_of(name, of_batch)
+                if value.step == position:
+                    newest[name] = number_of(name, of_batch)
+        return found, newest
 
 
 class _TrainingStep(nn.Module):
@@ -442,6 +578,15 @@ class _TrainingStep(nn.Module):
             [self.module.get_buffer(name) for name in self._floating],
             [self.module.get_buffer(name) for name in self._counting],
         )
+
+
+def _metric_in(error: Exception) -> Metric | None:
+    """The metric object in whose methods an error was raised, if it was in one."""
+    for frame, _ in walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Metric):
+            return owner
+    return None
 
 
 def _kept(value: Any) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from fedlight.executors.base import ClientError, Job, Outcome
 from fedlight.executors.large_updates import LargeUpdate
-from fedlight.types import LocalResult, LoggedValue
+from fedlight.types import LocalResult, LoggedAs, LoggedValue
 
 if TYPE_CHECKING:
     import torch
@@ -199,7 +200,7 @@ class PendingRun:
                 "delta": result.delta.clone(),
                 "buffers": result.buffers.clone(),
                 "counters": result.counters.clone(),
-                "metrics": {name: list(value) for name, value in result.metrics.items()},
+                "metrics": {name: _plain(value) for name, value in result.metrics.items()},
                 "clipped_from": result.clipped_from,
             },
         }
@@ -222,7 +223,7 @@ class PendingRun:
                 delta=result["delta"].to(device),
                 buffers=result["buffers"].to(device),
                 counters=result["counters"].to(device),
-                metrics={name: LoggedValue(*value) for name, value in result["metrics"].items()},
+                metrics={name: _logged(*value) for name, value in result["metrics"].items()},
                 client_state=self._client_state,
                 clipped_from=result["clipped_from"],
             )
@@ -241,6 +242,17 @@ def _error_from_list(task: Task, large: bool, reason: str, words: str) -> Client
     if words:
         error.add_note(words)
     return error
+
+
+def _plain(value: LoggedValue) -> list[Any]:
+    """A logged value as plain data."""
+    total, weight, how = value
+    return [total, weight] if how is None else [total, weight, list(how)]
+
+
+def _logged(total: float, weight: float, how: Sequence[Any] | None = None) -> LoggedValue:
+    """The value that `_plain` made plain data of."""
+    return LoggedValue(total, weight, None if how is None else LoggedAs(*how))
 
 
 def _copied(tensor: Tensor | None) -> Tensor | None:

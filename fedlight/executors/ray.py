@@ -228,7 +228,10 @@ def _copy(module: LightningModule) -> LightningModule:
     """
     fabric, module.fabric = module._fabric, None
     try:
-        return deepcopy(module).cpu()
+        copied = deepcopy(module).cpu()
+        for name in ("log", "log_dict"):  # of the run here; an actor records by itself
+            vars(copied).pop(name, None)
+        return copied
     except Exception as error:
         raise _unsent(module, error) from error
     finally:

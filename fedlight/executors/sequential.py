@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, step_function
 from fedlight.executors._labels import out_of_range
@@ -44,34 +45,46 @@ class SequentialExecutor(Executor):
             ValueError: The local optimizer cannot work on the module.
         """
         self._work = workplace
-        self._recorder = LogRecorder(workplace.module)
+        self._recorder = LogRecorder(workplace.module, training=True)
         self._step = step_function(workplace.module, "training_step")
         self._prepared = batch_hooks(workplace.module)
+        self._moment = moment_of(workplace.module)
         if not workplace.optimizer.stackable:
             nothing = Task(0, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
             run = self._local_run(Job(nothing, workplace.state.read()))
-            workplace.optimizer.begin(run, workplace.module)
+            with local_runs(workplace.module) as moment:
+                # A schedule may be longer than one step (`trainer.estimated_stepping_batches`).
+                moment.tasks = (nothing._replace(num_steps=100),)
+                workplace.optimizer.begin(run, workplace.module)
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._recorder, self._step, self._prepared
+        del self._work, self._recorder, self._step, self._prepared, self._moment
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
-        state = self._work.state
-        before = state.read()
+        work = self._work
+        before = work.state.read()
         try:
-            with isolated_rng(), self._recorder.recording():
+            with (
+                isolated_rng(),
+                self._recorder.recording(),
+                local_runs(work.module) as self._moment,
+            ):
                 return [self._one(job) for job in jobs]
         finally:
-            state.write(before)
+            work.state.write(before)
 
     def watch(self, job: Job) -> tuple[Outcome, bool]:
         """Return the result of a job, and whether it drew from a global random generator."""
         work, task = self._work, job.task
         before = work.state.read()
         try:
-            with isolated_rng(), self._recorder.recording():
+            with (
+                isolated_rng(),
+                self._recorder.recording(),
+                local_runs(work.module) as self._moment,
+            ):
                 outcome = self._one(job)
                 after = rng_states()
                 seed_all(derived_seed(work.seed, Concern.TRAINING, task.client_id, task.visit))
@@ -102,6 +115,7 @@ class SequentialExecutor(Executor):
 
     def _one(self, job: Job) -> Outcome:
         work, task, layout = self._work, job.task, self._work.state.param_layout
+        self._moment.tasks = (task,)
         seed_all(derived_seed(work.seed, Concern.TRAINING, task.client_id, task.visit))
         work.state.write(job.pulled)
         run = self._local_run(job)

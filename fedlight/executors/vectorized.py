@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedlight._checks import positive_int
+from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batches import batch_rows
 from fedlight.executors._labels import out_of_range
 from fedlight.executors._rng import isolated_rng, seed_all
@@ -74,7 +75,7 @@ class VectorizedExecutor(Executor):
             raise ValueError(
                 f"the clients' data are no tensors of one shape: {workplace.examples.how_read}"
             )
-        self._work = workplace
+        self._work, self._moment = workplace, moment_of(workplace.module)
         self._untraced = StackedStep(workplace)
         self._step = TracedStep(self._untraced)
         self._unused: dict[int, tuple[int, ...]] = {}
@@ -85,7 +86,7 @@ class VectorizedExecutor(Executor):
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._step, self._untraced, self._unused
+        del self._work, self._step, self._untraced, self._unused, self._moment
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -96,7 +97,7 @@ class VectorizedExecutor(Executor):
             size = int(offsets[client + 1] - offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
-        with isolated_rng():
+        with isolated_rng(), local_runs(self._work.module) as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
                 for start in range(0, len(indices), self.max_batch):
@@ -118,6 +119,7 @@ class VectorizedExecutor(Executor):
     @torch.no_grad()
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
         work, state, n = self._work, self._work.state, len(jobs)
+        self._moment.tasks = [job.task for job in jobs]
         layout, first = state.param_layout, jobs[0].task
         if self._step.begin():
             self._unused.clear()
@@ -263,7 +265,7 @@ class VectorizedExecutor(Executor):
         for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
             task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
             try:
-                with isolated_rng():
+                with isolated_rng(), local_runs(work.module) as self._moment:
                     self._stack([Job(task, work.state.read())] * 2)
             except ClientError as error:
                 failures.append(error)

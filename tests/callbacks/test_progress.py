@@ -119,3 +119,16 @@ def test_it_draws_on_standard_error(capsys):
 def test_refresh_rate(rate):
     with pytest.raises(ValueError, match="refresh_rate must be larger than 0"):
         ProgressBar(refresh_rate=rate)
+
+
+def test_what_the_module_asks_for_comes_first(screen):
+    class Asks(Point):
+        def training_step(self, batch, batch_idx):
+            self.log_dict({f"asked_{k}": float(k) for k in range(5)}, prog_bar=True)
+            return super().training_step(batch, batch_idx)
+
+    run(ProgressBar(console=screen), Asks())
+    line = last_line(screen)
+    assert all(f"asked_{k} {k}" in line for k in range(5))
+    assert line.index("asked_0") < line.index("t=3.5")
+    assert "val_error" not in line  # there is no room left

@@ -1,4 +1,6 @@
+import math
 from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,7 +9,8 @@ from lightning import LightningModule
 from torchmetrics import MaxMetric, MeanMetric, MetricCollection
 
 from fedlight.executors._capture import LogRecorder, replaced_log, step_function
-from fedlight.types import LoggedValue
+from fedlight.executors._stacked_step import _StepLog
+from fedlight.types import LoggedAs, LoggedValue
 
 
 class Logs(LightningModule):
@@ -36,7 +39,7 @@ def test_numbers(value):
 
 def test_sums_over_examples():
     got = recorded(
-        (4, lambda m: m.log("a", 1.0, prog_bar=True, on_step=True)),
+        (4, lambda m: m.log("a", 1.0)),
         (1, lambda m: m.log("a", 6.0)),
         (9, lambda m: m.log("a", 2.0, batch_size=5)),
         (2, lambda m: m.log("rare", 7.0)),
@@ -99,7 +102,7 @@ def test_collecting_starts_anew():
     assert not module.mean.update_called
 
 
-@pytest.mark.parametrize("value", [torch.ones(2), "text", None, [1.0], 1j])
+@pytest.mark.parametrize("value", ["text", None, [1.0], 1j])
 def test_what_cannot_be_logged(value):
     with pytest.raises(TypeError):
         recorded((1, lambda m: m.log("a", value)))
@@ -145,3 +148,79 @@ class Steps(LightningModule):
 )
 def test_a_step_may_leave_the_number_out(name, expected):
     assert step_function(Steps(), name)(1, 2) == expected
+
+
+def test_a_stacked_step_keeps_all_values_on_one_device_and_of_one_kind():
+    """A plain number and a tensor made on the CPU meet the others on a GPU."""
+    for dtype in (torch.float32, torch.float64):
+        layout = SimpleNamespace(dtype=dtype)
+        state = SimpleNamespace(device=torch.device("meta"), param_layout=layout)
+        log = _StepLog(SimpleNamespace(module=Logs(), state=state), {})
+        log.begin()
+        log.log("number", 0.1)
+        log.log("cpu", torch.tensor([2]))
+        log.log("half", torch.tensor(0.5, dtype=torch.float16), reduce_fx="max")
+        values = log.logged.values.values()
+        assert {(value.device.type, value.dtype, value.shape) for value in values} == {
+            ("meta", dtype, torch.Size())
+        }
+
+
+@pytest.mark.parametrize(
+    ("training", "given", "expected"),
+    [
+        (True, {}, (False, True)),  # Lightning: (True, False)
+        (True, {"on_step": True}, (True, False)),
+        (True, {"on_step": False}, (False, True)),  # Lightning: refused
+        (True, {"on_epoch": True}, (True, True)),
+        (True, {"on_epoch": False}, (True, False)),
+        (False, {}, (False, True)),
+        (False, {"on_step": True}, (True, True)),
+        (False, {"on_step": False}, (False, True)),
+        (False, {"on_epoch": True}, (False, True)),
+        (False, {"on_step": True, "on_epoch": False}, (True, False)),
+    ],
+)
+def test_when_a_value_is_kept(training, given, expected):
+    recorder = LogRecorder(Logs(), training)
+    recorder.log("a", 1.0, **given)
+    names = {
+        (True, False): {"a"},
+        (False, True): {"a"},
+        (True, True): {"a", "a_step", "a_epoch"},
+    }
+    recorder.log("a", 2.0, **given)
+    values = recorder.collect(1)
+    assert values.keys() == names[expected]
+    assert values["a"].value == (1.5 if expected[1] else 2.0)
+
+
+def test_values_that_are_not_averaged():
+    got = recorded(
+        (4, lambda m: m.log_dict({"a": 1.0, "b": 2.0}, reduce_fx="sum", prog_bar=True)),
+        (1, lambda m: m.log_dict({"a": 6.0, "b": 7.0}, reduce_fx="sum", prog_bar=True)),
+    )
+    how = LoggedAs("sum", prog_bar=True)
+    assert got == {"a": LoggedValue(7.0, 5, how), "b": LoggedValue(9.0, 5, how)}
+    assert got["a"].value == 7.0
+    nan = recorded(
+        (1, lambda m: m.log("a", 1.0, reduce_fx="max")),
+        (1, lambda m: m.log("a", float("nan"), reduce_fx="max")),
+        (1, lambda m: m.log("a", 3.0, reduce_fx="max")),
+    )
+    assert math.isnan(nan["a"].value)
+
+
+def test_several_data_loaders_have_names_of_their_own():
+    recorder = LogRecorder(Logs())
+    for recorder.dataloader_idx in (0, 1):
+        recorder.log("a", 1.0 + recorder.dataloader_idx)
+        recorder.log("b", 1.0 + recorder.dataloader_idx, add_dataloader_idx=False)
+        recorder.log("c", 1.0, on_step=True)
+    values = {name: value.value for name, value in recorder.collect(1).items()}
+    assert values["a/dataloader_idx_0"] == 1.0
+    assert values["a/dataloader_idx_1"] == 2.0
+    assert values["b"] == 1.5
+    assert "c_step/dataloader_idx_1" in values
+    with pytest.raises(ValueError, match="add_dataloader_idx=True adds the number"):
+        recorder.log("a/dataloader_idx_0", 1.0)

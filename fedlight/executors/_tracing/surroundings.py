@@ -12,6 +12,8 @@ from lightning import LightningModule
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+from fedlight._moment import moment_of
+
 _ATOMS = {bool, int, str, type(None)}
 
 
@@ -29,7 +31,8 @@ class Surroundings:
     _MOST = 32
 
     def __init__(self, module: LightningModule) -> None:
-        self._everywhere = set(vars(LightningModule())) - {"training"}
+        self._module = module
+        self._everywhere = set(vars(LightningModule())) - {"training"} | {"log", "log_dict"}
         self._places = [
             vars(child)
             for child in module.modules()
@@ -37,8 +40,12 @@ class Surroundings:
         ]
 
     def state(self) -> list[Any]:
-        """Everything as plain data that can be compared."""
-        return [
+        """Everything as plain data that can be compared.
+
+        It changes when a step asks the trainer for something that changes during a run: a trace
+        would keep the answer for ever.
+        """
+        return [moment_of(self._module).times] + [
             (name, value if type(value) in _ATOMS else self._plain(value))
             for place in self._places
             for name, value in place.items()

@@ -1,0 +1,562 @@
+"""``self.trainer`` of a module: `FedTrainer` by the names that Lightning's modules ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from lightning.fabric.loggers.logger import Logger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
+
+from fedlight._moment import Moment
+from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar
+from fedlight.executors._capture import LogRecorder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning import LightningModule
+    from torch import Tensor
+
+    from fedlight.data import FederatedDataModule
+    from fedlight.trainer import FedTrainer
+    from fedlight.types import Metrics
+
+
+class _Seen(Protocol):
+    """What `LightningNames` reads of a trainer."""
+
+    @property
+    def module(self) -> LightningModule: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def newest_metrics(self) -> Metrics: ...
+    @property
+    def loggers(self) -> list[Logger]: ...
+    @property
+    def default_root_dir(self) -> Path: ...
+
+
+class LightningNames:
+    """Figures of a trainer under Lightning's names, for those who look for them there."""
+
+    @property
+    def model(self: _Seen) -> LightningModule:
+        """The module, as `module`."""
+        return self.module
+
+    @property
+    def current_epoch(self: _Seen) -> int:
+        """The version of the server's model: rounds so far."""
+        return self.version
+
+    @property
+    def global_step(self: _Seen) -> int:
+        """The version of the server's model: server updates so far, the step of all loggers."""
+        return self.version
+
+    @property
+    def callback_metrics(self: _Seen) -> dict[str, Tensor]:
+        """The newest value of each metric."""
+        return {name: torch.tensor(value) for name, value in self.newest_metrics.items()}
+
+    @property
+    def logged_metrics(self: _Seen) -> dict[str, Tensor]:
+        """The newest value of each metric that goes to loggers."""
+        logged = self.newest_metrics.logged()
+        return {name: torch.tensor(value) for name, value in logged.items()}
+
+    @property
+    def progress_bar_metrics(self: _Seen) -> dict[str, float]:
+        """The newest value of each metric that was logged with ``prog_bar=True``."""
+        metrics = self.newest_metrics
+        return {name: value for name, value in metrics.items() if name in metrics.prog_bar}
+
+    @property
+    def log_dir(self: _Seen) -> str:
+        """Where the first logger writes; `default_root_dir` if there is none."""
+        first: Any = self.loggers[0] if self.loggers else None
+        if isinstance(first, TensorBoardLogger | CSVLogger):
+            return str(first.log_dir)
+        return str(getattr(first, "save_dir", None) or os.path.abspath(self.default_root_dir))
+
+
+class ModuleTrainer(Moment):
+    """Answers what a module asks of ``self.trainer``, in the meaning that it has in a federation.
+
+    What is not here is answered by `FedTrainer`, if it has an attribute of that name. Everything
+    else raises an AttributeError. The docstring of each attribute is its meaning (`meanings`).
+
+    In a local run, time is what the client knows: the version that it has pulled. So a local run
+    gives the same result whenever, and beside whomever, it is computed.
+
+    Args:
+        trainer: The trainer.
+        module: Its module.
+        function: The method that runs: "fit", "validate" or "test".
+    """
+
+    def __init__(self, trainer: FedTrainer, module: LightningModule, function: str) -> None:
+        super().__init__()
+        self._fed, self._module, self._function = trainer, module, function
+        self.stage = {"fit": "train"}.get(function, function)
+
+    # ------------------------------------------------------------------ time
+
+    def _version(self, name: str) -> int:
+        self.ask(name)
+        if self.tasks:
+            return self.common(name, [task.pulled_version for task in self.tasks])
+        return self._fed.version
+
+    @property
+    def version(self) -> int:
+        """The version of the server's model; in a local run, the version that was pulled."""
+        return self._version("version")
+
+    @property
+    def current_epoch(self) -> int:
+        """Rounds so far (the server's version); in a local run, the version that was pulled."""
+        return self._version("current_epoch")
+
+    @property
+    def global_step(self) -> int:
+        """Server updates so far, as `current_epoch`; the step under which loggers write."""
+        return self._version("global_step")
+
+    @property
+    def max_epochs(self) -> int:
+        """``max_rounds``; -1 if the rounds have no limit."""
+        return -1 if self._fed.max_rounds is None else self._fed.max_rounds
+
+    @property
+    def min_epochs(self) -> int:
+        """0: a federation has no least number of rounds."""
+        return 0
+
+    @property
+    def max_steps(self) -> int:
+        """``max_rounds``, as `global_step` counts rounds; -1 if they have no limit."""
+        return self.max_epochs
+
+    @property
+    def min_steps(self) -> None:
+        """None: a federation has no least number of rounds."""
+        return
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """In a local run (and its ``configure_optimizers``), its number of local steps.
+
+        Elsewhere ``max_rounds``, or infinity if the rounds have no limit.
+        """
+        self.ask("estimated_stepping_batches")
+        if self.tasks:
+            steps = [task.num_steps for task in self.tasks]
+            return self.common("estimated_stepping_batches", steps)
+        return float("inf") if self._fed.max_rounds is None else self._fed.max_rounds
+
+    @property
+    def num_training_batches(self) -> int | float:
+        """In a local run, its number of local steps; elsewhere infinity, as it differs by task."""
+        self.ask("num_training_batches")
+        if self.tasks:
+            return self.common("num_training_batches", [task.num_steps for task in self.tasks])
+        return float("inf")
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run ends after the present event. It can be set."""
+        self.ask("should_stop")
+        return self._fed.should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        self._fed.should_stop = value
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM asked for the end of the run."""
+        return self._fed.interrupted
+
+    @property
+    def received_sigterm(self) -> bool:
+        """As `interrupted`."""
+        return self._fed.interrupted
+
+    # ------------------------------------------------------------------ what is running
+
+    @property
+    def training(self) -> bool:
+        """Whether ``fit`` runs and is not validating."""
+        return self.stage == "train"
+
+    @property
+    def validating(self) -> bool:
+        """Whether a validation runs, in ``fit`` too."""
+        return self.stage == "validate"
+
+    @property
+    def testing(self) -> bool:
+        """Whether a test runs."""
+        return self.stage == "test"
+
+    @property
+    def predicting(self) -> bool:
+        """False: a federation does not predict while it trains."""
+        return self.stage == "predict"
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether a validation or a test runs."""
+        return self.stage in ("validate", "test")
+
+    @property
+    def sanity_checking(self) -> bool:
+        """False: no validation comes before the first round."""
+        return self.stage == "sanity_check"
+
+    @property
+    def state(self) -> TrainerState:
+        """The function and the stage that are running, as Lightning spells them."""
+        function = TrainerFn({"fit": "fit"}.get(self._function, self._function))
+        stage = None if self.stage is None else RunningStage(self.stage)
+        return TrainerState(TrainerStatus.RUNNING, function, stage)
+
+    # ------------------------------------------------------------------ metrics and loggers
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """The newest value of each metric, at the time when it is asked for."""
+        self.ask("callback_metrics")
+        return self._fed.callback_metrics
+
+    @property
+    def logged_metrics(self) -> dict[str, Tensor]:
+        """The newest value of each metric, without those of ``self.log(…, logger=False)``."""
+        self.ask("logged_metrics")
+        return self._fed.logged_metrics
+
+    @property
+    def progress_bar_metrics(self) -> dict[str, float]:
+        """The newest value of each metric of ``self.log(…, prog_bar=True)``."""
+        self.ask("progress_bar_metrics")
+        return self._fed.progress_bar_metrics
+
+    @property
+    def logger(self) -> Logger | None:
+        """The first logger, or None."""
+        return self._fed.logger
+
+    @property
+    def loggers(self) -> list[Logger]:
+        """The loggers; none with ``logger=False`` or ``fast_dev_run``."""
+        return self._fed.loggers
+
+    @property
+    def log_dir(self) -> str:
+        """Where the first logger writes; ``default_root_dir`` if there is none."""
+        return self._fed.log_dir
+
+    @property
+    def default_root_dir(self) -> str:
+        """``default_root_dir`` of `FedTrainer`."""
+        return os.path.abspath(self._fed.default_root_dir)
+
+    @property
+    def log_every_n_steps(self) -> int:
+        """1: loggers get every round."""
+        return 1
+
+    @property
+    def profiler(self) -> PassThroughProfiler:
+        """A profiler that measures nothing."""
+        return PassThroughProfiler()
+
+    # ------------------------------------------------------------------ module, data, callbacks
+
+    @property
+    def lightning_module(self) -> LightningModule:
+        """The module."""
+        return self._module
+
+    @property
+    def model(self) -> LightningModule:
+        """The module."""
+        return self._module
+
+    @property
+    def datamodule(self) -> FederatedDataModule | None:
+        """The clients' data."""
+        return self._fed.datamodule
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """The callbacks, in the order in which they are called."""
+        return list(self._fed.callbacks)
+
+    @property
+    def checkpoint_callback(self) -> FedCheckpoint | None:
+        """The first `FedCheckpoint`, or None."""
+        return next(iter(self.checkpoint_callbacks), None)
+
+    @property
+    def checkpoint_callbacks(self) -> list[FedCheckpoint]:
+        """The `FedCheckpoint` callbacks."""
+        return [each for each in self._fed.callbacks if isinstance(each, FedCheckpoint)]
+
+    @property
+    def early_stopping_callback(self) -> EarlyStopping | None:
+        """The first `EarlyStopping`, or None."""
+        return next(iter(self.early_stopping_callbacks), None)
+
+    @property
+    def early_stopping_callbacks(self) -> list[EarlyStopping]:
+        """The `EarlyStopping` callbacks."""
+        return [each for each in self._fed.callbacks if isinstance(each, EarlyStopping)]
+
+    @property
+    def progress_bar_callback(self) -> ProgressBar | None:
+        """The progress bar, or None."""
+        return next((each for each in self._fed.callbacks if isinstance(each, ProgressBar)), None)
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """Empty: an optimizer lives as long as one local run."""
+        return []
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]:
+        """Empty: a scheduler lives as long as one local run."""
+        return []
+
+    def save_checkpoint(self, filepath: str | Path) -> None:
+        """`FedTrainer.save_checkpoint`: written as soon as the present event is over."""
+        self._fed.save_checkpoint(filepath)
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print; there is one process."""
+        print(*args, **kwargs)
+
+    # ------------------------------------------------------------------ limits
+
+    @property
+    def limit_train_batches(self) -> float:
+        """1.0: the arrival process says how many batches a local run takes."""
+        return 1.0
+
+    @property
+    def limit_val_batches(self) -> int | float:
+        """``limit_val_batches``; 1.0 for all batches."""
+        limit = self._fed.limit_val_batches
+        return 1.0 if limit is None else limit
+
+    @property
+    def limit_test_batches(self) -> int | float:
+        """1.0 for all batches; with ``fast_dev_run`` as `limit_val_batches`."""
+        return self.limit_val_batches if self.fast_dev_run else 1.0
+
+    @property
+    def limit_predict_batches(self) -> float:
+        """1.0: nothing limits a prediction."""
+        return 1.0
+
+    @property
+    def num_sanity_val_steps(self) -> int:
+        """0: no validation comes before the first round."""
+        return 0
+
+    @property
+    def check_val_every_n_epoch(self) -> int | None:
+        """``check_val_every_n_rounds``."""
+        return self._fed.check_val_every_n_rounds
+
+    @property
+    def val_check_interval(self) -> float:
+        """1.0: a validation comes after a round."""
+        return 1.0
+
+    @property
+    def fast_dev_run(self) -> bool:
+        """Whether this is a trial run."""
+        return self._fed.fast_dev_run
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """1: each local step takes one batch."""
+        return 1
+
+    @property
+    def gradient_clip_val(self) -> None:
+        """None: clipping belongs to the local optimizer (``max_grad_norm``)."""
+        return
+
+    @property
+    def gradient_clip_algorithm(self) -> None:
+        """None, as `gradient_clip_val`."""
+        return
+
+    # ------------------------------------------------------------------ processes and devices
+
+    @property
+    def world_size(self) -> int:
+        """1: all clients share one process."""
+        return 1
+
+    @property
+    def num_nodes(self) -> int:
+        """1."""
+        return 1
+
+    @property
+    def num_devices(self) -> int:
+        """1: all clients share one device."""
+        return 1
+
+    @property
+    def device_ids(self) -> list[int]:
+        """The number of the device."""
+        return [self._fed.fabric.device.index or 0]
+
+    @property
+    def global_rank(self) -> int:
+        """0."""
+        return 0
+
+    @property
+    def local_rank(self) -> int:
+        """0."""
+        return 0
+
+    @property
+    def node_rank(self) -> int:
+        """0."""
+        return 0
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True: there is one process."""
+        return True
+
+    @property
+    def accelerator(self) -> Any:
+        """The kind of device."""
+        return self._fed.fabric.accelerator
+
+    @property
+    def precision(self) -> str:
+        """``precision``, for example "32-true"."""
+        return str(self._fed.fabric.strategy.precision.precision)
+
+    @property
+    def strategy(self) -> OneDevice:
+        """One device: gathering and reducing over processes return what they are given."""
+        return OneDevice(self._fed.fabric.device)
+
+    @property
+    def barebones(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def _results(self) -> None:  # Lightning's own ``log`` then says that nothing can be logged
+        return
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(unknown(name))
+        if hasattr(self._fed, name):
+            self.ask(name)
+            return getattr(self._fed, name)
+        raise AttributeError(unknown(name))
+
+
+class OneDevice:
+    """``self.trainer.strategy``: one process on one device.
+
+    Args:
+        root_device: The device.
+    """
+
+    is_global_zero = True
+    global_rank = local_rank = node_rank = 0
+    world_size = 1
+
+    def __init__(self, root_device: torch.device) -> None:
+        self.root_device = root_device
+
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """The tensor itself."""
+        return tensor
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """The object itself."""
+        return obj
+
+    def barrier(self, name: str | None = None) -> None:
+        """Nothing to wait for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(unknown(f"strategy.{name}"))
+
+
+_INSTEAD = {
+    "train_dataloader": "the clients' data are in self.trainer.datamodule",
+    "val_dataloaders": "the data are in self.trainer.datamodule",
+    "test_dataloaders": "the data are in self.trainer.datamodule",
+    "fit_loop": "a federation has no epochs of batches; self.trainer.current_epoch counts rounds",
+    "strategy._lightning_optimizers": "an optimizer lives as long as one local run",
+    "strategy.backward": "manual optimization is not possible in a local run",
+}
+
+
+def unknown(name: str) -> str:
+    """What to say of an attribute that ``self.trainer`` does not have."""
+    instead = _INSTEAD.get(name)
+    return (
+        f"self.trainer is a FedTrainer here, which has no {name!r}"
+        + (f": {instead}" if instead else "; ask whether self.trainer has it before it is used")
+        + ". For what it has, see the documentation of self.trainer in a federation"
+    )
+
+
+def meanings() -> dict[str, str]:
+    """The attributes of ``self.trainer`` by name, each with its meaning in a federation."""
+    return {
+        name: " ".join((attribute.__doc__ or "").split())
+        for name, attribute in vars(ModuleTrainer).items()
+        if not name.startswith("_") and attribute.__doc__
+    }
+
+
+@contextmanager
+def attached(module: LightningModule, trainer: FedTrainer, function: str) -> Iterator[LogRecorder]:
+    """Within the context, ``self.trainer`` and ``self.log`` of a module answer in all its hooks.
+
+    Args:
+        module: The module.
+        trainer: The trainer.
+        function: The method that runs: "fit", "validate" or "test".
+
+    Yields:
+        What the module logs outside of its steps.
+    """
+    before = module._trainer, module._fabric
+    recorder = LogRecorder(module)
+    module.fabric = None  # or else Lightning would ask Fabric
+    module.trainer = ModuleTrainer(trainer, module, function)  # type: ignore[assignment]
+    try:
+        with recorder.recording():
+            yield recorder
+    finally:
+        module.trainer, module.fabric = before

@@ -1,0 +1,81 @@
+"""What ``self.trainer`` of a module has to know of the present moment, and who tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.types import Task
+
+T = TypeVar("T")
+
+
+class Moment:
+    """The stage that is running, and the local runs that are being computed.
+
+    Attributes:
+        stage: "train", "validate" or "test" as Lightning's ``RunningStage`` spells it, or None.
+        tasks: The tasks whose local steps are being computed; several in a stack.
+        asked: What ``training_step`` has asked of the trainer that depends on when it is asked.
+            Stacked clients would share the answer, and a traced step would keep it for ever.
+        times: How often it has asked.
+    """
+
+    def __init__(self) -> None:
+        self.stage: str | None = None
+        self.tasks: Sequence[Task] = ()
+        self.asked: set[str] = set()
+        self.times = 0
+
+    def ask(self, name: str) -> None:
+        """Note that a step asks for something that changes during a run."""
+        if self.tasks:
+            self.asked.add(name)
+            self.times += 1
+
+    def common(self, name: str, values: Sequence[T]) -> T:
+        """The one value that all local runs of a stack share.
+
+        Raises:
+            RuntimeError: They differ. The executor then splits the stack.
+        """
+        if any(value != values[0] for value in values):
+            raise RuntimeError(
+                f"self.trainer.{name} differs between the clients of a stack; with "
+                'executor="sequential" each client gets its own'
+            )
+        return values[0]
+
+
+def moment_of(module: LightningModule) -> Moment:
+    """The moment that the module's trainer looks at; a new one if there is no `FedTrainer`."""
+    trainer: object = module._trainer
+    return trainer if isinstance(trainer, Moment) else Moment()
+
+
+@contextmanager
+def local_runs(module: LightningModule) -> Iterator[Moment]:
+    """The moment in which local runs are computed; set its `tasks` before each."""
+    moment = moment_of(module)
+    before = moment.stage, moment.tasks
+    moment.stage = "train"
+    try:
+        yield moment
+    finally:
+        moment.stage, moment.tasks = before
+
+
+@contextmanager
+def evaluating(module: LightningModule, stage: str) -> Iterator[None]:
+    """The time of a validation or a test: `stage` is "validation" or "test"."""
+    moment = moment_of(module)
+    before = moment.stage, moment.tasks
+    moment.stage, moment.tasks = {"validation": "validate"}.get(stage, stage), ()
+    try:
+        yield
+    finally:
+        moment.stage, moment.tasks = before
