@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import cache
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -12,6 +13,12 @@ from fedlight.participation import warn_if_unfair
 
 if TYPE_CHECKING:
     from fedlight.run import Run
+
+
+@cache
+def say_once(message: str) -> None:
+    """Say something that is not said again by this process."""
+    rank_zero_info(message)
 
 
 def say_if_over(run: Run) -> None:

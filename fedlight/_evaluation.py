@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from rich.console import Console
+from rich.table import Table
 
 from fedlight.executors._capture import LogRecorder, step_function
 from fedlight.executors._rng import isolated_rng, seed_all
@@ -49,6 +51,7 @@ class Evaluator:
         fabric: Gives device and precision.
         limits: At most so many batches (int) or this share of them (float), by stage.
         seed: Seed of what a step draws.
+        inference_mode: Run under ``torch.inference_mode`` instead of ``torch.no_grad``.
     """
 
     def __init__(
@@ -58,9 +61,11 @@ class Evaluator:
         fabric: Fabric,
         limits: Mapping[str, int | float | None],
         seed: int,
+        inference_mode: bool = False,
     ) -> None:
         self._module, self._data, self._fabric = module, datamodule, fabric
         self._limits, self._seed = limits, seed
+        self._inference_mode = inference_mode
         self._batches: dict[str, EvaluationBatches] = {}
 
     def has_step(self, stage: str) -> bool:
@@ -70,6 +75,29 @@ class Evaluator:
     def has_data(self, stage: str) -> bool:
         """Whether there are data for the stage."""
         return self._examples(stage) is not None
+
+    def can(self, stage: str) -> bool:
+        """Whether the module has the step and the data module the data, and batches may be used."""
+        return self.has_data(stage) and self.has_step(stage) and self._limits[stage] != 0
+
+    def check_sanity(self, steps: int, hooks: Callable[[str], None]) -> None:
+        """Run over the first validation batches, and discard the metrics.
+
+        Args:
+            steps: How many; -1 for all.
+            hooks: Calls a hook of the callbacks by its name.
+        """
+        if not self.can("validation"):
+            return
+        limits = {"validation": self._limits["validation"] if steps == -1 else steps}
+        first = Evaluator(
+            self._module, self._data, self._fabric, limits, self._seed, self._inference_mode
+        )
+        hooks("on_sanity_check_start")
+        hooks("on_validation_start")
+        first("validation")
+        hooks("on_validation_end")
+        hooks("on_sanity_check_end")
 
     def get_ready(self, stage: str, verb: str) -> None:
         """Set the data up for a stage, and check that there is something to do.
@@ -100,8 +128,9 @@ class Evaluator:
                 self._data.eval_batch_size,
                 self._limits[stage],
             )
-        autocast = self._fabric.autocast()
-        return evaluate(self._module, self._batches[stage], stage, autocast, self._seed)
+        with torch.inference_mode() if self._inference_mode else nullcontext():
+            autocast = self._fabric.autocast()
+            return evaluate(self._module, self._batches[stage], stage, autocast, self._seed)
 
     def _examples(self, stage: str) -> Any:
         return self._data.val_data if stage == "validation" else self._data.test_data
@@ -126,6 +155,8 @@ class EvaluationBatches:
         self._kept: list[Any] | None = None
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
+        if not self._sizes:
+            return iter(())
         if self._kept is None:
             if not self._examples.stackable:
                 return self._made()
@@ -137,6 +168,14 @@ class EvaluationBatches:
 
     def _made(self) -> Iterator[tuple[int, Any]]:
         return zip(self._sizes, self._examples.batches(self._batch_size), strict=False)
+
+
+def show_metrics(stage: str, metrics: Mapping[str, float]) -> None:
+    """Print the metrics of a stage as a table."""
+    table = Table(f"{stage} metric", "value")
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.6g}")
+    Console().print(table)
 
 
 def evaluate(

@@ -4,39 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
-import torch
 from lightning import Fabric, LightningModule
 from lightning.fabric.loggers.logger import Logger
-from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._arguments import (
+    AnyCallback,
     as_callbacks,
     as_folder,
     as_loggers,
     as_module,
     check_can_discard,
     check_data,
-    check_devices,
     check_module,
     check_rounds,
+    given_module,
     instance_of,
-    limit_batches,
     number_of_trials,
     warn_of_hooks,
 )
 from fedlight._checks import integer, one_of, optional, positive, positive_int
-from fedlight._endings import say_how_it_ended, say_if_over
-from fedlight._evaluation import Evaluator, lent
+from fedlight._endings import say_how_it_ended, say_if_over, say_once
+from fedlight._evaluation import Evaluator, lent, show_metrics
 from fedlight._hooks import Hooks
-from fedlight._interrupts import Interrupt, graceful_interrupts
+from fedlight._interrupts import graceful_interrupts
+from fedlight._intervals import UpdateInterval
+from fedlight._lightning_arguments import (
+    LightningArguments,
+    lightning_settings,
+    limit_batches,
+    one_device,
+    virtual_time,
+)
 from fedlight._loggers import finalize, log_hyperparams
+from fedlight._prediction import batches_to_predict, predict
+from fedlight._run_view import RunView
+from fedlight._surroundings import OneAtATime, each_profiled, profiled, surroundings
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
-from fedlight.callbacks import Callback
 from fedlight.callbacks.checkpoint import content_of
 from fedlight.checkpoint import Parts
 from fedlight.data import FederatedDataModule
@@ -47,13 +55,10 @@ from fedlight.executors.large_updates import NormLimit
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits, play
 from fedlight.run import Run
-from fedlight.types import Federation, RoundRecord, ServerState
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedlight.types import RoundRecord
 
 
-class FedTrainer:
+class FedTrainer(RunView):
     """Trains a LightningModule in a federation in which nobody has to wait for anybody.
 
     Args:
@@ -65,14 +70,16 @@ class FedTrainer:
         max_rounds: Stop after this many server updates.
         max_time: Stop before the first event later than this virtual time.
         max_updates: Stop after this many client updates have arrived.
-        callbacks: One callback or several.
+        callbacks: One callback or several, ours or Lightning's.
         logger: True for TensorBoard under `default_root_dir`, a Lightning logger, several, or
             False.
         accelerator: As in Lightning.
-        devices: One device; clients share it.
+        devices: One device, which clients share: 1, "auto" or [k] for the k-th.
         precision: As in Lightning.
         seed: All randomness of the run follows from it.
         check_val_every_n_rounds: Validate after every so many rounds; None for never.
+        check_val_every_n_updates: Validate instead after the rounds in which the number of client
+            updates that were used or dropped reaches a multiple of this.
         limit_val_batches: At most so many validation batches (int), or this share (float).
         on_client_failure: What happens when a client's ``training_step`` raises, or its loss or
             update is not finite: "raise" stops the run with the client's error; "drop" goes on
@@ -87,6 +94,7 @@ class FedTrainer:
         default_root_dir: Where the default logger writes; the working directory by default.
         fast_dev_run: True (or n) for a trial run of one (n) rounds and validation batches, without
             loggers.
+        **lightning: Arguments of `lightning.Trainer` by their names, see `LightningArguments`.
 
     Attributes:
         callbacks: The callbacks, in the order in which they are called.
@@ -96,7 +104,7 @@ class FedTrainer:
         should_stop: Set it to end the run after the present event.
 
     Raises:
-        TypeError: An argument is of the wrong kind.
+        TypeError: An argument is of the wrong kind, or has no meaning in a federation.
         ValueError: An argument is outside its range.
 
     Example:
@@ -119,13 +127,14 @@ class FedTrainer:
         max_rounds: int | None = None,
         max_time: float | None = None,
         max_updates: int | None = None,
-        callbacks: Callback | Iterable[Callback] | None = None,
+        callbacks: AnyCallback | Iterable[AnyCallback] | None = None,
         logger: bool | Logger | Iterable[Logger] = True,
         accelerator: str = "auto",
-        devices: int = 1,
+        devices: int | str | list[int] = 1,
         precision: Any = "32-true",
         seed: int = 0,
         check_val_every_n_rounds: int | None = 1,
+        check_val_every_n_updates: int | None = None,
         limit_val_batches: int | float | None = None,
         on_client_failure: str = "raise",
         max_update_norm: float | None = None,
@@ -133,6 +142,7 @@ class FedTrainer:
         enable_progress_bar: bool = True,
         default_root_dir: str | Path | None = None,
         fast_dev_run: bool | int = False,
+        **lightning: Unpack[LightningArguments],
     ) -> None:
         example = "UniformArrivals(per_round=5)"
         self.arrivals = instance_of(ArrivalProcess, "arrivals", arrivals, example)
@@ -142,6 +152,8 @@ class FedTrainer:
         self.local_optimizer = instance_of(LocalOptimizer, "local_optimizer", optimizer, example)
         self.executor = check_executor(executor)
         self._trial = trial = number_of_trials(fast_dev_run)
+        self._settings = lightning_settings(lightning, signature(FedTrainer).parameters, trial)
+        virtual_time(max_time)
         self.limits = Limits(trial or max_rounds, max_time, max_updates)
         self.limits.check(self.arrivals)
         self.max_rounds, self.max_time = self.limits.max_rounds, self.limits.max_time
@@ -151,115 +163,41 @@ class FedTrainer:
         self.check_val_every_n_rounds = optional(
             positive_int, "check_val_every_n_rounds", check_val_every_n_rounds
         )
-        self.limit_val_batches = trial or limit_batches(limit_val_batches)
+        self.check_val_every_n_updates = optional(
+            positive_int, "check_val_every_n_updates", check_val_every_n_updates
+        )
+        self.limit_val_batches = trial or limit_batches("limit_val_batches", limit_val_batches)
         choices = ("raise", "drop", "retry")
         self.on_client_failure = one_of("on_client_failure", on_client_failure, choices)
         self.on_large_update = one_of("on_large_update", on_large_update, ("clip", "drop"))
         self.max_update_norm = optional(positive, "max_update_norm", max_update_norm)
         if self.on_client_failure != "raise" or self.max_update_norm is not None:
             check_can_discard(self.aggregator)
-        check_devices(devices)
         self.default_root_dir = as_folder(default_root_dir)
         self.loggers = [] if trial else as_loggers(logger, self.default_root_dir)
-        self.callbacks = as_callbacks(callbacks, enable_progress_bar)
+        self.callbacks = as_callbacks(
+            callbacks, enable_progress_bar, self.default_root_dir, self._settings
+        )
         self.fabric = Fabric(
             accelerator=accelerator,
-            devices=1,
+            devices=one_device(devices),
             precision=precision,
             loggers=self.loggers,
             callbacks=self.callbacks,
         )
+        super().__init__()
         self.datamodule: FederatedDataModule | None = None
-        self.should_stop = False
-        self._metrics: dict[str, float] = {}
+        self.should_stop = self.sanity_checking = False
+        self.profiler = self._settings.profiler
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator: Evaluator | None = None
-        self._fitting = False
-        self._interrupt = Interrupt()
-        self._module: LightningModule | None = None
-        self._run: Run | None = None
+        self._alone = OneAtATime()
 
-    # ------------------------------------------------------------------ what one sees
-
-    @property
-    def module(self) -> LightningModule:
-        """The module; after ``fit`` it holds the server's model.
-
-        Raises:
-            RuntimeError: Nothing was fitted yet.
-        """
-        if self._module is None:
-            raise RuntimeError("this trainer has no module yet; call fit(module, datamodule)")
-        return self._module
-
-    @property
-    def run(self) -> Run:
-        """All that the fit changes: schedule, server, clients, history.
-
-        Raises:
-            RuntimeError: Nothing was fitted yet.
-        """
-        if self._run is None:
-            raise RuntimeError("this trainer has no model yet; call fit(module, datamodule)")
-        return self._run
-
-    @property
-    def version(self) -> int:
-        """Server updates so far."""
-        return 0 if self._run is None else self._run.server.version
-
-    @property
-    def now(self) -> float:
-        """Virtual time."""
-        return 0.0 if self._run is None else self._run.schedule.now
-
-    @property
-    def num_updates(self) -> int:
-        """Client updates that have arrived."""
-        return 0 if self._run is None else self._run.server.num_updates
-
-    @property
-    def num_failures(self) -> int:
-        """Tasks that failed or were lost so far."""
-        return 0 if self._run is None else self._run.server.num_failures
-
-    @property
-    def history(self) -> list[RoundRecord]:
-        """One record for each round."""
-        return [] if self._run is None else self._run.history
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM asked for the end of the run."""
-        return self._interrupt.signal is not None
-
-    @property
-    def federation(self) -> Federation:
-        """Who takes part, as the strategies know it."""
-        return self.run.federation
-
-    @property
-    def state(self) -> ServerState:
-        """The newest version of the server's model, as flat vectors."""
-        return self.run.server.state
-
-    @property
-    def logger(self) -> Logger | None:
-        """The first logger, or None."""
-        return self.loggers[0] if self.loggers else None
-
-    @property
-    def callback_metrics(self) -> dict[str, Tensor]:
-        """The newest value of each metric."""
-        return {name: torch.tensor(value) for name, value in self._metrics.items()}
-
-    def client_state(self, client_id: int) -> Tensor | None:
-        """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
-        return self.run.clients.state(client_id)
-
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
-        return self.run.fingerprint()
+    def __repr__(self) -> str:
+        names = "arrivals aggregator local_optimizer executor max_rounds max_time max_updates seed"
+        given = {name: vars(self)[name] for name in names.split()}
+        shown = (f"{name}={value!r}" for name, value in given.items() if value is not None)
+        return f"FedTrainer({', '.join(shown)})"
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the newest round, from a callback's ``on_round_end``.
@@ -275,15 +213,18 @@ class FedTrainer:
 
     def fit(
         self,
-        module: LightningModule,
-        datamodule: FederatedDataModule,
+        module: LightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
         ckpt_path: str | Path | None = None,
+        *,
+        model: LightningModule | None = None,
     ) -> None:
         """Run the federation; `module` holds the server's model afterwards.
 
         Args:
-            module: The module.
+            module: The module; or `model`, its name in Lightning.
             datamodule: The clients' data.
+            model: The module.
             ckpt_path: A checkpoint to go on from, to the same bits as if the run had never
                 stopped; "last" for the newest whole one of the `FedCheckpoint` callback, and a
                 fresh start where there is none.
@@ -295,8 +236,14 @@ class FedTrainer:
             ClientError: A client's local run failed.
             RuntimeError: It is called from within a fit of the same trainer.
         """
-        check_module(module)
-        with self._alone(), lent(module, self.fabric), graceful_interrupts() as self._interrupt:
+        module = check_module(given_module(module, model))
+        with (
+            self._alone,
+            lent(module, self.fabric),
+            surroundings(self._settings),
+            profiled(self.profiler, "fit"),
+            graceful_interrupts() as self._interrupt,
+        ):
             content = content_of(ckpt_path, self.callbacks)
             run = self._prepare(module, check_data(datamodule))
             status = "failed"
@@ -330,9 +277,11 @@ class FedTrainer:
         if self.should_stop:
             return
         with run.going_on():
-            for waiting in play(run.schedule, run.server, self.limits):
+            steps = play(run.schedule, run.server, self.limits)
+            for waiting in each_profiled(steps, self.profiler, "events"):
                 if waiting:
-                    run.compute(waiting)
+                    with self.profiler.profile("local_runs"):
+                        run.compute(waiting)
                     continue
                 with run.between_events():
                     self.should_stop |= self.interrupted
@@ -347,19 +296,24 @@ class FedTrainer:
         validated = self._validation_due()
         if validated:
             assert self._evaluator is not None
-            record.metrics.update(self._evaluator("validation"))
+            self._hooks("on_validation_start")
+            with self.profiler.profile("validation"):
+                record.metrics.update(self._evaluator("validation"))
         run.metrics.update(record.metrics)
         if validated:
             self._hooks("on_validation_end")
         self._hooks("on_round_end")
-        if self.loggers:
+        every = self._settings.log_every_n_steps
+        if self.loggers and (validated or (every and record.version % every == 0)):
             self.fabric.log_dict(record.metrics, step=record.version)
 
     def _validation_due(self) -> bool:
         every = self.check_val_every_n_rounds
-        if every is None or self.version % every or self._evaluator is None:
-            return False
-        return self._evaluator.has_data("validation") and self._evaluator.has_step("validation")
+        if self._val_interval is not None:
+            due = self._val_interval.passed(self.history)
+        else:
+            due = every is not None and self.version % every == 0
+        return due and self._evaluator is not None and self._evaluator.can("validation")
 
     def save_checkpoint(
         self, path: str | Path, *copies: str | Path, parts: Parts | None = None
@@ -391,6 +345,8 @@ class FedTrainer:
         self.should_stop = False
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator = self._evaluator_of(module, datamodule)
+        every = self.check_val_every_n_updates
+        self._val_interval = None if every is None else UpdateInterval(every)
         limit = None
         if self.max_update_norm is not None:
             limit = NormLimit(self.max_update_norm, clip=self.on_large_update == "clip")
@@ -412,21 +368,29 @@ class FedTrainer:
         )
         self._metrics = run.metrics
         device = describe_device(run.module_state.device)
-        _say_once(f"fedlight: {run.executor!r} on {device}: {run.executor_reason}")
+        say_once(f"fedlight: {run.executor!r} on {device}: {run.executor_reason}")
         return run
 
     def _start(self, run: Run) -> None:
         warn_of_hooks(run.module)
-        if not (self.version or self.num_updates):  # a resumed run's loggers have them already
+        new = not (self.version or self.num_updates)
+        if new and self._settings.enable_autolog_hparams:  # a resumed run's loggers have them
             log_hyperparams(self.loggers, run.module, run.strategies())
         self._hooks("setup", "fit")
         self._hooks("on_fit_start")
         run.module.on_fit_start()
+        if new and self._settings.num_sanity_val_steps and self.limit_val_batches != 0:
+            assert self._evaluator is not None
+            self.sanity_checking = True
+            self._evaluator.check_sanity(self._settings.num_sanity_val_steps, self._hooks)
+            self.sanity_checking = False
+        self._hooks("on_train_start")
         run.module.on_train_start()
 
     def _finish(self, run: Run) -> None:
         say_how_it_ended(run, self.should_stop, self._interrupt.signal)
         run.finish()
+        self._hooks("on_train_end")
         run.module.on_train_end()
         self._hooks("on_fit_end")
         run.module.on_fit_end()
@@ -439,47 +403,46 @@ class FedTrainer:
             stack.callback(finalize, self.loggers, status)
             self._hooks.all("teardown", "fit")
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if self._fitting:
-            raise RuntimeError("this trainer is in a fit already; make another FedTrainer for it")
-        self._fitting = True
-        try:
-            yield
-        finally:
-            self._fitting = False
-
     def _evaluator_of(self, module: LightningModule, datamodule: FederatedDataModule) -> Evaluator:
-        limits = {"validation": self.limit_val_batches, "test": self._trial or None}
-        return Evaluator(module, datamodule, self.fabric, limits, self.seed)
+        limits = {
+            "validation": self.limit_val_batches,
+            "test": self._settings.limit_test_batches,
+            "predict": self._settings.limit_predict_batches,
+        }
+        inference = self._settings.inference_mode
+        return Evaluator(module, datamodule, self.fabric, limits, self.seed, inference)
 
-    # ------------------------------------------------------------------ validate and test
+    # ------------------------------------------------------------------ validate, test, predict
 
     def validate(
         self,
         module: LightningModule | None = None,
         datamodule: FederatedDataModule | None = None,
+        verbose: bool = False,
     ) -> list[dict[str, float]]:
         """Run ``validation_step`` over the validation data; one dict of metrics, as Lightning.
 
         Args:
             module: The module; None for the one that was fitted.
             datamodule: The data; None for those of ``fit``.
+            verbose: Print the metrics.
         """
-        return self._evaluate_alone("validation", "validate", module, datamodule)
+        return self._evaluate_alone("validation", "validate", module, datamodule, verbose)
 
     def test(
         self,
         module: LightningModule | None = None,
         datamodule: FederatedDataModule | None = None,
+        verbose: bool = False,
     ) -> list[dict[str, float]]:
         """Run ``test_step`` over the test data; one dict of metrics, as Lightning.
 
         Args:
             module: The module; None for the one that was fitted.
             datamodule: The data; None for those of ``fit``.
+            verbose: Print the metrics.
         """
-        return self._evaluate_alone("test", "test", module, datamodule)
+        return self._evaluate_alone("test", "test", module, datamodule, verbose)
 
     def _evaluate_alone(
         self,
@@ -487,6 +450,7 @@ class FedTrainer:
         verb: str,
         module: LightningModule | None,
         datamodule: FederatedDataModule | None,
+        verbose: bool,
     ) -> list[dict[str, float]]:
         module = self.module if module is None else as_module(module)
         data = self.datamodule if datamodule is None else check_data(datamodule)
@@ -495,18 +459,51 @@ class FedTrainer:
         self._module, self.datamodule = module, data
         evaluator = self._evaluator_of(module, data)
         evaluator.get_ready(stage, verb)
-        with lent(module, self.fabric):
+        with self._outside_of_fit(verb, module):
+            self._hooks(f"on_{stage}_start")
+            metrics = evaluator(stage)
+            self._metrics.update(metrics)
+            self._hooks(f"on_{stage}_end")
+        if verbose:
+            show_metrics(stage, metrics)
+        return [metrics]
+
+    def predict(
+        self,
+        module: LightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
+        dataloaders: Any = None,
+        dataset: Any = None,
+        return_predictions: bool = True,
+    ) -> list[Any] | None:
+        """Run ``predict_step`` (by default ``forward``) over data; what it returns for each batch.
+
+        Args:
+            module: The module; None for the one that was fitted.
+            datamodule: Its test data are taken; None for that of ``fit``.
+            dataloaders: Batches to take instead, such as a `DataLoader`; of a list of loaders the
+                result is a list for each.
+            dataset: A data set to take instead.
+            return_predictions: Whether to keep the predictions, on the CPU; else None is returned.
+        """
+        module = self.module if module is None else as_module(module)
+        data = self.datamodule if datamodule is None else check_data(datamodule)
+        limit, inference = self._settings.limit_predict_batches, self._settings.inference_mode
+        batches = batches_to_predict(module, self.fabric, data, dataloaders, dataset, limit)
+        self._module, self.datamodule = module, data
+        with self._outside_of_fit("predict", module):
+            self._hooks("on_predict_start")
+            found = predict(module, self.fabric, batches, return_predictions, inference, self.seed)
+            self._hooks("on_predict_end")
+        return found
+
+    @contextmanager
+    def _outside_of_fit(self, verb: str, module: LightningModule) -> Iterator[None]:
+        with lent(module, self.fabric), surroundings(self._settings), profiled(self.profiler, verb):
             module.setup(verb)
             try:
                 self._hooks("setup", verb)
-                metrics = evaluator(stage)
-                self._metrics.update(metrics)
+                yield
             finally:
                 self._hooks("teardown", verb)
                 module.teardown(verb)
-        return [metrics]
-
-
-@cache
-def _say_once(message: str) -> None:
-    rank_zero_info(message)

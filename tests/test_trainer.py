@@ -568,16 +568,19 @@ def test_hooks_in_their_order():
     assert [name for name in recorder.names if name != "on_event_end"] == [
         "setup",
         "on_fit_start",
+        "on_train_start",
         "on_dispatch",  # client 1, client 0
         "on_dispatch",
         "on_update",
         "on_round_end",
         "on_dispatch",  # client 0 again, from version 1
         "on_update",
+        "on_validation_start",
         "on_validation_end",
         "on_round_end",
         "on_update",
         "on_round_end",
+        "on_train_end",
         "on_fit_end",
         "teardown",
     ]
@@ -600,8 +603,12 @@ def test_hooks_in_their_order():
     run.test()
     assert recorder.calls == [
         ("setup", "validate"),
+        ("on_validation_start",),
+        ("on_validation_end",),
         ("teardown", "validate"),
         ("setup", "test"),
+        ("on_test_start",),
+        ("on_test_end",),
         ("teardown", "test"),
     ]
 

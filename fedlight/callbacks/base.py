@@ -20,10 +20,13 @@ class Callback:
     """
 
     def setup(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
-        """Called when "fit", "validate" or "test" begins."""
+        """Called when "fit", "validate", "test" or "predict" begins."""
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called before the first event, with the model on its device."""
+
+    def on_train_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after all ``on_fit_start``, before the first event."""
 
     def on_dispatch(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
         """Called when a client pulls the model and starts to work."""
@@ -40,8 +43,29 @@ class Callback:
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called when an event has been handled completely, before the next one."""
 
+    def on_validation_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called before a validation."""
+
     def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after a validation; ``trainer.callback_metrics`` holds its metrics."""
+
+    def on_sanity_check_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called before the validation of ``num_sanity_val_steps``."""
+
+    def on_sanity_check_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after the validation of ``num_sanity_val_steps``."""
+
+    def on_test_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called before `test` runs over the data."""
+
+    def on_test_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after `test` has run over the data."""
+
+    def on_predict_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called before `predict` runs over the data."""
+
+    def on_predict_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after `predict` has run over the data."""
 
     def on_client_failure(
         self, trainer: FedTrainer, module: LightningModule, task: Task, error: BaseException
@@ -53,11 +77,14 @@ class Callback:
     ) -> None:
         """Called when ``fit`` is interrupted by an exception."""
 
+    def on_train_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after the last event, before ``on_fit_end``."""
+
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after the last event."""
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
-        """Called when "fit", "validate" or "test" ends, also after an exception."""
+        """Called when "fit", "validate", "test" or "predict" ends, also after an exception."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: tensors, numbers, strings, None, and lists and dicts of them."""
