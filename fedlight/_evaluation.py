@@ -128,9 +128,8 @@ class Evaluator:
                 self._data.eval_batch_size,
                 self._limits[stage],
             )
-        with torch.inference_mode() if self._inference_mode else nullcontext():
-            autocast = self._fabric.autocast()
-            return evaluate(self._module, self._batches[stage], stage, autocast, self._seed)
+        autocast, batches = self._fabric.autocast(), self._batches[stage]
+        return evaluate(self._module, batches, stage, autocast, self._seed, self._inference_mode)
 
     def _examples(self, stage: str) -> Any:
         return self._data.val_data if stage == "validation" else self._data.test_data
@@ -184,6 +183,7 @@ def evaluate(
     stage: str,
     autocast: AbstractContextManager[Any],
     seed: int = 0,
+    inference_mode: bool = False,
 ) -> dict[str, float]:
     """Run ``validation_step`` or ``test_step`` over batches; the metrics that it logged.
 
@@ -197,6 +197,7 @@ def evaluate(
         stage: "validation" or "test".
         autocast: The context of the run's precision.
         seed: Seed of what the step draws.
+        inference_mode: Run the steps under ``torch.inference_mode`` instead of ``torch.no_grad``.
     """
     recorder = LogRecorder(module)
     step = step_function(module, f"{stage}_step")
@@ -205,15 +206,17 @@ def evaluate(
     try:
         with torch.no_grad(), isolated_rng(), recorder.recording(), autocast:
             seed_all(seed)
-            getattr(module, f"on_{stage}_start")()
-            getattr(module, f"on_{stage}_epoch_start")()
             examples = 0
-            for index, (size, batch) in enumerate(batches):
-                recorder.batch_size = size
-                examples += size
-                step(batch, index)
-            getattr(module, f"on_{stage}_epoch_end")()
-            getattr(module, f"on_{stage}_end")()
+            with torch.inference_mode() if inference_mode else nullcontext():
+                getattr(module, f"on_{stage}_start")()
+                getattr(module, f"on_{stage}_epoch_start")()
+                for index, (size, batch) in enumerate(batches):
+                    recorder.batch_size = size
+                    examples += size
+                    step(batch, index)
+                getattr(module, f"on_{stage}_epoch_end")()
+                getattr(module, f"on_{stage}_end")()
+            # Outside of it, so that metric objects get back states that a later fit may change.
             logged = recorder.collect(max(examples, 1))
     finally:
         recorder.clear()

@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedlight._checks import optional, positive_int
+
 if TYPE_CHECKING:
     from fedlight.types import RoundRecord
+
+
+def check_intervals(rounds: int | None, updates: int | None) -> tuple[int | None, int | None]:
+    """``check_val_every_n_rounds`` and ``check_val_every_n_updates``, of which one is None.
+
+    Raises:
+        TypeError: One is no integer.
+        ValueError: One is below 1, or both are given.
+    """
+    rounds = optional(positive_int, "check_val_every_n_rounds", rounds)
+    updates = optional(positive_int, "check_val_every_n_updates", updates)
+    if updates is None:
+        return rounds, None
+    if rounds not in (None, 1):  # 1 is the default, so it may not have been given
+        raise ValueError(
+            f"check_val_every_n_rounds={rounds} and check_val_every_n_updates={updates}: "
+            "give one of the two"
+        )
+    return None, updates
 
 
 class UpdateInterval:

@@ -43,9 +43,9 @@ class LightningArguments(TypedDict, total=False):
             Afterwards it is as before. It does not reach other processes (Ray).
         benchmark: ``torch.backends.cudnn.benchmark`` within the same methods; None leaves it as it
             is, or turns it off if `deterministic` is set.
-        inference_mode: Evaluate under ``torch.inference_mode`` instead of ``torch.no_grad``. The
-            default is False (True in Lightning): each round writes the server's model into the
-            module's tensors, which PyTorch refuses for tensors that were made in inference mode.
+        inference_mode: Run `validate`, `test` and `predict` under ``torch.inference_mode`` (True,
+            the default) or ``torch.no_grad``. Within `fit` it is ``torch.no_grad``, as in
+            Lightning.
         max_wall_time: End the run between two events once this much real time has passed, in the
             format of Lightning's ``max_time``: "DD:HH:MM:SS", a `timedelta` or a dict of its
             arguments. The length of such a run depends on the machine. A resumed run counts the
@@ -146,7 +146,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     ),
     "deterministic": Argument(_WORKS, "within fit, validate, test and predict"),
     "benchmark": Argument(_WORKS, "within fit, validate, test and predict"),
-    "inference_mode": Argument(_WORKS, "as in Lightning; False by default"),
+    "inference_mode": Argument(_WORKS, "as in Lightning: for validate, test and predict"),
     "use_distributed_sampler": Argument(
         _REFUSED, "leave it out: a run has one process and no distributed sampler", (True, False)
     ),
@@ -192,7 +192,7 @@ class Settings:
     enable_autolog_hparams: bool = True
     deterministic: bool | str | None = None
     benchmark: bool | None = None
-    inference_mode: bool = False
+    inference_mode: bool = True
     timer: Timer | None = None
     profiler: Profiler = field(default_factory=PassThroughProfiler)
 
@@ -212,9 +212,10 @@ def lightning_settings(given: Mapping[str, Any], own: Iterable[str], trial: int 
     for name, value in given.items():
         if name not in LightningArguments.__annotations__:
             _refuse(name, value, [*own, *LightningArguments.__annotations__])
-    values = {name: value for name, value in given.items() if value is not None}
     settings: dict[str, Any] = {}
-    for name, value in values.items():
+    for name, value in given.items():
+        if value is None or name not in LightningArguments.__annotations__:
+            continue
         if name == "max_wall_time":
             settings["timer"] = wall_clock(value)
         elif name in _CHECKS:

@@ -33,7 +33,7 @@ def batches_to_predict(
     dataloaders: Any,
     dataset: Any,
     limit: int | float | None,
-) -> list[Any] | list[list[Any]]:
+) -> list[Iterable[Any]]:
     """The batches that `predict` runs over: one iterable for each loader.
 
     Args:
@@ -79,9 +79,16 @@ def batches_to_predict(
     datamodule.setup("predict")
     if datamodule.test_data is None:
         raise ValueError(f"{datamodule!r} has no test data; give predict a dataset or dataloaders")
-    examples = datamodule.test_data.to(fabric.device, input_dtype(module))
-    batches = EvaluationBatches(examples, size, limit)
-    return [[batch for _, batch in batches]]
+    return [_of_table(datamodule.test_data, module, fabric, size, limit)]
+
+
+def _of_table(
+    examples: Any, module: LightningModule, fabric: Fabric, size: int, limit: int | float | None
+) -> Iterator[Any]:
+    """The batches of a table; not made before the module has the dtype of the run's precision."""
+    moved = examples.to(fabric.device, input_dtype(module))
+    for _, batch in EvaluationBatches(moved, size, limit):
+        yield batch
 
 
 def _moved(loader: Any, fabric: Fabric, limit: int | float | None) -> Iterator[Any]:

@@ -26,12 +26,12 @@ from fedlight._arguments import (
     number_of_trials,
     warn_of_hooks,
 )
-from fedlight._checks import integer, one_of, optional, positive, positive_int
+from fedlight._checks import integer, one_of, optional, positive
 from fedlight._endings import say_how_it_ended, say_if_over, say_once
 from fedlight._evaluation import Evaluator, lent, show_metrics
 from fedlight._hooks import Hooks
 from fedlight._interrupts import graceful_interrupts
-from fedlight._intervals import UpdateInterval
+from fedlight._intervals import UpdateInterval, check_intervals
 from fedlight._lightning_arguments import (
     LightningArguments,
     lightning_settings,
@@ -160,12 +160,8 @@ class FedTrainer(RunView):
         self.max_updates = self.limits.max_updates
         check_rounds(self.aggregator, self.arrivals)
         self.seed = integer("seed", seed)
-        self.check_val_every_n_rounds = optional(
-            positive_int, "check_val_every_n_rounds", check_val_every_n_rounds
-        )
-        self.check_val_every_n_updates = optional(
-            positive_int, "check_val_every_n_updates", check_val_every_n_updates
-        )
+        intervals = check_intervals(check_val_every_n_rounds, check_val_every_n_updates)
+        self.check_val_every_n_rounds, self.check_val_every_n_updates = intervals
         self.limit_val_batches = trial or limit_batches("limit_val_batches", limit_val_batches)
         choices = ("raise", "drop", "retry")
         self.on_client_failure = one_of("on_client_failure", on_client_failure, choices)
@@ -382,8 +378,10 @@ class FedTrainer(RunView):
         if new and self._settings.num_sanity_val_steps and self.limit_val_batches != 0:
             assert self._evaluator is not None
             self.sanity_checking = True
-            self._evaluator.check_sanity(self._settings.num_sanity_val_steps, self._hooks)
-            self.sanity_checking = False
+            try:
+                self._evaluator.check_sanity(self._settings.num_sanity_val_steps, self._hooks)
+            finally:
+                self.sanity_checking = False
         self._hooks("on_train_start")
         run.module.on_train_start()
 
@@ -403,14 +401,11 @@ class FedTrainer(RunView):
             stack.callback(finalize, self.loggers, status)
             self._hooks.all("teardown", "fit")
 
-    def _evaluator_of(self, module: LightningModule, datamodule: FederatedDataModule) -> Evaluator:
-        limits = {
-            "validation": self.limit_val_batches,
-            "test": self._settings.limit_test_batches,
-            "predict": self._settings.limit_predict_batches,
-        }
-        inference = self._settings.inference_mode
-        return Evaluator(module, datamodule, self.fabric, limits, self.seed, inference)
+    def _evaluator_of(
+        self, module: LightningModule, data: FederatedDataModule, inference_mode: bool = False
+    ) -> Evaluator:
+        limits = {"validation": self.limit_val_batches, "test": self._settings.limit_test_batches}
+        return Evaluator(module, data, self.fabric, limits, self.seed, inference_mode)
 
     # ------------------------------------------------------------------ validate, test, predict
 
@@ -457,9 +452,11 @@ class FedTrainer(RunView):
         if data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
         self._module, self.datamodule = module, data
-        evaluator = self._evaluator_of(module, data)
+        evaluator = self._evaluator_of(module, data, self._settings.inference_mode)
         evaluator.get_ready(stage, verb)
         with self._outside_of_fit(verb, module):
+            if not evaluator.can(stage):  # its number of batches is limited to 0
+                return []
             self._hooks(f"on_{stage}_start")
             metrics = evaluator(stage)
             self._metrics.update(metrics)

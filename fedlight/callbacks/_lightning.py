@@ -274,7 +274,7 @@ def _early_stopping(callback: Any, root: Path) -> list[Callback]:
     )
 
     def write() -> None:
-        callback.best_score = torch.tensor(ours.best_score)
+        callback.best_score = torch.tensor(ours.best_score, dtype=torch.float64)
         callback.wait_count = ours.wait_count
         callback.stopped_epoch = max(ours.stopped_round - 1, 0)  # the first epoch is 0
         callback.stopping_reason_message = ours.reason or None
@@ -318,7 +318,9 @@ def _checkpoint(callback: Any, root: Path) -> list[Callback]:
 
     def write() -> None:
         callback.dirpath = str(ours.dirpath)
-        callback.best_k_models = {path: torch.tensor(score) for path, score in ours.best_k.items()}
+        callback.best_k_models = {
+            path: torch.tensor(score, dtype=torch.float64) for path, score in ours.best_k.items()
+        }
         callback.best_model_path = ours.best_model_path
         callback.best_model_score = None
         if callback.monitor is not None:
