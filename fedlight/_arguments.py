@@ -60,10 +60,11 @@ def as_module(module: object) -> LightningModule:
                 f"{_OTHER_PACKAGE}, which is another package with classes of its own: write "
                 "from lightning.pytorch import LightningModule"
             )
-        raise TypeError(
-            f"module must be a LightningModule, got {type(module).__name__}; "
-            "pass an object of your subclass of lightning.LightningModule"
-        )
+        advice = "pass an object of your subclass of lightning.LightningModule"
+        for child in module.children() if isinstance(module, torch.nn.Module) else ():
+            if isinstance(child, LightningModule):  # as wrapped by DataParallel or Fabric
+                advice = f"pass the {type(child).__name__} in it"
+        raise TypeError(f"module must be a LightningModule, got {type(module).__name__}; {advice}")
     return module
 
 

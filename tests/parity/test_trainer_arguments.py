@@ -85,8 +85,8 @@ def test_what_asks_for_nothing_is_accepted():
             default = LIGHTNING[name].default
             assert default in argument.neutral, name
             trainer(**{name: default})
-    with pytest.raises(TypeError, match="max_steps=True"):
-        trainer(max_steps=True)
+    with pytest.raises(TypeError, match="num_nodes=True"):
+        trainer(num_nodes=True)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_a_fit_after_a_validation_in_inference_mode(executor):
 
         def validation_step(self, batch, batch_idx):
             self.count += 1
-            self.both(self(batch[0]), batch[1])
+            self.both.update(self(batch[0]), batch[1])
             return super().validation_step(batch, batch_idx)
 
     def bits(between):
@@ -831,6 +831,13 @@ def test_a_compiled_module_is_taken_out_of_its_wrapper(executor, caplog):
     )
     torch.testing.assert_close(compiled(torch.ones(1, 4)), plain(torch.ones(1, 4)))
     assert run.validate(compiled) == run.validate(module)
+
+
+def test_a_module_within_another_one_is_named():
+    for wrapped in (torch.nn.Sequential(Boring()), torch.nn.DataParallel(Boring())):
+        message = f"got {type(wrapped).__name__}; pass the Boring in it"
+        with pytest.raises(TypeError, match=message):
+            trainer().fit(wrapped, classes())
 
 
 def test_a_compiled_layer_trains_one_by_one():
