@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from lightning import LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback as LightningCallback
+from lightning.pytorch.callbacks import ModelSummary
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight._checks import non_negative_int, positive_int
+from fedlight._checks import non_negative_int
+from fedlight._lightning_arguments import Settings
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
+from fedlight.callbacks._lightning import AdaptedSummary, Mirror, adapt
 from fedlight.data import FederatedDataModule
+
+AnyCallback: TypeAlias = Callback | LightningCallback
+
+_OTHER_PACKAGE = "pytorch_lightning"
 
 
 def instance_of(kind: type[Any], name: str, value: object, example: str) -> Any:
@@ -38,19 +45,50 @@ def instance_of(kind: type[Any], name: str, value: object, example: str) -> Any:
 
 
 def as_module(module: object) -> LightningModule:
-    """`module` where it is a LightningModule.
+    """`module` where it is a LightningModule; of a compiled one, the module in it.
 
     Raises:
         TypeError: It is something else.
     """
     if isinstance(module, type):
         raise TypeError(f"module must be an object, got the class {module.__name__}; call it")
+    module = _uncompiled(module)
     if not isinstance(module, LightningModule):
-        raise TypeError(
-            f"module must be a LightningModule, got {type(module).__name__}; "
-            "pass an object of your subclass of lightning.LightningModule"
-        )
+        if any(kind.__module__.startswith(_OTHER_PACKAGE) for kind in type(module).__mro__):
+            raise TypeError(
+                f"module must be a LightningModule, got {type(module).__name__} of "
+                f"{_OTHER_PACKAGE}, which is another package with classes of its own: write "
+                "from lightning.pytorch import LightningModule"
+            )
+        advice = "pass an object of your subclass of lightning.LightningModule"
+        for child in module.children() if isinstance(module, torch.nn.Module) else ():
+            if isinstance(child, LightningModule):  # as wrapped by DataParallel or Fabric
+                advice = f"pass the {type(child).__name__} in it"
+        raise TypeError(f"module must be a LightningModule, got {type(module).__name__}; {advice}")
     return module
+
+
+def _uncompiled(module: object) -> object:
+    """The module within the wrapper of ``torch.compile``; anything else as it is."""
+    if type(module).__name__ != "OptimizedModule":  # its class lies in a private module of torch
+        return module
+    rank_zero_info(
+        "fedlight: the module is trained without torch.compile: executors run its training_step, "
+        "not its compiled forward. The compiled module shares its weights"
+    )
+    assert isinstance(module, torch.nn.Module)
+    return module.get_submodule("_orig_mod")
+
+
+def given_module(module: object, model: object) -> object:
+    """The module of ``fit``, by whichever of its two names it was given.
+
+    Raises:
+        TypeError: It was given by both.
+    """
+    if module is not None and model is not None:
+        raise TypeError("module and model are two names of one argument; give one of them")
+    return module if model is None else model
 
 
 def check_module(module: object) -> LightningModule:
@@ -111,20 +149,6 @@ def check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
         )
 
 
-def check_devices(devices: object) -> None:
-    """Refuse anything but one device.
-
-    Raises:
-        TypeError: It is no integer.
-        ValueError: It is not 1.
-    """
-    if positive_int("devices", devices) != 1:
-        raise ValueError(
-            f"devices must be 1, got {devices}: all clients share one device; "
-            "to use several, give a distributed executor"
-        )
-
-
 def check_can_discard(aggregator: Aggregator) -> None:
     """Refuse an aggregator that could not leave out an update that failed.
 
@@ -137,27 +161,6 @@ def check_can_discard(aggregator: Aggregator) -> None:
             "derive it from BufferedAggregator, or define held and discard(failed); or take "
             'on_client_failure="raise" and no max_update_norm'
         )
-
-
-def limit_batches(value: int | float | None) -> int | float | None:
-    """A number of batches, a share of them, or None.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is outside its range.
-    """
-    if value is None or (isinstance(value, float) and 0 < value <= 1):
-        return value
-    if isinstance(value, float):
-        raise ValueError(
-            f"limit_val_batches must be a share in (0, 1] or a number of batches, got {value!r}"
-        )
-    if value == 0:
-        raise ValueError(
-            "limit_val_batches must be at least 1, got 0; to turn validation off write "
-            "check_val_every_n_rounds=None"
-        )
-    return positive_int("limit_val_batches", value)
 
 
 def number_of_trials(fast_dev_run: bool | int) -> int:
@@ -202,23 +205,59 @@ def as_loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Log
     return loggers
 
 
-def as_callbacks(callbacks: Callback | Iterable[Callback] | None, bar: bool) -> list[Callback]:
-    """The callbacks meant, with a progress bar where one is wanted.
+def as_callbacks(
+    callbacks: AnyCallback | Iterable[AnyCallback] | None,
+    bar: bool | None,
+    root: Path = Path("."),
+    settings: Settings | None = None,
+) -> list[Callback]:
+    """The callbacks meant, with those that other arguments ask for.
+
+    Args:
+        callbacks: Ours, and Lightning's, which are adapted.
+        bar: Whether a progress bar is wanted; None is taken for True, as in Lightning.
+        root: The folder for checkpoints that name none.
+        settings: The arguments that stand for a callback.
 
     Raises:
-        TypeError: One of them is no callback.
+        TypeError: One of them is no callback, or has no meaning in a federation.
+        ValueError: There is a `FedCheckpoint`, and ``enable_checkpointing=False``.
     """
-    given = [] if callbacks is None else _listed(callbacks, Callback)
-    for each in given:
-        instance_of(Callback, "callbacks", each, "fedlight.callbacks.EarlyStopping(…)")
+    given: list[Callback] = []
+    for each in [] if callbacks is None else _listed(callbacks, Callback | LightningCallback):
+        if isinstance(each, LightningCallback) and not isinstance(each, Callback):
+            given += adapt(each, root)
+            continue
+        example = "fedlight.callbacks.EarlyStopping(…)"
+        given.append(instance_of(Callback, "callbacks", each, example))
         _warn_of_callback_hooks(each)
-    if bar and not any(isinstance(each, ProgressBar) for each in given):
+    if settings is not None:
+        given += _asked_for(settings, given, root)
+    if (bar or bar is None) and not any(isinstance(each, ProgressBar) for each in given):
         given.append(ProgressBar())
     # Last, as in Lightning: a checkpoint then holds what the others made of the event.
-    return sorted(given, key=lambda each: isinstance(each, FedCheckpoint))
+    return sorted(given, key=lambda each: isinstance(each, FedCheckpoint | Mirror))
 
 
-def _listed(value: Any, kind: type[Any]) -> list[Any]:
+def _asked_for(settings: Settings, given: Iterable[Callback], root: Path) -> list[Callback]:
+    """The callbacks that ``max_wall_time``, ``enable_model_summary`` … stand for."""
+    asked: list[Callback] = []
+    if settings.timer is not None:
+        asked += adapt(settings.timer, root)
+    if settings.enable_model_summary and not any(isinstance(e, AdaptedSummary) for e in given):
+        asked += adapt(ModelSummary(), root)
+    keeper = any(isinstance(each, FedCheckpoint) for each in given)
+    if settings.enable_checkpointing and not keeper:
+        asked.append(FedCheckpoint(root / "checkpoints"))
+    if settings.enable_checkpointing is False and keeper:
+        raise ValueError(
+            "enable_checkpointing=False, but there is a FedCheckpoint among the callbacks; "
+            "leave one of the two out"
+        )
+    return asked
+
+
+def _listed(value: Any, kind: Any) -> list[Any]:
     """One object or several as a list; what is neither is left to the check of each."""
     if isinstance(value, Iterable) and not isinstance(value, str | kind):
         return list(value)

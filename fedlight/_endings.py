@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 def say_what_computes(run: Run) -> None:
     """Say, once a process, which executor computes the local runs, and why that one."""
     device = describe_device(run.module_state.device)
-    _say_once(f"fedlight: {run.executor!r} on {device}: {run.executor_reason}")
+    say_once(f"fedlight: {run.executor!r} on {device}: {run.executor_reason}")
 
 
 @cache
-def _say_once(message: str) -> None:
+def say_once(message: str) -> None:
+    """Say something that is not said again by this process."""
     rank_zero_info(message)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,12 @@ from lightning import LightningModule
 from lightning.fabric.utilities.device_dtype_mixin import _DeviceDtypeModuleMixin
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from rich.console import Console
+from rich.table import Table
 from torch.utils._pytree import tree_leaves
 
 from fedlight._evaluation_step import evaluation_step
-from fedlight._moment import evaluating
+from fedlight._moment import checking_sanity, evaluating
 from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, metrics_from
 from fedlight.executors._rng import isolated_rng, seed_all
@@ -84,6 +86,7 @@ class Evaluator:
         fabric: Gives device and precision.
         limits: At most so many batches (int) or this share of them (float), by stage.
         seed: Seed of what a step draws.
+        inference_mode: Run under ``torch.inference_mode`` instead of ``torch.no_grad``.
     """
 
     def __init__(
@@ -93,9 +96,11 @@ class Evaluator:
         fabric: Fabric,
         limits: Mapping[str, int | float | None],
         seed: int,
+        inference_mode: bool = False,
     ) -> None:
         self._module, self._data, self._fabric = module, datamodule, fabric
         self._limits, self._seed = limits, seed
+        self._inference_mode = inference_mode
         self._batches: dict[str, list[EvaluationBatches]] = {}
 
     def has_step(self, stage: str) -> bool:
@@ -114,6 +119,30 @@ class Evaluator:
         """
         if self.has_data(stage) and self.has_step(stage):
             evaluation_step(self._module, stage, len(self._examples(stage)))
+
+    def can(self, stage: str) -> bool:
+        """Whether the module has the step and the data module the data, and batches may be used."""
+        return self.has_data(stage) and self.has_step(stage) and self._limits[stage] != 0
+
+    def check_sanity(self, steps: int, hooks: Callable[[str], None]) -> None:
+        """Run over the first validation batches, and discard the metrics.
+
+        Args:
+            steps: How many; -1 for all.
+            hooks: Calls a hook of the callbacks by its name.
+        """
+        if not self.can("validation"):
+            return
+        limits = {"validation": self._limits["validation"] if steps == -1 else steps}
+        first = Evaluator(
+            self._module, self._data, self._fabric, limits, self._seed, self._inference_mode
+        )
+        with checking_sanity(self._module):
+            hooks("on_sanity_check_start")
+            hooks("on_validation_start")
+            first("validation")
+            hooks("on_validation_end")
+            hooks("on_sanity_check_end")
 
     def get_ready(self, stage: str, verb: str) -> None:
         """Set the data up for a stage, and check that there is something to do.
@@ -148,7 +177,9 @@ class Evaluator:
             ]
         autocast = self._fabric.autocast()
         first, *more = self._batches[stage]
-        return evaluate(self._module, first, stage, autocast, self._seed, more)
+        return evaluate(
+            self._module, first, stage, autocast, self._seed, more, self._inference_mode
+        )
 
     def by_data_set(self, stage: str, metrics: Mapping[str, float]) -> list[dict[str, float]]:
         """One dict for each data set; a name without the number of a data set is in all of them."""
@@ -186,6 +217,8 @@ class EvaluationBatches:
         self._written = False
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
+        if not self._sizes:
+            return iter(())
         if self._kept is None and self._may_keep():
             with torch.inference_mode(False):  # so that their versions are counted
                 self._kept = [batch for _, batch in self._made()]
@@ -211,6 +244,14 @@ class EvaluationBatches:
         return zip(self._sizes, self._examples.batches(self._batch_size), strict=False)
 
 
+def show_metrics(stage: str, metrics: Mapping[str, float]) -> None:
+    """Print the metrics of a stage as a table."""
+    table = Table(f"{stage} metric", "value")
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.6g}")
+    Console().print(table)
+
+
 def evaluate(
     module: LightningModule,
     batches: Iterable[tuple[int, Any]],
@@ -218,6 +259,7 @@ def evaluate(
     autocast: AbstractContextManager[Any],
     seed: int = 0,
     more: Sequence[Iterable[tuple[int, Any]]] = (),
+    inference_mode: bool = False,
 ) -> Metrics:
     """Run ``validation_step`` or ``test_step`` over batches; the metrics that it logged.
 
@@ -238,6 +280,7 @@ def evaluate(
         autocast: The context of the run's precision.
         seed: Seed of what the step draws.
         more: Sizes and batches of further data sets.
+        inference_mode: Run the steps under ``torch.inference_mode`` instead of ``torch.no_grad``.
 
     Raises:
         ValueError: The step does not take the ``dataloader_idx`` that it needs, or needs one though
@@ -258,33 +301,35 @@ def evaluate(
             autocast,
         ):
             seed_all(seed)
-            # What Lightning's own versions of the two do to the modes is done here.
-            if is_overridden(f"on_{stage}_model_eval", module, LightningModule):
-                getattr(module, f"on_{stage}_model_eval")()
-            else:
-                module.eval()
-            getattr(module, f"on_{stage}_start")()
-            getattr(module, f"on_{stage}_epoch_start")()
             examples = 0
             logged: dict[str, LoggedValue] = {}
-            recorder.next_hook()
-            for number, batches in enumerate(sets):
-                which = (number,) if more else ()  # Lightning names the data set only then
-                recorder.dataloader_idx = number if more else None
-                for index, (size, batch) in enumerate(batches):
-                    recorder.batch_size = size
-                    examples += size
-                    if prepared is not None:
-                        batch = prepared(batch)
-                    before(batch, index, *which)
-                    output = step(batch, index, number)
-                    after(output, batch, index, *which)
-                if more:
-                    logged |= recorder.collect(max(examples, 1), reset=False)
-            recorder.dataloader_idx = None
-            recorder.next_hook()
-            getattr(module, f"on_{stage}_epoch_end")()
-            getattr(module, f"on_{stage}_end")()
+            with torch.inference_mode() if inference_mode else nullcontext():
+                # What Lightning's own versions of the two do to the modes is done here.
+                if is_overridden(f"on_{stage}_model_eval", module, LightningModule):
+                    getattr(module, f"on_{stage}_model_eval")()
+                else:
+                    module.eval()
+                getattr(module, f"on_{stage}_start")()
+                getattr(module, f"on_{stage}_epoch_start")()
+                recorder.next_hook()
+                for number, batches in enumerate(sets):
+                    which = (number,) if more else ()  # Lightning names the data set only then
+                    recorder.dataloader_idx = number if more else None
+                    for index, (size, batch) in enumerate(batches):
+                        recorder.batch_size = size
+                        examples += size
+                        if prepared is not None:
+                            batch = prepared(batch)
+                        before(batch, index, *which)
+                        output = step(batch, index, number)
+                        after(output, batch, index, *which)
+                    if more:
+                        logged |= recorder.collect(max(examples, 1), reset=False)
+                recorder.dataloader_idx = None
+                recorder.next_hook()
+                getattr(module, f"on_{stage}_epoch_end")()
+                getattr(module, f"on_{stage}_end")()
+            # Outside of it, so that metric objects get back states that a later fit may change.
             logged |= recorder.collect(max(examples, 1))
             if is_overridden(f"on_{stage}_model_train", module, LightningModule):
                 getattr(module, f"on_{stage}_model_train")()

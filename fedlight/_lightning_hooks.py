@@ -53,7 +53,7 @@ _LOCAL = (
     "on_round_end)"
 )
 _DATA = "the data are those of the FederatedDataModule (its val_dataset and test_dataset too)"
-_PREDICT = "use lightning.Trainer().predict(module, dataloaders) with the trained module"
+_PREDICT = "give the data to FedTrainer.predict(module, dataloaders=…)"
 
 # The order is that of the life of a fit.
 HOOKS: dict[str, Hook] = {
@@ -110,18 +110,18 @@ HOOKS: dict[str, Hook] = {
     ),
     **_works("after the last event", "on_train_end", "on_fit_end"),
     **_works("at the very end, also after an error", "teardown"),
-    **_no_meaning(
-        _PREDICT,
-        "predict_dataloader",
-        "predict_step",
+    **_works(
+        "around FedTrainer.predict",
         "on_predict_model_eval",
         "on_predict_start",
         "on_predict_epoch_start",
         "on_predict_batch_start",
+        "predict_step",
         "on_predict_batch_end",
         "on_predict_epoch_end",
         "on_predict_end",
     ),
+    **_no_meaning(_PREDICT, "predict_dataloader"),
 }
 """All hooks of Lightning 2.6 by name."""
 

@@ -9,6 +9,7 @@
     precision, device                       reach what setup and configure_model have made
     (fit) a checkpoint is taken up          on_load_checkpoint of the module
     (fit) on_fit_start                      of the callbacks, of the module
+    (fit) the sanity check                  if there is one
     (fit) on_train_start                    of the callbacks, of the module
     (fit) the module is read as version 0   or as the checkpoint's version
     (fit) the executor tries a step
@@ -21,6 +22,7 @@ resumed run goes on to the same bits as one that never stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning import LightningModule
@@ -30,12 +32,15 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlight._arguments import as_callbacks
 from fedlight._evaluation import place
 from fedlight.callbacks import FedCheckpoint
+from fedlight.callbacks._lightning import Adapted, Mirror
 
 if TYPE_CHECKING:
     from lightning import Fabric
 
 
-def with_callbacks_of(module: LightningModule, callbacks: Sequence[Any]) -> list[Any]:
+def with_callbacks_of(
+    module: LightningModule, callbacks: Sequence[Any], root: Path = Path(".")
+) -> list[Any]:
     """The trainer's callbacks and those of the module's ``configure_callbacks``.
 
     As in Lightning, a callback of the module takes the place of those of its class or of a base
@@ -45,13 +50,18 @@ def with_callbacks_of(module: LightningModule, callbacks: Sequence[Any]) -> list
         TypeError: One of them is no callback.
     """
     given: Any = module.configure_callbacks()
-    own = as_callbacks(given or None, bar=False)
+    own = as_callbacks(given or None, bar=False, root=root)
     kept = [each for each in callbacks if not any(_replaces(new, each) for new in own)]
-    return sorted([*kept, *own], key=lambda each: isinstance(each, FedCheckpoint))  # those last
+    return sorted([*kept, *own], key=lambda each: isinstance(each, FedCheckpoint | Mirror))  # last
 
 
 def _replaces(new: object, old: object) -> bool:
-    return issubclass(type(new), type(old))
+    return not isinstance(new, Mirror) and issubclass(_kind(new), _kind(old))
+
+
+def _kind(callback: object) -> type:
+    """The class of a callback; of an adapted one, that of Lightning's."""
+    return type(callback.callback if isinstance(callback, Adapted) else callback)
 
 
 def set_up(module: LightningModule, hooks: Callable[..., None], fabric: Fabric, stage: str) -> None:
@@ -61,7 +71,7 @@ def set_up(module: LightningModule, hooks: Callable[..., None], fabric: Fabric, 
         module: The module.
         hooks: Calls a hook of all callbacks by its name.
         fabric: Gives device and precision.
-        stage: "fit", "validate" or "test".
+        stage: "fit", "validate", "test" or "predict".
     """
     hooks("setup", stage)
     module.setup(stage)
@@ -71,12 +81,17 @@ def set_up(module: LightningModule, hooks: Callable[..., None], fabric: Fabric, 
     place(module, fabric)
 
 
-def start_training(module: LightningModule, hooks: Callable[..., None]) -> None:
+def start_training(
+    module: LightningModule,
+    hooks: Callable[..., None],
+    check_sanity: Callable[[], None] | None = None,
+) -> None:
     """Call the hooks before the first event.
 
     Args:
         module: The module, on its device.
         hooks: Calls a hook of all callbacks by its name.
+        check_sanity: Validates before the training, if that is wanted.
     """
     hooks("on_fit_start")
     module.on_fit_start()
@@ -88,5 +103,7 @@ def start_training(module: LightningModule, hooks: Callable[..., None]) -> None:
             f"training and stay in it: {shown}. Dropout is off and BatchNorm does not learn there; "
             "call module.train() before fit unless this is meant"
         )
+    if check_sanity is not None:
+        check_sanity()
     hooks("on_train_start")
     module.on_train_start()

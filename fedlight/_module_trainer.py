@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 from fedlight._moment import Moment
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning import LightningModule
+    from lightning.pytorch.profilers import Profiler
     from torch import Tensor
 
     from fedlight.data import FederatedDataModule
@@ -99,7 +99,7 @@ class ModuleTrainer(Moment):
     Args:
         trainer: The trainer.
         module: Its module.
-        function: The method that runs: "fit", "validate" or "test".
+        function: The method that runs: "fit", "validate", "test" or "predict".
     """
 
     def __init__(self, trainer: FedTrainer, module: LightningModule, function: str) -> None:
@@ -209,17 +209,17 @@ class ModuleTrainer(Moment):
 
     @property
     def predicting(self) -> bool:
-        """False: a federation does not predict while it trains."""
+        """Whether a prediction runs."""
         return self.stage == "predict"
 
     @property
     def evaluating(self) -> bool:
         """Whether a validation or a test runs."""
-        return self.stage in ("validate", "test")
+        return self.stage in ("validate", "test", "sanity_check")
 
     @property
     def sanity_checking(self) -> bool:
-        """False: no validation comes before the first round."""
+        """Whether the validation before the first round runs."""
         return self.stage == "sanity_check"
 
     @property
@@ -271,13 +271,13 @@ class ModuleTrainer(Moment):
 
     @property
     def log_every_n_steps(self) -> int:
-        """1: loggers get every round."""
-        return 1
+        """``log_every_n_steps``: loggers get every so many rounds."""
+        return self._fed.settings.log_every_n_steps
 
     @property
-    def profiler(self) -> PassThroughProfiler:
-        """A profiler that measures nothing."""
-        return PassThroughProfiler()
+    def profiler(self) -> Profiler:
+        """``profiler``; one that measures nothing if none was given."""
+        return self._fed.profiler
 
     # ------------------------------------------------------------------ module, data, callbacks
 
@@ -359,18 +359,20 @@ class ModuleTrainer(Moment):
 
     @property
     def limit_test_batches(self) -> int | float:
-        """1.0 for all batches; with ``fast_dev_run`` as `limit_val_batches`."""
-        return self.limit_val_batches if self.fast_dev_run else 1.0
+        """``limit_test_batches``; 1.0 for all batches."""
+        limit = self._fed.settings.limit_test_batches
+        return 1.0 if limit is None else limit
 
     @property
-    def limit_predict_batches(self) -> float:
-        """1.0: nothing limits a prediction."""
-        return 1.0
+    def limit_predict_batches(self) -> int | float:
+        """``limit_predict_batches``; 1.0 for all batches."""
+        limit = self._fed.settings.limit_predict_batches
+        return 1.0 if limit is None else limit
 
     @property
     def num_sanity_val_steps(self) -> int:
-        """0: no validation comes before the first round."""
-        return 0
+        """``num_sanity_val_steps``: validation batches before the first round."""
+        return self._fed.settings.num_sanity_val_steps
 
     @property
     def check_val_every_n_epoch(self) -> int | None:
@@ -546,7 +548,7 @@ def attached(module: LightningModule, trainer: FedTrainer, function: str) -> Ite
     Args:
         module: The module.
         trainer: The trainer.
-        function: The method that runs: "fit", "validate" or "test".
+        function: The method that runs: "fit", "validate", "test" or "predict".
 
     Yields:
         What the module logs outside of its steps.

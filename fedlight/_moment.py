@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SANITY = "sanity_check"
+
 
 class Moment:
     """The stage that is running, and the local runs that are being computed.
 
     Attributes:
-        stage: "train", "validate" or "test" as Lightning's ``RunningStage`` spells it, or None.
+        stage: "train", "validate", "sanity_check", "test" or "predict" as Lightning's
+            ``RunningStage`` spells it, or None.
         tasks: The tasks whose local steps are being computed; several in a stack.
         asked: What ``training_step`` has asked of the trainer that depends on when it is asked.
             Stacked clients would share the answer, and a traced step would keep it for ever.
@@ -74,8 +77,21 @@ def evaluating(module: LightningModule, stage: str) -> Iterator[None]:
     """The time of a validation or a test: `stage` is "validation" or "test"."""
     moment = moment_of(module)
     before = moment.stage, moment.tasks
-    moment.stage, moment.tasks = {"validation": "validate"}.get(stage, stage), ()
+    moment.tasks = ()
+    if moment.stage != _SANITY:
+        moment.stage = {"validation": "validate"}.get(stage, stage)
     try:
         yield
     finally:
         moment.stage, moment.tasks = before
+
+
+@contextmanager
+def checking_sanity(module: LightningModule) -> Iterator[None]:
+    """The time of the validation before the first round."""
+    moment = moment_of(module)
+    before, moment.stage = moment.stage, _SANITY
+    try:
+        yield
+    finally:
+        moment.stage = before

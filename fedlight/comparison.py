@@ -22,6 +22,7 @@ from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, Recording, ReplayArrivals, ScheduleTable
 from fedlight.callbacks import Callback, TensorBoardMetrics
 from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
+from fedlight.callbacks.progress import lacks_widgets
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.plot import curve
 from fedlight.trainer import FedTrainer
@@ -185,6 +186,11 @@ class Comparison:
         ]
         names = dict.fromkeys(name for row in rows for name in row)
         return pa.table({name: [row.get(name) for row in rows] for name in names}).to_pandas()
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.histories)
+        seeds = sorted({run.seed for run in self.runs})
+        return f"<Comparison of {names}; seeds={seeds}, metric={self.metric!r}, mode={self.mode!r}>"
 
     def __rich__(self) -> Table:
         return self.table()
@@ -406,7 +412,10 @@ def _logger(folder: Path, name: str, seed: int) -> TensorBoardLogger:
 def _shown(plan: Sequence[tuple[int, str]], bar: bool) -> Iterator[tuple[int, str]]:
     if not bar:
         return iter(plan)
-    return iter(track(plan, description="runs", console=Console(stderr=True)))
+    console = Console(stderr=True)
+    if lacks_widgets(console):
+        console = Console(stderr=True, force_jupyter=False)
+    return iter(track(plan, description="runs", console=console))
 
 
 def _mode(metric: str, mode: str | None) -> str:

@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from lightning import Fabric, LightningModule
 from lightning.fabric.loggers.logger import Logger
+from lightning.pytorch.profilers import Profiler
 
 from fedlight._arguments import (
+    AnyCallback,
     as_callbacks,
     as_folder,
     as_loggers,
     as_module,
     check_can_discard,
     check_data,
-    check_devices,
     check_module,
     check_rounds,
+    given_module,
     instance_of,
-    limit_batches,
     number_of_trials,
 )
-from fedlight._checks import integer, one_of, optional, positive, positive_int
+from fedlight._checks import integer, one_of, optional, positive
 from fedlight._endings import say_how_it_ended, say_if_over, say_what_computes
-from fedlight._evaluation import Evaluator, lent, say_if_logged_twice
+from fedlight._evaluation import Evaluator, lent, say_if_logged_twice, show_metrics
 from fedlight._hooks import Hooks
-from fedlight._interrupts import Alone, Interrupt, graceful_interrupts
+from fedlight._interrupts import Alone, graceful_interrupts
+from fedlight._intervals import UpdateInterval, check_intervals
+from fedlight._lightning_arguments import (
+    LightningArguments,
+    lightning_settings,
+    limit_batches,
+    one_device,
+    virtual_time,
+)
 from fedlight._lightning_hooks import warn_of_hooks
 from fedlight._lightning_order import set_up, start_training, with_callbacks_of
 from fedlight._loggers import begin_anew, finalize, left_open, log_hyperparams
 from fedlight._module_trainer import LightningNames, attached
+from fedlight._prediction import batches_to_predict, predict
+from fedlight._run_view import RunView
+from fedlight._surroundings import each_profiled, profiled, surroundings
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
-from fedlight.callbacks import Callback
 from fedlight.callbacks.checkpoint import content_of
 from fedlight.checkpoint import Parts, load_weights
 from fedlight.data import FederatedDataModule
@@ -46,13 +58,10 @@ from fedlight.executors.large_updates import NormLimit
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits, play
 from fedlight.run import Run
-from fedlight.types import Federation, Metrics, RoundRecord, ServerState
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedlight.types import RoundRecord
 
 
-class FedTrainer(LightningNames):
+class FedTrainer(LightningNames, RunView):
     """Trains a LightningModule in an asynchronous federation: no client waits for another.
 
     Args:
@@ -64,14 +73,16 @@ class FedTrainer(LightningNames):
         max_rounds: Stop after this many server updates.
         max_time: Stop before the first event later than this virtual time.
         max_updates: Stop after this many client updates have arrived.
-        callbacks: One callback or several.
+        callbacks: One callback or several, ours or Lightning's.
         logger: True for TensorBoard under `default_root_dir`, a Lightning logger, several, or
             False.
         accelerator: As in Lightning.
-        devices: One device; clients share it.
+        devices: One device, which clients share: 1, "auto" or [k] for the k-th.
         precision: As in Lightning.
         seed: All randomness of the run follows from it.
         check_val_every_n_rounds: Validate after every so many rounds; None for never.
+        check_val_every_n_updates: Validate instead after the rounds in which the number of client
+            updates that were used or dropped reaches a multiple of this.
         limit_val_batches: At most so many validation batches (int), or this share (float).
         on_client_failure: What happens when a client's ``training_step`` raises, or its loss or
             update is not finite: "raise" stops the run with the client's error; "drop" goes on
@@ -89,6 +100,7 @@ class FedTrainer(LightningNames):
         on_interrupt: What `fit` does after Ctrl-C or SIGTERM has ended the run and all is saved:
             "raise" (KeyboardInterrupt, or SystemExit with status 143) ends a script's loop over
             runs as well; "return" lets the script look at `interrupted`.
+        **lightning: Arguments of `lightning.Trainer` by their names, see `LightningArguments`.
 
     Attributes:
         callbacks: The callbacks, in the order in which they are called.
@@ -98,7 +110,7 @@ class FedTrainer(LightningNames):
         should_stop: Set it to end the run after the present event.
 
     Raises:
-        TypeError: An argument is of the wrong kind.
+        TypeError: An argument is of the wrong kind, or has no meaning in a federation.
         ValueError: An argument is outside its range.
 
     Example:
@@ -121,13 +133,14 @@ class FedTrainer(LightningNames):
         max_rounds: int | None = None,
         max_time: float | None = None,
         max_updates: int | None = None,
-        callbacks: Callback | Iterable[Callback] | None = None,
+        callbacks: AnyCallback | Iterable[AnyCallback] | None = None,
         logger: bool | Logger | Iterable[Logger] = True,
         accelerator: str = "auto",
-        devices: int = 1,
+        devices: int | str | list[int] = 1,
         precision: Any = "32-true",
         seed: int = 0,
         check_val_every_n_rounds: int | None = 1,
+        check_val_every_n_updates: int | None = None,
         limit_val_batches: int | float | None = None,
         on_client_failure: str = "raise",
         max_update_norm: float | None = None,
@@ -136,6 +149,7 @@ class FedTrainer(LightningNames):
         default_root_dir: str | Path | None = None,
         fast_dev_run: bool | int = False,
         on_interrupt: str = "raise",
+        **lightning: Unpack[LightningArguments],
     ) -> None:
         example = "UniformArrivals(per_round=5)"
         self.arrivals = instance_of(ArrivalProcess, "arrivals", arrivals, example)
@@ -147,120 +161,49 @@ class FedTrainer(LightningNames):
         self._trial = trial = number_of_trials(fast_dev_run)
         self.fast_dev_run = trial > 0
         self.on_interrupt = one_of("on_interrupt", on_interrupt, ("raise", "return"))
+        self.settings = lightning_settings(lightning, signature(FedTrainer).parameters, trial)
+        virtual_time(max_time)
         self.limits = Limits(trial or max_rounds, max_time, max_updates)
         self.limits.check(self.arrivals)
         self.max_rounds, self.max_time = self.limits.max_rounds, self.limits.max_time
         self.max_updates = self.limits.max_updates
         check_rounds(self.aggregator, self.arrivals)
         self.seed = integer("seed", seed)
-        self.check_val_every_n_rounds = optional(
-            positive_int, "check_val_every_n_rounds", check_val_every_n_rounds
-        )
-        self.limit_val_batches = trial or limit_batches(limit_val_batches)
+        intervals = check_intervals(check_val_every_n_rounds, check_val_every_n_updates)
+        self.check_val_every_n_rounds, self.check_val_every_n_updates = intervals
+        self.limit_val_batches = trial or limit_batches("limit_val_batches", limit_val_batches)
         choices = ("raise", "drop", "retry")
         self.on_client_failure = one_of("on_client_failure", on_client_failure, choices)
         self.on_large_update = one_of("on_large_update", on_large_update, ("clip", "drop"))
         self.max_update_norm = optional(positive, "max_update_norm", max_update_norm)
         if self.on_client_failure != "raise" or self.max_update_norm is not None:
             check_can_discard(self.aggregator)
-        check_devices(devices)
         self.default_root_dir = as_folder(default_root_dir)
         self.loggers = [] if trial else as_loggers(logger, self.default_root_dir)
         self._open_loggers = left_open(self.loggers)
-        self.callbacks = as_callbacks(callbacks, enable_progress_bar)
+        self.callbacks = as_callbacks(
+            callbacks, enable_progress_bar, self.default_root_dir, self.settings
+        )
         self.fabric = Fabric(
             accelerator=accelerator,
-            devices=1,
+            devices=one_device(devices),
             precision=precision,
             loggers=self.loggers,
             callbacks=self.callbacks,
         )
+        super().__init__()
         self.datamodule: FederatedDataModule | None = None
-        self.should_stop = False
-        self.newest_metrics = Metrics()
+        self.should_stop = self.sanity_checking = False
+        self.profiler: Profiler = self.settings.profiler
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator: Evaluator | None = None
         self._alone = Alone()
-        self._interrupt = Interrupt()
-        self._module: LightningModule | None = None
-        self._run: Run | None = None
 
-    # ------------------------------------------------------------------ public state
-
-    @property
-    def module(self) -> LightningModule:
-        """The module; after ``fit`` it holds the server's model.
-
-        Raises:
-            RuntimeError: Nothing was fitted yet.
-        """
-        if self._module is None:
-            raise RuntimeError("this trainer has no module yet; call fit(module, datamodule)")
-        return self._module
-
-    @property
-    def run(self) -> Run:
-        """All that the fit changes: schedule, server, clients, history.
-
-        Raises:
-            RuntimeError: Nothing was fitted yet.
-        """
-        if self._run is None:
-            raise RuntimeError("this trainer has no model yet; call fit(module, datamodule)")
-        return self._run
-
-    @property
-    def version(self) -> int:
-        """Server updates so far."""
-        return 0 if self._run is None else self._run.version
-
-    @property
-    def now(self) -> float:
-        """Virtual time."""
-        return 0.0 if self._run is None else self._run.schedule.now
-
-    @property
-    def num_updates(self) -> int:
-        """Client updates that have arrived."""
-        return 0 if self._run is None else self._run.num_updates
-
-    @property
-    def num_failures(self) -> int:
-        """Tasks that failed or were lost so far."""
-        return 0 if self._run is None else self._run.num_failures
-
-    @property
-    def history(self) -> list[RoundRecord]:
-        """One record for each round."""
-        return [] if self._run is None else self._run.history
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM asked for the end of the run."""
-        return self._interrupt.signal is not None
-
-    @property
-    def federation(self) -> Federation:
-        """Who takes part, as the strategies know it."""
-        return self.run.federation
-
-    @property
-    def state(self) -> ServerState:
-        """The newest version of the server's model, as flat vectors."""
-        return self.run.state
-
-    @property
-    def logger(self) -> Logger | None:
-        """The first logger, or None."""
-        return self.loggers[0] if self.loggers else None
-
-    def client_state(self, client_id: int) -> Tensor | None:
-        """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
-        return self.run.clients.state(client_id)
-
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
-        return self.run.fingerprint()
+    def __repr__(self) -> str:
+        names = "arrivals aggregator local_optimizer executor max_rounds max_time max_updates seed"
+        given = {name: vars(self)[name] for name in names.split()}
+        shown = (f"{name}={value!r}" for name, value in given.items() if value is not None)
+        return f"FedTrainer({', '.join(shown)})"
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the newest round, from a callback's ``on_round_end``.
@@ -276,15 +219,18 @@ class FedTrainer(LightningNames):
 
     def fit(
         self,
-        module: LightningModule,
-        datamodule: FederatedDataModule,
+        module: LightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
         ckpt_path: str | Path | None = None,
+        *,
+        model: LightningModule | None = None,
     ) -> None:
         """Run the federation; `module` holds the server's model afterwards.
 
         Args:
-            module: The module.
+            module: The module; or `model`, its name in Lightning.
             datamodule: The clients' data.
+            model: The module.
             ckpt_path: A checkpoint to go on from, to the same bits as if the run had never
                 stopped; "last" for the newest whole one of the `FedCheckpoint` callback, and a
                 fresh start where there is none; "best" for the best one that it has kept.
@@ -298,15 +244,17 @@ class FedTrainer(LightningNames):
             SystemExit: SIGTERM did.
             RuntimeError: It is called from within a fit of the same trainer.
         """
-        check_module(module)
+        module = check_module(given_module(module, model))
         data = check_data(datamodule)
         with (
             self._alone,
             lent(module, self.fabric),
             attached(module, self, "fit") as self._logs,
+            surroundings(self.settings),
+            profiled(self.profiler, "fit"),
             graceful_interrupts() as self._interrupt,
         ):
-            self.callbacks[:] = with_callbacks_of(module, self.callbacks)
+            self.callbacks[:] = with_callbacks_of(module, self.callbacks, self.default_root_dir)
             content = content_of(ckpt_path, self.callbacks)
             run = self._prepare(module, data)
             status = "failed"
@@ -342,9 +290,11 @@ class FedTrainer(LightningNames):
         if self.should_stop:
             return
         with run.going_on():
-            for waiting in play(run.schedule, run.server, self.limits):
+            steps = play(run.schedule, run.server, self.limits)
+            for waiting in each_profiled(steps, self.profiler, "events"):
                 if waiting:
-                    run.compute(waiting)
+                    with self.profiler.profile("local_runs"):
+                        run.compute(waiting)
                     continue
                 with run.between_events():
                     self.should_stop |= self.interrupted
@@ -361,21 +311,27 @@ class FedTrainer(LightningNames):
         if validated:
             assert self._evaluator is not None
             run.module.on_validation_model_zero_grad()
-            say_if_logged_twice(record.metrics, found := self._evaluator("validation"))
+            self._hooks("on_validation_start")
+            with self.profiler.profile("validation"):
+                found = self._evaluator("validation")
+            say_if_logged_twice(record.metrics, found)
             record.metrics.merge(found)
         run.metrics.merge(record.metrics)
         if validated:
             self._hooks("on_validation_end")
         self._hooks("on_round_end")
         run.log(self._logs.metrics())
-        if self.loggers:
+        every = self.settings.log_every_n_steps
+        if self.loggers and (validated or (every and record.version % every == 0)):
             self.fabric.log_dict(record.metrics.logged(), step=record.version)
 
     def _validation_due(self) -> bool:
         every = self.check_val_every_n_rounds
-        if every is None or self.version % every or self._evaluator is None:
-            return False
-        return self._evaluator.has_data("validation") and self._evaluator.has_step("validation")
+        if self._val_interval is not None:
+            due = self._val_interval.passed(self.history)
+        else:
+            due = every is not None and self.version % every == 0
+        return due and self._evaluator is not None and self._evaluator.can("validation")
 
     def save_checkpoint(
         self, path: str | Path, *copies: str | Path, parts: Parts | None = None
@@ -409,7 +365,9 @@ class FedTrainer(LightningNames):
         begin_anew(self._open_loggers)
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator = self._evaluator_of(module, datamodule)
-        if self.check_val_every_n_rounds is not None:
+        every = self.check_val_every_n_updates
+        self._val_interval = None if every is None else UpdateInterval(every)
+        if every is not None or self.check_val_every_n_rounds is not None:
             self._evaluator.check_step("validation")
         limit = None
         if self.max_update_norm is not None:
@@ -436,13 +394,22 @@ class FedTrainer(LightningNames):
     def _start(self, run: Run) -> None:
         """Call the hooks before the first event, then read what they have made of the module."""
         resumed = bool(self.version or self.num_updates)
-        start_training(run.module, self._hooks)
+        start_training(run.module, self._hooks, None if resumed else self._check_sanity)
         run.begin()
         say_what_computes(run)
         if resumed:
             say_if_over(run)
-        else:  # a resumed run's loggers have them already
+        elif self.settings.enable_autolog_hparams:  # a resumed run's loggers have them already
             log_hyperparams(self.loggers, run.module, run.strategies())
+
+    def _check_sanity(self) -> None:
+        steps = self.settings.num_sanity_val_steps
+        if steps and self._evaluator is not None:
+            self.sanity_checking = True
+            try:
+                self._evaluator.check_sanity(steps, self._hooks)
+            finally:
+                self.sanity_checking = False
 
     def _finish(self, run: Run) -> None:
         say_how_it_ended(run, self.should_stop, self._interrupt.signal)
@@ -460,17 +427,20 @@ class FedTrainer(LightningNames):
             stack.callback(finalize, self.loggers, status)
             self._hooks.all("teardown", "fit")
 
-    def _evaluator_of(self, module: LightningModule, datamodule: FederatedDataModule) -> Evaluator:
-        limits = {"validation": self.limit_val_batches, "test": self._trial or None}
-        return Evaluator(module, datamodule, self.fabric, limits, self.seed)
+    def _evaluator_of(
+        self, module: LightningModule, data: FederatedDataModule, inference_mode: bool = False
+    ) -> Evaluator:
+        limits = {"validation": self.limit_val_batches, "test": self.settings.limit_test_batches}
+        return Evaluator(module, data, self.fabric, limits, self.seed, inference_mode)
 
-    # ------------------------------------------------------------------ validate and test
+    # ------------------------------------------------------------------ validate, test, predict
 
     def validate(
         self,
         module: LightningModule | None = None,
         datamodule: FederatedDataModule | None = None,
         ckpt_path: str | Path | None = None,
+        verbose: bool = False,
     ) -> list[dict[str, float]]:
         """Run ``validation_step`` over the validation data; a dict of metrics for each data set.
 
@@ -478,14 +448,18 @@ class FedTrainer(LightningNames):
             module: The module; None for the one that was fitted.
             datamodule: The data; None for those of ``fit``.
             ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
+            verbose: Print the metrics.
         """
-        return self._evaluate_alone("validation", "validate", module, datamodule, ckpt_path)
+        return self._evaluate_alone(
+            "validation", "validate", module, datamodule, ckpt_path, verbose
+        )
 
     def test(
         self,
         module: LightningModule | None = None,
         datamodule: FederatedDataModule | None = None,
         ckpt_path: str | Path | None = None,
+        verbose: bool = False,
     ) -> list[dict[str, float]]:
         """Run ``test_step`` over the test data; a dict of metrics for each data set.
 
@@ -493,8 +467,9 @@ class FedTrainer(LightningNames):
             module: The module; None for the one that was fitted.
             datamodule: The data; None for those of ``fit``.
             ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
+            verbose: Print the metrics.
         """
-        return self._evaluate_alone("test", "test", module, datamodule, ckpt_path)
+        return self._evaluate_alone("test", "test", module, datamodule, ckpt_path, verbose)
 
     def _evaluate_alone(
         self,
@@ -503,23 +478,73 @@ class FedTrainer(LightningNames):
         module: LightningModule | None,
         datamodule: FederatedDataModule | None,
         ckpt_path: str | Path | None,
+        verbose: bool,
     ) -> list[dict[str, float]]:
         module = self.module if module is None else as_module(module)
         data = self.datamodule if datamodule is None else check_data(datamodule)
         if data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
         self._module, self.datamodule = module, data
-        evaluator = self._evaluator_of(module, data)
+        evaluator = self._evaluator_of(module, data, self.settings.inference_mode)
         evaluator.get_ready(stage, verb)
+        with self._outside_of_fit(verb, module, ckpt_path):
+            if not evaluator.can(stage):  # its number of batches is limited to 0
+                return []
+            self._hooks(f"on_{stage}_start")
+            metrics = evaluator(stage)
+            self.newest_metrics.merge(metrics)
+            self._hooks(f"on_{stage}_end")
+        if verbose:
+            show_metrics(stage, metrics.logged())
+        return evaluator.by_data_set(stage, metrics.logged())
+
+    def predict(
+        self,
+        module: LightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
+        dataloaders: Any = None,
+        dataset: Any = None,
+        return_predictions: bool = True,
+        ckpt_path: str | Path | None = None,
+    ) -> list[Any] | None:
+        """Run ``predict_step`` (by default ``forward``) over data; what it returns for each batch.
+
+        Args:
+            module: The module; None for the one that was fitted.
+            datamodule: Its test data are taken; None for that of ``fit``.
+            dataloaders: Batches to take instead, such as a `DataLoader`; of a list of loaders the
+                result is a list for each.
+            dataset: A data set to take instead.
+            return_predictions: Whether to keep the predictions, on the CPU; else None is returned.
+            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
+        """
+        module = self.module if module is None else as_module(module)
+        data = self.datamodule if datamodule is None else check_data(datamodule)
+        limit, inference = self.settings.limit_predict_batches, self.settings.inference_mode
+        batches = batches_to_predict(module, self.fabric, data, dataloaders, dataset, limit)
+        self._module, self.datamodule = module, data
+        with self._outside_of_fit("predict", module, ckpt_path):
+            self._hooks("on_predict_start")
+            found = predict(module, self.fabric, batches, return_predictions, inference, self.seed)
+            self._hooks("on_predict_end")
+        return found
+
+    @contextmanager
+    def _outside_of_fit(
+        self, verb: str, module: LightningModule, ckpt_path: str | Path | None
+    ) -> Iterator[None]:
         content = content_of(ckpt_path, self.callbacks)
-        with lent(module, self.fabric), attached(module, self, verb):
+        with (
+            lent(module, self.fabric),
+            attached(module, self, verb),
+            surroundings(self.settings),
+            profiled(self.profiler, verb),
+        ):
             try:
                 set_up(module, self._hooks, self.fabric, verb)
                 if content is not None:
                     load_weights(module, content, str(ckpt_path))
-                metrics = evaluator(stage)
-                self.newest_metrics.merge(metrics)
+                yield
             finally:
                 self._hooks("teardown", verb)
                 module.teardown(verb)
-        return evaluator.by_data_set(stage, metrics.logged())

@@ -575,6 +575,7 @@ def test_hooks_in_their_order():
         "on_round_end",
         "on_dispatch",  # client 0 again, from version 1
         "on_update",
+        "on_validation_start",
         "on_validation_end",
         "on_round_end",
         "on_update",
@@ -602,8 +603,12 @@ def test_hooks_in_their_order():
     run.test()
     assert recorder.calls == [
         ("setup", "validate"),
+        ("on_validation_start",),
+        ("on_validation_end",),
         ("teardown", "validate"),
         ("setup", "test"),
+        ("on_test_start",),
+        ("on_test_end",),
         ("teardown", "test"),
     ]
 

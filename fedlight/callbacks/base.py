@@ -20,7 +20,7 @@ class Callback:
     """
 
     def setup(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
-        """Called when "fit", "validate" or "test" begins."""
+        """Called when "fit", "validate", "test" or "predict" begins."""
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called before the first event, with the model on its device.
@@ -46,8 +46,29 @@ class Callback:
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called when an event has been handled completely, before the next one."""
 
+    def on_validation_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called before a validation."""
+
     def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after a validation; ``trainer.callback_metrics`` holds its metrics."""
+
+    def on_sanity_check_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called before the validation of ``num_sanity_val_steps``."""
+
+    def on_sanity_check_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after the validation of ``num_sanity_val_steps``."""
+
+    def on_test_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called before `test` runs over the data."""
+
+    def on_test_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after `test` has run over the data."""
+
+    def on_predict_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called before `predict` runs over the data."""
+
+    def on_predict_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Called after `predict` has run over the data."""
 
     def on_client_failure(
         self, trainer: FedTrainer, module: LightningModule, task: Task, error: BaseException
@@ -66,7 +87,7 @@ class Callback:
         """Called after the last event."""
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
-        """Called when "fit", "validate" or "test" ends, also after an exception."""
+        """Called when "fit", "validate", "test" or "predict" ends, also after an exception."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: tensors, numbers, strings, None, and lists and dicts of them."""

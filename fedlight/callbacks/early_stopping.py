@@ -105,7 +105,8 @@ class EarlyStopping(Callback):
             )
 
     def _is_due(self, trainer: FedTrainer) -> bool:
-        return self._validated or trainer.check_val_every_n_rounds is None
+        every = trainer.check_val_every_n_rounds or trainer.check_val_every_n_updates
+        return self._validated or every is None
 
     def _look(self, trainer: FedTrainer, value: float) -> None:
         sign = self._sign

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from fedlight._checks import positive
@@ -23,6 +24,8 @@ _MOST_METRICS = 4
 class ProgressBar(Callback):
     """Shows rounds, virtual time, updates per second, staleness and the newest metrics.
 
+    In a Jupyter notebook without ipywidgets it is a line of text.
+
     Args:
         refresh_rate: How often to redraw, per second of real time.
         console: The console to draw on; standard error by default.
@@ -34,7 +37,7 @@ class ProgressBar(Callback):
     def __init__(self, refresh_rate: float = 8.0, console: Console | None = None) -> None:
         self._refresh_rate = positive("refresh_rate", refresh_rate)
         self._console = console
-        self._progress: Progress | None = None
+        self._progress: Progress | _TextLine | None = None
 
     @property
     def is_enabled(self) -> bool:
@@ -47,19 +50,23 @@ class ProgressBar(Callback):
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Draw the empty bar."""
-        self._progress = Progress(
-            TextColumn("{task.fields[rounds]}", table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=12),
-            TimeElapsedColumn(),
-            TextColumn(
-                "{task.fields[figures]}",
-                markup=False,
-                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
-            ),
-            expand=True,
-            console=self._console or Console(stderr=True),
-            refresh_per_second=self._refresh_rate,
-        )
+        console = self._console or Console(stderr=True)
+        if lacks_widgets(console):
+            self._progress = _TextLine(console.file, self._refresh_rate)
+        else:
+            self._progress = Progress(
+                TextColumn("{task.fields[rounds]}", table_column=Column(no_wrap=True)),
+                BarColumn(bar_width=12),
+                TimeElapsedColumn(),
+                TextColumn(
+                    "{task.fields[figures]}",
+                    markup=False,
+                    table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+                ),
+                expand=True,
+                console=console,
+                refresh_per_second=self._refresh_rate,
+            )
         total, _ = _goal(trainer)
         self._task = self._progress.add_task("", total=total, rounds=_rounds(trainer), figures="")
         self._started, self._before = time.perf_counter(), trainer.num_updates
@@ -98,6 +105,41 @@ class ProgressBar(Callback):
         if stage == "fit" and self._progress is not None:
             self._progress.stop()
             self._progress = None
+
+
+def lacks_widgets(console: Console) -> bool:
+    """Whether rich would warn at each redraw, since a notebook has no ipywidgets."""
+    return console.is_jupyter and find_spec("ipywidgets") is None
+
+
+class _TextLine:
+    """The part of rich's `Progress` that the bar uses, as one line that is written over."""
+
+    def __init__(self, file: IO[str], refresh_rate: float) -> None:
+        self._file, self._interval = file, 1 / refresh_rate
+        self._text, self._width, self._drawn = "", 0, 0.0
+
+    def add_task(self, description: str, total: float | None, rounds: str, figures: str) -> TaskID:
+        self._text = f"{rounds}  {figures}"
+        return TaskID(0)
+
+    def start(self) -> None:
+        self._draw()
+
+    def update(self, task: TaskID, completed: float, rounds: str, figures: str) -> None:
+        self._text = f"{rounds}  {figures}"
+        if time.perf_counter() - self._drawn >= self._interval:
+            self._draw()
+
+    def stop(self) -> None:
+        self._draw()
+        self._file.write("\n")
+
+    def _draw(self) -> None:
+        self._width = max(self._width, len(self._text))  # blanks cover a longer line before it
+        self._file.write(f"\r{self._text:<{self._width}}")
+        self._file.flush()
+        self._drawn = time.perf_counter()
 
 
 def _goal(trainer: FedTrainer) -> tuple[float | None, float]:

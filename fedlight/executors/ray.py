@@ -226,7 +226,8 @@ def _copy(module: LightningModule) -> LightningModule:
     Raises:
         ValueError: Something in it cannot be copied; names it.
     """
-    fabric, module.fabric = module._fabric, None
+    fabric, trainer = module._fabric, module._trainer
+    module.fabric = module.trainer = None
     try:
         copied = deepcopy(module).cpu()
         for name in ("log", "log_dict"):  # of the run here; an actor records by itself
@@ -235,7 +236,7 @@ def _copy(module: LightningModule) -> LightningModule:
     except Exception as error:
         raise _unsent(module, error) from error
     finally:
-        module.fabric = fabric
+        module.trainer, module.fabric = trainer, fabric
 
 
 def _unsent(module: LightningModule, error: Exception) -> ValueError:

@@ -49,7 +49,7 @@ def judged(module, executor, names, **kwargs):
 REDUCTIONS = ["mean", "sum", "max", "min", "AVG", torch.mean, torch.sum, torch.max, torch.min, max]
 
 
-@pytest.mark.parametrize("reduce_fx", REDUCTIONS, ids=str)
+@pytest.mark.parametrize("reduce_fx", REDUCTIONS)
 def test_reduce_fx_of_a_validation(executor, reduce_fx):
     class Logs(Weight):
         def validation_step(self, batch, batch_idx):
@@ -261,7 +261,6 @@ def test_clients_with_different_numbers_of_steps_agree():
         ({"value": {"b": 1.0}}, "use self.log_dict"),
         ({"value": MeanMetric()}, r"MeanMetric\(\), which is no attribute .* assign it to self in"),
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("where", ["training_step", "validation_step"])
 def test_refused(executor, where, arguments, message):

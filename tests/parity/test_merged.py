@@ -1,0 +1,68 @@
+"""The features of several branches at once: logging, data sets, sanity check, predict."""
+
+import torch
+from torch.utils.data import TensorDataset
+from torchmetrics import MeanMetric
+
+from fedlight import FedTrainer
+from fedlight.aggregators import AFACD
+from fedlight.arrivals import UniformArrivals
+from tests.boring import Point, points
+
+
+def _trainer(**options):
+    return FedTrainer(
+        arrivals=UniformArrivals(per_round=1),
+        aggregator=AFACD(),
+        max_rounds=2,
+        logger=False,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        **options,
+    )
+
+
+class Seen(Point):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.metric = MeanMetric()
+
+    def validation_step(self, batch, batch_idx):
+        trainer = self.trainer
+        self.seen.append((trainer.sanity_checking, trainer.validating, trainer.evaluating))
+        self.metric(batch[0].float().mean())
+        self.log("val_metric", self.metric, on_step=True, on_epoch=True)
+
+    def on_predict_start(self):
+        self.seen.append(self.trainer.predicting)
+
+    def predict_step(self, batch, batch_idx):
+        return batch[0].sum(1)
+
+
+def test_the_sanity_check_is_a_stage_of_its_own():
+    module = Seen()
+    trainer = _trainer(num_sanity_val_steps=1)
+    trainer.fit(module, points([1.0], [2.0], val=[1.5, 2.5]))
+    assert module.seen[0] == (True, False, True)
+    assert set(module.seen[1:]) == {(False, True, True)}
+    assert {"val_metric_step", "val_metric_epoch"} <= trainer.logged_metrics.keys()
+
+
+def test_predict_lends_the_trainer_to_the_module():
+    module = Seen()
+    found = _trainer(limit_predict_batches=1).predict(
+        module, dataset=TensorDataset(torch.ones(3, 4))
+    )
+    assert torch.equal(found[0], torch.full((3,), 4.0))
+    assert module.seen == [True]
+
+
+def test_a_fit_goes_on_after_a_validation_in_inference_mode():
+    module, data = Seen(), points([1.0], [2.0], val=[1.5, 2.5])
+    trainer = _trainer()
+    trainer.validate(module, data)
+    trainer.fit(module, data)
+    (found,) = trainer.validate(module, data)
+    assert found["val_metric_epoch"] == 2.0
