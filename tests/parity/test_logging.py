@@ -49,7 +49,13 @@ def judged(module, executor, names, **kwargs):
 REDUCTIONS = ["mean", "sum", "max", "min", "AVG", torch.mean, torch.sum, torch.max, torch.min, max]
 
 
-@pytest.mark.parametrize("reduce_fx", REDUCTIONS)
+def _told(reduce_fx):  # the words of a function of torch hold its address
+    if isinstance(reduce_fx, str):
+        return reduce_fx
+    return f"{reduce_fx.__name__} of {type(reduce_fx.__self__).__name__}"
+
+
+@pytest.mark.parametrize("reduce_fx", REDUCTIONS, ids=_told)
 def test_reduce_fx_of_a_validation(executor, reduce_fx):
     class Logs(Weight):
         def validation_step(self, batch, batch_idx):
