@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import lightning
@@ -317,9 +319,32 @@ class Run:
         }
 
 
-def _named(strategy: object) -> str:
-    """The strategy in words, without the addresses of the functions in it."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(strategy))
+def _named(strategy: object, depth: int = 2) -> str:
+    """The strategy in words, without the addresses of the objects in it.
+
+    A class of one's own seldom has a repr: its constructor's arguments that it keeps are named, as
+    a run must not go on under others. Of a function the code counts.
+    """
+    if isinstance(strategy, FunctionType):
+        code = strategy.__code__
+        content = repr((code.co_code, _without_addresses(repr(code.co_consts)), code.co_names))
+        return f"{strategy.__name__} {hashlib.blake2b(content.encode(), digest_size=4).hexdigest()}"
+    words = _without_addresses(repr(strategy))
+    if not hasattr(strategy, "__dict__") or not depth:
+        return words
+    kept, plain = vars(strategy), type(strategy).__repr__ is object.__repr__
+    told = [
+        f"{name}={_named(kept[name], depth - 1)}"
+        for name in signature(type(strategy)).parameters
+        if name in kept and (plain or isinstance(kept[name], FunctionType))
+    ]
+    return (
+        f"{type(strategy).__qualname__}({', '.join(told)})" if plain else " ".join([words, *told])
+    )
+
+
+def _without_addresses(words: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", words)
 
 
 def _shapes(layout: Any) -> list[str]:

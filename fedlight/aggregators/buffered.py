@@ -72,6 +72,7 @@ class BufferedAggregator(Aggregator):
     """
 
     federation: Federation
+    _made = False
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class BufferedAggregator(Aggregator):
         self.server_optimizer = server_optimizer
         self._held: list[ClientUpdate] = []
         self._settings: dict[str, Any] = {}
+        self._made = True
 
     # What a subclass says.
 
@@ -134,6 +136,11 @@ class BufferedAggregator(Aggregator):
             TypeError: The constructor assigned something that can change in place.
             ValueError: Something that the constructor assigned has changed.
         """
+        if not self._made:
+            raise TypeError(
+                f"{type(self).__name__}.__init__ does not call super().__init__(buffer_size, …), "
+                "which makes the buffer: call it first"
+            )
         if not self._settings:
             # Only now have the constructors of all subclasses done their work.
             self._settings = dict(self._attributes())
@@ -321,7 +328,7 @@ class BufferedAggregator(Aggregator):
 _MISSING = object()
 _CHANGEABLE = (list, dict, set, np.ndarray, Tensor)
 _MACHINERY = frozenset(
-    {"federation", "_model_device", "_held", "_num_examples", "_server", "_settings"}
+    {"federation", "_made", "_model_device", "_held", "_num_examples", "_server", "_settings"}
 )
 
 
