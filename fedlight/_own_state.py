@@ -31,8 +31,9 @@ class StateWatch:
             if changed:
                 self._before.remove((strategy, before))
                 rank_zero_warn(
-                    f"{type(strategy).__name__} changes {', '.join(changed)} during the run and has "
-                    "no state_dict and load_state_dict: a resumed run starts from what setup assigns"
+                    f"{type(strategy).__name__} changes {', '.join(changed)} during the run and "
+                    "has no state_dict and load_state_dict: a resumed run starts from what setup "
+                    "assigns"
                 )
 
 
