@@ -273,6 +273,8 @@ class Run:
             raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
         self._restore_frozen(content["state_dict"], path)
         self.server.load_state_dict(saved["server"])
+        # Until the next version is made, hooks, validation and checkpoints see this one.
+        self.module_state.write(self.server.state)
         self.schedule.load_state_dict(saved["schedule"])
         self.history[:] = map(record_from_list, saved["history"])
         self.metrics.update(saved["metrics"])

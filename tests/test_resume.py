@@ -5,6 +5,7 @@ from collections import deque
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 from torch.utils.data import TensorDataset
 
 from fedlight import Callback, FederatedDataModule
@@ -210,3 +211,21 @@ def test_a_dropped_update_may_be_looked_at(tmp_path):
     assert looks.norms
     assert min(looks.norms) > 0
     assert run.fingerprint() == plain.fingerprint()
+
+
+def test_the_module_is_the_servers_model_right_after_a_resume(tmp_path):
+    """Also if no version follows: what is validated and saved then is the checkpoint's model."""
+    net = NETS["MLP with BatchNorm"]
+
+    class Sees(Callback):
+        def on_fit_start(self, trainer, module):
+            self.seen = parameters_to_vector(module.parameters()).detach().clone()
+
+    whole = fit(net, tmp_path, max_rounds=3)
+    sees = Sees()
+    again = fit(net, tmp_path, "last", callbacks=[sees], max_rounds=3)
+    for found in (sees.seen, parameters_to_vector(again.module.parameters()).detach()):
+        assert torch.equal(found, whole.state.params)
+    kept = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
+    expected = whole.module.state_dict()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in expected.items())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import math
+import random
 import reprlib
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedlight._checks import Rate, positive, positive_int
@@ -216,7 +219,10 @@ class BufferedAggregator(Aggregator):
         self._server.load_state_dict(state["server"])
         present = dict(self._state())
         for name in present.keys() - state["own"].keys():
-            delattr(self, name)  # `receive` made it, and the saved aggregator did not have it
+            if name in self._settings:  # it was back at what the constructor assigned
+                setattr(self, name, self._settings[name])
+            else:  # `receive` made it, and the saved aggregator did not have it
+                delattr(self, name)
         for name, packed in state["own"].items():
             known, label = present.get(name), f"{type(self).__name__}.{name}"
             setattr(self, name, unpack(packed, known, self._model_device, label))
@@ -326,7 +332,10 @@ class BufferedAggregator(Aggregator):
 
 
 _MISSING = object()
-_CHANGEABLE = (list, dict, set, np.ndarray, Tensor)
+_CHANGEABLE = (
+    *(list, dict, set, deque, bytearray, np.ndarray, Tensor),
+    *(np.random.Generator, torch.Generator, random.Random),
+)
 _MACHINERY = frozenset(
     {"federation", "_made", "_model_device", "_held", "_num_examples", "_server", "_settings"}
 )
