@@ -321,27 +321,27 @@ class Run:
         }
 
 
-def _named(strategy: object, depth: int = 2) -> str:
-    """The strategy in words, without the addresses of the objects in it.
+def _named(value: object, depth: int = 2) -> str:
+    """A strategy in words, without the addresses of the objects in it.
 
     A class of one's own seldom has a repr: its constructor's arguments that it keeps are named, as
     a run must not go on under others. Of a function the code counts.
     """
-    if isinstance(strategy, FunctionType):
-        code = strategy.__code__
+    if isinstance(value, FunctionType):
+        code = value.__code__
         content = repr((code.co_code, _without_addresses(repr(code.co_consts)), code.co_names))
-        return f"{strategy.__name__} {hashlib.blake2b(content.encode(), digest_size=4).hexdigest()}"
-    words = _without_addresses(repr(strategy))
-    if not hasattr(strategy, "__dict__") or not depth:
+        return f"{value.__name__} {hashlib.blake2b(content.encode(), digest_size=4).hexdigest()}"
+    words = _without_addresses(repr(value))
+    if not hasattr(value, "__dict__") or not depth:
         return words
-    kept, plain = vars(strategy), type(strategy).__repr__ is object.__repr__
+    kept, plain = vars(value), type(value).__repr__ is object.__repr__
     told = [
         f"{name}={_named(kept[name], depth - 1)}"
-        for name in signature(type(strategy)).parameters
+        for name in signature(type(value)).parameters
         if name in kept and (plain or isinstance(kept[name], FunctionType))
     ]
     return (
-        f"{type(strategy).__qualname__}({', '.join(told)})" if plain else " ".join([words, *told])
+        f"{type(value).__qualname__}({', '.join(told)})" if plain else " ".join([words, *told])
     )
 
 
