@@ -54,7 +54,7 @@ def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None)
             f"fedlight: stopped by {stopped_by.name} after {where}; to continue, fit again with "
             f"ckpt_path={path}"
         )
-    held = len(run.aggregator.held)
+    held = len(run.server.held)
     if server.over:
         rank_zero_warn(
             f"fedlight: the last {server.failed_in_a_row} local runs have all failed; the run ends "

@@ -54,11 +54,11 @@ class Hooks(Watcher):
 
     def all(self, hook: str, *args: Any) -> None:
         """Call a hook of every callback, even if one raises; then raise the first error."""
-        first: Exception | None = None
+        first: BaseException | None = None
         for method in self.methods(hook):
             try:
                 method(self._trainer, self._trainer.module, *args)
-            except Exception as error:
+            except BaseException as error:
                 first = first or error
         if first is not None:
             raise first

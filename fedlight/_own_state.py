@@ -1,47 +1,68 @@
-"""Detects strategies whose state would be missing from a checkpoint."""
+"""Notices strategies that change as they go and would forget that in a resumed run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor
 
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
+from fedlight.arrivals.wrapper import Wrapper
+from fedlight.types import ClientUpdate
 
 
 class StateWatch:
-    """Compares the plain attributes of strategies at the start and at the first checkpoint.
-
-    A strategy without `state_dict` whose attributes have changed would not resume correctly.
+    """Compares the attributes of strategies at the start of a run with those at its checkpoints.
 
     Args:
-        strategies: The arrival process and the aggregator, after their set-up.
+        strategies: Arrival process and aggregator, set up.
     """
 
     def __init__(self, strategies: Sequence[object]) -> None:
-        self._before = [(strategy, _plain_attributes(strategy)) for strategy in strategies]
+        self._before = [(each, _attributes(each)) for each in _with_wrapped(strategies)]
 
     def warn(self) -> None:
-        """Warn, once per run, of strategies that have changed and define no `state_dict`."""
-        for strategy, before in self._before:
-            now = _plain_attributes(strategy)
-            if now != before and now is not None and before is not None:
-                changed = sorted(name for name in now if now[name] != before.get(name))
+        """Warn, once a run, of a strategy that has changed and does not say what is to be kept."""
+        for strategy, before in list(self._before):
+            now = {} if before is None else _attributes(strategy) or {}
+            changed = sorted(name for name in now if now[name] != (before or {}).get(name))
+            if changed:
+                self._before.remove((strategy, before))
                 rank_zero_warn(
                     f"{type(strategy).__name__} changes {', '.join(changed)} during the run and "
                     "has no state_dict and load_state_dict: a resumed run starts from what setup "
                     "assigns"
                 )
-        self._before.clear()
 
 
-def _plain_attributes(strategy: object) -> dict[str, str] | None:
-    """Return the plain attributes of a strategy, or None if it defines `state_dict`."""
-    kinds = (ArrivalProcess, Aggregator)
+def _with_wrapped(strategies: Sequence[object]) -> Iterator[object]:
+    """The strategies, and the processes inside of wrappers."""
+    for strategy in strategies:
+        yield strategy
+        while isinstance(strategy, Wrapper):
+            strategy = strategy.arrivals
+            yield strategy
+
+
+def _attributes(strategy: object) -> dict[str, bytes] | None:
+    """The attributes of a strategy, or None if it says itself what is to be kept."""
+    kinds = (ArrivalProcess, Aggregator, Wrapper)
     if type(strategy).state_dict not in [kind.state_dict for kind in kinds]:  # type: ignore[attr-defined]
         return None
-    plain = (bool, int, float, str, list, tuple, dict, set, np.ndarray, Tensor)
-    return {name: repr(v) for name, v in vars(strategy).items() if isinstance(v, plain)}
+    found = {}
+    for name, value in vars(strategy).items():
+        if isinstance(value, ArrivalProcess) or _holds_updates(value):
+            continue  # watched by itself, or kept by the server
+        try:
+            found[name] = pickle.dumps(value)  # a generator and a deque have no telling repr
+        except Exception:  # what cannot be pickled is not compared
+            continue
+    return found
+
+
+def _holds_updates(value: object) -> bool:
+    return isinstance(value, ClientUpdate) or (
+        isinstance(value, list | tuple) and any(isinstance(each, ClientUpdate) for each in value)
+    )

@@ -95,7 +95,7 @@ class Parts:
         torch.save({"before": before, "items": plain(items, place)}, buffer)
         name = _part_name(buffer.getvalue())
         path = self._folder / name
-        if not path.exists():
+        if not path.exists() or _part_name(path.read_bytes()) != name:  # missing, or damaged
             self._folder.mkdir(parents=True, exist_ok=True)
             with replacing(path) as file:
                 file.write(buffer.getvalue())

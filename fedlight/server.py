@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlight._history import round_record, update_record
+from fedlight.aggregators import Aggregator
 from fedlight.events import Kind
 from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import LargeUpdate
@@ -14,7 +15,6 @@ from fedlight.loop import Event, Handled
 from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 
 if TYPE_CHECKING:
-    from fedlight.aggregators import Aggregator
     from fedlight.arrivals.schedule import Schedule
     from fedlight.clients import Clients
     from fedlight.executors.pending import PendingRun
@@ -100,8 +100,17 @@ class Server:
         self._on_client_failure = on_client_failure
         self._optimizer = optimizer
         self._num_clients = federation.num_clients
+        # An aggregator that does not define `held` is taken to use at its next step whatever it has
+        # received, so that its updates are computed in bulk and kept in checkpoints all the same.
+        self._says_what_it_holds = type(aggregator).held is not Aggregator.held
+        self._received: list[ClientUpdate] = []
         self._failures: list[FailureRecord] = []
         self._dropped: list[UpdateRecord] = []
+
+    @property
+    def held(self) -> list[ClientUpdate]:
+        """Updates that the aggregator has received and not used yet, in order of arrival."""
+        return self.aggregator.held if self._says_what_it_holds else self._received
 
     def dispatch(self, task: Task) -> None:
         """Give a client the version that its task names, and start its local run."""
@@ -150,11 +159,11 @@ class Server:
         if due:
             # No update is kept in a variable here, because it would keep alive the version that
             # its client pulled for as long as this generator is suspended.
-            if waiting := self.clients.open_runs(self.aggregator.held):
+            if waiting := self.clients.open_runs(self.held):
                 yield waiting
             full = self._leave_out_failures(released, retried)
             if full or task is None:
-                if waiting := self.clients.unresolved_states(self.aggregator.held):
+                if waiting := self.clients.unresolved_states(self.held):
                     yield waiting
                 record = self._step()
                 released += [update.client_id for update in record.updates]
@@ -171,11 +180,14 @@ class Server:
         self.num_updates += 1
         self.num_gradients += task.num_steps
         if self.aggregator.accepts(update, self.version):
-            return self.aggregator.receive(update)
-        self.clients.drop(update)
+            due = self.aggregator.receive(update)
+            if not self._says_what_it_holds:
+                self._received.append(update)
+            return due
         self._dropped.append(update_record(update, self.state.version, 0.0, math.nan))
         released.append(update.client_id)
-        self.watcher.on_drop(update)
+        self.watcher.on_drop(update)  # before its result is let go
+        self.clients.drop(update)
         return False
 
     def _leave_out_failures(self, released: list[int], retried: list[Task]) -> bool:
@@ -183,7 +195,7 @@ class Server:
 
         Failed tasks are added to `retried`, or their clients to `released`.
         """
-        found = [(update, self.clients.failure(update)) for update in self.aggregator.held]
+        found = [(update, self.clients.failure(update)) for update in self.held]
         failed = [(update, error) for update, error in found if error is not None]
         if not failed:
             return True
@@ -233,6 +245,7 @@ class Server:
         self._dropped, self._failures = [], []
         if state.used:
             self.failed_in_a_row, self.over = 0, False
+        self._received = []
         self.clients.release(used.update for used in state.used)
         # The new state does not hold the updates, else a version in flight would keep them alive.
         parts = (state.params, state.buffers, state.counters, state.shared)
@@ -255,7 +268,7 @@ class Server:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs, as tensors and plain data."""
-        held = self.aggregator.held
+        held = self.held
         return {
             "version": self.state.version,
             "versions": {
@@ -286,7 +299,8 @@ class Server:
         self.state = versions[state["version"]]
         self.version = self.state.version
         self._unchanged = Handled(self.version)
-        for update in self.clients.load_state_dict(state["clients"], versions, device):
+        self._received = self.clients.load_state_dict(state["clients"], versions, device)
+        for update in self._received:
             self.aggregator.receive(update)
         self.aggregator.load_state_dict(state["aggregator"])
         self._dropped = [UpdateRecord(*fields) for fields in state["dropped"]]

@@ -1,16 +1,28 @@
 """A run that was stopped is the run that was not, to the bit, whoever looks at its results."""
 
+from collections import deque
+
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 from torch.utils.data import TensorDataset
 
 from fedlight import Callback, FederatedDataModule
-from fedlight.aggregators import FedBuff
-from fedlight.arrivals import ContinuousArrivals, ExponentialDurations, UniformSteps
+from fedlight.aggregators import Aggregator, FedAsync, FedBuff, next_version
+from fedlight.arrivals import (
+    ArrivalProcess,
+    ContinuousArrivals,
+    Dispatch,
+    ExponentialDurations,
+    UniformSteps,
+    Wake,
+)
 from fedlight.callbacks import FedCheckpoint
+from fedlight.checkpoint import CheckpointError
 from fedlight.executors import VectorizedExecutor
 from fedlight.local_optimizers import LocalSGD, Scaffold
+from fedlight.types import UsedUpdate
 from tests.boring import Boring, trainer
 
 ROUNDS = 6
@@ -124,3 +136,96 @@ def test_a_later_limit_changes_no_bit(tmp_path):
     assert [record.metrics for record in long.history[:3]] == [
         record.metrics for record in short.history
     ]
+
+
+class Every(ArrivalProcess):
+    """Each client every so often; its queue is state that it says nothing of."""
+
+    def __init__(self, gap):
+        self.gap = gap
+
+    def setup(self, federation):
+        self.order = deque(range(federation.num_clients))
+
+    def on_wake(self, now):
+        self.order.rotate(1)
+        return [Dispatch(self.order[0], self.gap, 1), Wake(self.gap)]
+
+
+def test_settings_of_ones_own_strategies_must_be_those_of_the_checkpoint(tmp_path):
+    def run(folder, rounds, gap=1.0, rate=lambda version: 1.0):
+        given = {"arrivals": Every(gap), "aggregator": FedBuff(2, server_lr=rate)}
+        return fit(NETS["logistic regression"], folder, "last", max_rounds=rounds, **given)
+
+    with pytest.warns(UserWarning, match="Every changes order during the run"):
+        run(tmp_path, 2)
+    for other in ({"gap": 2.0}, {"rate": lambda version: 0.5}):
+        with pytest.raises(CheckpointError, match="of another federation"):
+            run(tmp_path, 3, **other)
+    with pytest.warns(UserWarning, match="Every changes order during the run"):
+        assert run(tmp_path, 3, rate=lambda version: 1.0).version == 3
+
+
+class HoldsSilently(Aggregator):
+    """Keeps its updates where nobody else can see them."""
+
+    def __init__(self):
+        self.mine = []
+
+    def setup(self, federation, state):
+        self.mine = []
+
+    def receive(self, update):
+        self.mine.append(update)
+        return len(self.mine) == 3
+
+    def step(self, state):
+        used = [UsedUpdate(update, 1 / 3) for update in self.mine]
+        delta = sum(update.delta for update in self.mine) / 3
+        self.mine = []
+        return next_version(state, state.params + delta, used)
+
+
+def test_an_aggregator_need_not_say_what_it_holds(tmp_path):
+    """Its updates are computed in bulk and come back from a checkpoint all the same."""
+    net = NETS["MLP with BatchNorm"]
+    given = {"aggregator": HoldsSilently(), "executor": "vectorized"}
+    whole = fit(net, tmp_path / "whole", max_updates=17, **given)
+    for updates in (4, 8, 17):
+        run = fit(net, tmp_path, "last", max_updates=updates, **given)
+    assert run.fingerprint() == whole.fingerprint()
+    assert whole.run.pool.num_computed > whole.run.pool.num_batches > 0
+
+
+def test_a_dropped_update_may_be_looked_at(tmp_path):
+    class LooksAtDrops(Callback):
+        norms = ()
+
+        def on_drop(self, trainer, module, update):
+            self.norms = (*self.norms, float(update.delta.norm()))
+
+    looks, given = LooksAtDrops(), {"aggregator": FedAsync(0.5, max_staleness=1)}
+    net = NETS["MLP with BatchNorm"]
+    plain = fit(net, tmp_path / "plain", max_rounds=ROUNDS, **given)
+    run = fit(net, tmp_path, max_rounds=ROUNDS, callbacks=[looks], **given)
+    assert looks.norms
+    assert min(looks.norms) > 0
+    assert run.fingerprint() == plain.fingerprint()
+
+
+def test_the_module_is_the_servers_model_right_after_a_resume(tmp_path):
+    """Also if no version follows: what is validated and saved then is the checkpoint's model."""
+    net = NETS["MLP with BatchNorm"]
+
+    class Sees(Callback):
+        def on_fit_start(self, trainer, module):
+            self.seen = parameters_to_vector(module.parameters()).detach().clone()
+
+    whole = fit(net, tmp_path, max_rounds=3)
+    sees = Sees()
+    again = fit(net, tmp_path, "last", callbacks=[sees], max_rounds=3)
+    for found in (sees.seen, parameters_to_vector(again.module.parameters()).detach()):
+        assert torch.equal(found, whole.state.params)
+    kept = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
+    expected = whole.module.state_dict()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in expected.items())

@@ -140,7 +140,7 @@ class Wrong(Aggregator):
         (lambda state, update: state, "must return the next ServerState .*got version 0"),
         (
             lambda state, update: ServerState(1, state.params, NOTHING, NOTHING, used=(update,)),
-            "must name what it used as UsedUpdate",
+            "must list the updates used as UsedUpdate",
         ),
         (
             lambda state, update: next_version(state, state.params, [update]),

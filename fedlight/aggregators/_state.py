@@ -38,11 +38,12 @@ def pack(value: Any, name: str) -> Any:
     Raises:
         TypeError: There is no way to store it.
     """
-    if value is None or isinstance(value, bool | int | float | str | Tensor):
-        return value
+    # NumPy's float64 is a float, too, but not in arithmetic with arrays of float32.
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return [kind, torch.from_numpy(np.array(value))]
+    if value is None or isinstance(value, bool | int | float | str | Tensor):
+        return value
     if type(value) in (list, tuple, set):
         return [type(value).__name__, [pack(item, name) for item in value]]
     if type(value) is dict:
@@ -71,6 +72,12 @@ def unpack(packed: Any, present: Any, device: torch.device, name: str) -> Any:
         TypeError: A part was made after set-up, so there is nothing that could restore it.
     """
     if isinstance(packed, Tensor):
+        alike = isinstance(present, Tensor) and present.shape == packed.shape
+        if alike and present.dtype == packed.dtype:
+            # Into the tensor that `start` made: views of it, an optimizer over it and other names
+            # for it stay what they are.
+            with torch.no_grad():
+                return present.copy_(packed)
         # A copy: two aggregators must not share what they change in place.
         return packed.to(present.device if isinstance(present, Tensor) else device, copy=True)
     if not isinstance(packed, list):
@@ -91,5 +98,7 @@ def unpack(packed: Any, present: Any, device: torch.device, name: str) -> Any:
             key: unpack(item, known.get(key), device, name)
             for key, (_, item) in zip(keys, items, strict=True)
         }
-    values = [unpack(item, None, device, name) for item in items]
+    made = list(present) if isinstance(present, list | tuple) else []
+    made += [None] * (len(items) - len(made))
+    values = [unpack(item, each, device, name) for item, each in zip(items, made, strict=False)]
     return {"list": list, "tuple": tuple, "set": set}[kind](values)

@@ -69,7 +69,9 @@ class Aggregator(ABC):
         return
 
     def accepts(self, update: ClientUpdate, version: int) -> bool:
-        """Return False to drop an arriving update; it makes no version and is not computed.
+        """Return False to drop an arriving update; it makes no version.
+
+        It is computed only if a client's state depends on it (SCAFFOLD).
 
         It is called exactly once for each arrival.
         """

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import math
+import random
 import reprlib
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedlight._checks import Rate, positive, positive_int
@@ -72,6 +75,7 @@ class BufferedAggregator(Aggregator):
     """
 
     federation: Federation
+    _made = False
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class BufferedAggregator(Aggregator):
         self.server_optimizer = server_optimizer
         self._held: list[ClientUpdate] = []
         self._settings: dict[str, Any] = {}
+        self._made = True
 
     # What a subclass says.
 
@@ -134,6 +139,11 @@ class BufferedAggregator(Aggregator):
             TypeError: The constructor assigned something that can change in place.
             ValueError: Something that the constructor assigned has changed.
         """
+        if not self._made:
+            raise TypeError(
+                f"{type(self).__name__}.__init__ does not call super().__init__(buffer_size, …), "
+                "which makes the buffer: call it first"
+            )
         if not self._settings:
             # Only now have the constructors of all subclasses done their work.
             self._settings = dict(self._attributes())
@@ -209,7 +219,10 @@ class BufferedAggregator(Aggregator):
         self._server.load_state_dict(state["server"])
         present = dict(self._state())
         for name in present.keys() - state["own"].keys():
-            delattr(self, name)  # `receive` made it, and the saved aggregator did not have it
+            if name in self._settings:  # it was back at what the constructor assigned
+                setattr(self, name, self._settings[name])
+            else:  # `receive` made it, and the saved aggregator did not have it
+                delattr(self, name)
         for name, packed in state["own"].items():
             known, label = present.get(name), f"{type(self).__name__}.{name}"
             setattr(self, name, unpack(packed, known, self._model_device, label))
@@ -319,9 +332,12 @@ class BufferedAggregator(Aggregator):
 
 
 _MISSING = object()
-_CHANGEABLE = (list, dict, set, np.ndarray, Tensor)
+_CHANGEABLE = (
+    *(list, dict, set, deque, bytearray, np.ndarray, Tensor),
+    *(np.random.Generator, torch.Generator, random.Random),
+)
 _MACHINERY = frozenset(
-    {"federation", "_model_device", "_held", "_num_examples", "_server", "_settings"}
+    {"federation", "_made", "_model_device", "_held", "_num_examples", "_server", "_settings"}
 )
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from fedlight._checks import integer, positive_int
 from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
 from fedlight.events import EventQueue, Kind, to_ticks, to_time
 from fedlight.loop import Event, Handled
@@ -200,6 +201,11 @@ class Schedule:
                 self._coming += 1
             else:
                 kind = Kind.ROUND_END if isinstance(action, EndRound) else Kind.WAKE
+                if kind is Kind.ROUND_END and not self.arrivals.by_rounds:
+                    raise ValueError(
+                        f"{self.arrivals!r} answered with {action!r}, but its by_rounds is False: "
+                        "set by_rounds = True in its class, so that aggregators know of its rounds"
+                    )
                 self._queue.push(self._after(action.delay), Event(kind), kind=kind)
 
     def _after(self, delay: float) -> int:
@@ -213,6 +219,10 @@ class Schedule:
 
     def _pull(self, action: Dispatch, now: float, tries: int = 0) -> None:
         client, duration, num_steps, _, version, lost, visit = action
+        if type(num_steps) is not int or num_steps < 1:
+            num_steps = positive_int("Dispatch.num_steps", num_steps)
+        if type(client) is not int:
+            client = integer("Dispatch.client_id", client)
         arrival = self._after(duration)
         if version is None:
             version = self.version

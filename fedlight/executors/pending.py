@@ -112,7 +112,12 @@ class PendingRun:
                 return self._preview
         if self.error is not None:
             return self.error
-        assert self._result is not None, "the result was released"
+        if self._result is None:
+            raise RuntimeError(
+                f"the result of task {self.task.serial} (client {self.task.client_id}) was "
+                "released once the server had used or dropped it; read it in on_update or "
+                "on_drop, and keep what you need of it"
+            )
         return self._result
 
     def client_state(self) -> Tensor | None:

@@ -1,5 +1,8 @@
 """Aggregators of one's own: what the base does by itself, and how it answers to mistakes."""
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +16,15 @@ from fedlight.aggregators import (
     next_version,
 )
 from fedlight.callbacks import FedCheckpoint
-from fedlight.types import UsedUpdate
+from fedlight.checkpoint import plain
+from fedlight.types import (
+    ClientUpdate,
+    Federation,
+    LocalResult,
+    ServerState,
+    Task,
+    UsedUpdate,
+)
 from tests.boring import Boring, classes, trainer
 from tests.test_docs import ROOT, blocks
 
@@ -507,3 +518,66 @@ def test_it_prints_as_it_was_called():
     assert repr(Mean(interval=2)) == "Mean(buffer_size=None, interval=2.0)"
     assert repr(Mean(server_lr=lr)) == f"Mean(buffer_size=None, server_lr={lr!r})"
     assert repr(Everything(2, server_lr=3)) == "Everything(buffer_size=2, decay=0.9, server_lr=3.0)"
+
+
+class Keeps(BufferedAggregator):
+    """State of kinds that a copy would tear apart, or that is at times what it was at first."""
+
+    def __init__(self, buffer_size: int) -> None:
+        super().__init__(buffer_size)
+        self.maybe = None
+
+    def start(self, federation, state):
+        self.a = torch.zeros_like(state.params)
+        self.same = self.a
+        self.rows = torch.zeros(2, len(state.params), dtype=state.params.dtype)
+        self.row = self.rows[0]
+        self.q = torch.nn.Parameter(torch.zeros_like(state.params))
+        self.optimizers = [torch.optim.SGD([self.q], 0.5, momentum=0.9)]
+        self.x = np.float64(0.1)
+        self.maybe = torch.ones_like(state.params)
+
+    def weights(self, updates, version):
+        return [1 / len(updates)] * len(updates)
+
+    def direction(self, updates, weights, state):
+        mean = super().direction(updates, weights, state)
+        self.a += mean
+        self.row.add_(self.same)
+        self.q.grad = self.rows[0].clone()
+        self.optimizers[0].step()
+        self.x = self.x * 1.1
+        self.maybe = None if self.maybe is not None else mean
+        extra = 0 if self.maybe is None else self.maybe
+        return mean + self.q.detach() + extra + float(self.x)
+
+
+def test_state_that_is_shared_or_is_back_at_its_beginning_comes_back():
+    state = ServerState(0, torch.zeros(2), torch.empty(0), torch.empty(0))
+
+    def stepped(aggregator, state, times):
+        for _ in range(times):
+            task = Task(0, state.version, 0.0, 1.0, 1, 0, 0)
+            empty = torch.empty(0)
+            result = LocalResult(torch.tensor([1.0, 2.0]), empty, empty)
+            aggregator.receive(ClientUpdate(task, 1, result))
+            state = replace(aggregator.step(state), used=())
+        return state
+
+    for stopped in (1, 2):
+        whole = Keeps(1)
+        whole.setup(Federation(3, np.ones(3, dtype=np.int64), 1), state)
+        expected = stepped(whole, state, 5)
+        first, second = Keeps(1), Keeps(1)
+        first.setup(Federation(3, np.ones(3, dtype=np.int64), 1), state)
+        middle = stepped(first, state, stopped)
+        buffer = io.BytesIO()
+        torch.save(plain(first.state_dict()), buffer)  # as a file, not as the same tensors
+        saved = torch.load(io.BytesIO(buffer.getvalue()))
+        second.setup(
+            Federation(3, np.ones(3, dtype=np.int64), 1),
+            replace(state, params=state.params.clone()),
+        )
+        second.load_state_dict(saved)
+        assert torch.equal(stepped(second, middle, 5 - stopped).params, expected.params)
+        assert isinstance(second.x, np.float64)

@@ -25,6 +25,8 @@ from tests.playing import events
 class Script(ArrivalProcess):
     """Answers each call with the next actions of a list, and writes the calls down."""
 
+    by_rounds = True
+
     def __init__(self, *answers):
         self.answers = answers
 
