@@ -18,7 +18,7 @@ from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 
-THINGS = ["soup", "bread", "tea", "film", "song", "chair", "lamp", "shirt"]
+THINGS = ["soup", "bread", "tea", "film", "song", "chair", "lamp", "shirt"]  # one per client
 MOODS = [["awful", "dull", "broken", "cold"], ["lovely", "bright", "warm", "fine"]]
 WORDS = ["the", "is", *THINGS, *MOODS[0], *MOODS[1]]
 TINY = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32}
@@ -69,10 +69,8 @@ def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveIn
         logger=False,
     )
     module = TextClassifier(get_peft_model(network, LoraConfig("SEQ_CLS", r=rank)))
-    data = FederatedDataModule.from_client_datasets(
-        clients, batch_size=4, val_dataset=sum(clients, []), collate_fn=collate
-    )
-    trainer.fit(module, data)
+    options = {"batch_size": 4, "val_dataset": sum(clients, []), "collate_fn": collate}
+    trainer.fit(module, FederatedDataModule.from_client_datasets(clients, **options))
     size = sum(param.numel() for param in module.parameters())
     print(f"{trainer.state.params.numel()} of {size} parameters travel")
     print(f"val_acc {trainer.callback_metrics['val_acc']:.4f}")

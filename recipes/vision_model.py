@@ -1,12 +1,11 @@
 """Any model of timm, by its name, on an image data set divided among clients.
 
-    python recipes/vision_model.py
-    python recipes/vision_model.py --model resnet18 --pretrained true --dataset ylecun/mnist
-    python recipes/vision_model.py --model vit_tiny_patch16_224 --side 224
+python recipes/vision_model.py
+python recipes/vision_model.py --model resnet18 --dataset ylecun/mnist
+python recipes/vision_model.py --model vit_tiny_patch16_224 --side 224
 """
 
 import timm
-
 from jsonargparse import auto_cli
 from jsonargparse.typing import PositiveInt
 from lightning import LightningModule, seed_everything
@@ -45,14 +44,13 @@ def main(
     num_clients: PositiveInt = 10,
     max_rounds: PositiveInt = 30,
     lr: float = 0.05,
-    seed: int = 0,
 ) -> None:
     """Train a model of timm on images, which are resized if a side is given."""
 
     def resized(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return interpolate(batch[0], (side, side), mode="bilinear"), batch[1]
 
-    seed_everything(seed, verbose=False)
+    seed_everything(0, verbose=False)
     data = FederatedDataModule(
         dataset,
         DirichletPartitioner(num_clients, 1.0, "label"),
@@ -63,17 +61,16 @@ def main(
     data.setup()
     sizes = {"in_chans": data.train_data[0][0].shape[0]}
     sizes["num_classes"] = num_classes = data.train_dataset.features["label"].num_classes
-    network = timm.create_model(model, pretrained=pretrained, **sizes)
+    module = ImageClassifier(timm.create_model(model, pretrained, **sizes), num_classes)
     trainer = FedTrainer(
         arrivals=ContinuousArrivals(ExponentialDurations(1.0)),
         aggregator=FedBuff(buffer_size=4),
         local_optimizer=LocalSGD(lr=lr),
         max_rounds=max_rounds,
-        seed=seed,
         check_val_every_n_rounds=10,
         logger=False,
     )
-    trainer.fit(ImageClassifier(network, num_classes), data)
+    trainer.fit(module, data)
     print(f"{model}: val_acc {float(trainer.validate()[0]['val_acc']):.4f}")
 
 

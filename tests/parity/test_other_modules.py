@@ -1,5 +1,7 @@
 """Modules of other packages, unchanged, beside `lightning.Trainer`; see `other_modules`."""
 
+import contextlib
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -8,12 +10,14 @@ from torch.utils.data import TensorDataset
 
 from fedlight import FederatedDataModule
 from fedlight.arrivals import SynchronousArrivals
+from fedlight.executors.base import ClientError
 from fedlight.local_optimizers import LocalSGD
 from tests.boring import trainer
 from tests.parity.other_modules import CASES, Text, compare, federated, tiny_bert, tolerance
 
 # Other packages warn of what they please.
 pytestmark = pytest.mark.filterwarnings("ignore")
+REFUSALS = (ValueError, ClientError)
 EXECUTORS = ("sequential", "vectorized")
 
 
@@ -45,12 +49,12 @@ def test_one_client_has_the_weights_of_lightning(case):
 def test_one_stacked_client_has_the_weights_of_lightning(case):
     if case.local is None or case.draws:
         pytest.skip(case.note)
-    try:
+    # The others may be refused, or fail in their first round; if they are taken, they are right.
+    refused = contextlib.nullcontext() if case.stacks else contextlib.suppress(*REFUSALS)
+    runs = None
+    with refused:
         runs = compare(case, "vectorized", own=False)
-    except Exception as error:
-        assert not case.stacks, error
-        assert str(error)
-    else:
+    if runs is not None:
         runs.same_weights(tolerance(case))
 
 
