@@ -2,7 +2,6 @@
 
 Without ``--model`` the encoder is a tiny BERT with random weights; nothing is downloaded.
 
-    python recipes/lora_text.py
     python recipes/lora_text.py --model bert-base-uncased
 """
 
@@ -69,8 +68,9 @@ def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveIn
         logger=False,
     )
     module = TextClassifier(get_peft_model(network, LoraConfig("SEQ_CLS", r=rank)))
-    options = {"batch_size": 4, "val_dataset": sum(clients, []), "collate_fn": collate}
-    trainer.fit(module, FederatedDataModule.from_client_datasets(clients, **options))
+    val = [sentence for client in clients for sentence in client]
+    data = FederatedDataModule.from_client_datasets
+    trainer.fit(module, data(clients, 4, val_dataset=val, collate_fn=collate))
     size = sum(param.numel() for param in module.parameters())
     print(f"{trainer.state.params.numel()} of {size} parameters travel")
     print(f"val_acc {trainer.callback_metrics['val_acc']:.4f}")
