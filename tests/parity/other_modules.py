@@ -498,7 +498,7 @@ CASES = [
         "NBeats",
         forecasting("NBeats", widths=[8, 8]),
         ("pytorch_forecasting",),
-        local=LocalAdam(lr=0.01, weight_decay=0.01),
+        local=LocalAdam(lr=0.01, weight_decay=0.001),
         own=False,
         note=PLATEAU,
     ),
