@@ -1,0 +1,80 @@
+"""LoRA on a text classifier: the encoder stays frozen, and only the adapters travel.
+
+Without ``--model`` the encoder is a tiny BERT with random weights; nothing is downloaded.
+
+    python recipes/lora_text.py --model bert-base-uncased
+"""
+
+import torch
+import transformers
+from jsonargparse import auto_cli
+from jsonargparse.typing import PositiveInt
+from lightning import LightningModule, seed_everything
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+
+from fedlight import FederatedDataModule, FedTrainer
+from fedlight.aggregators import FedBuff
+from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
+
+THINGS = ["soup", "bread", "tea", "film", "song", "chair", "lamp", "shirt"]  # one per client
+MOODS = [["awful", "dull", "broken", "cold"], ["lovely", "bright", "warm", "fine"]]
+WORDS = ["the", "is", *THINGS, *MOODS[0], *MOODS[1]]
+TINY = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32}
+
+
+class TextClassifier(LightningModule):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        return self.network(**batch).loss
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        scores = self.network(**batch).logits
+        self.log("val_acc", (scores.argmax(-1) == batch["labels"]).float().mean())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=0.005)
+
+
+def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveInt = 40) -> None:
+    """Train adapters and a classifier; each of eight clients writes of a thing of its own."""
+    seed_everything(0, verbose=False)
+    if model:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+        network = transformers.AutoModelForSequenceClassification.from_pretrained(model)
+    else:
+        config = transformers.BertConfig(vocab_size=len(WORDS), intermediate_size=64, **TINY)
+        network = transformers.BertForSequenceClassification(config)
+
+    def collate(rows: list[tuple[str, int]]) -> dict[str, Tensor]:
+        texts, labels = zip(*rows, strict=True)
+        if model:
+            inputs = dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
+        else:
+            inputs = {"input_ids": torch.tensor([[*map(WORDS.index, t.split())] for t in texts])}
+        return inputs | {"labels": torch.tensor(labels)}
+
+    def sentences(thing: str) -> list[tuple[str, int]]:
+        return [(f"the {thing} is {word}", mood) for mood in (0, 1) for word in MOODS[mood]]
+
+    clients = [sentences(thing) for thing in THINGS]
+    trainer = FedTrainer(
+        arrivals=ContinuousArrivals(ExponentialDurations(1.0)),
+        aggregator=FedBuff(buffer_size=4),
+        max_rounds=max_rounds,
+        logger=False,
+    )
+    module = TextClassifier(get_peft_model(network, LoraConfig("SEQ_CLS", r=rank)))
+    val = [sentence for client in clients for sentence in client]
+    data = FederatedDataModule.from_client_datasets
+    trainer.fit(module, data(clients, 4, val_dataset=val, collate_fn=collate))
+    size = sum(param.numel() for param in module.parameters())
+    print(f"{trainer.state.params.numel()} of {size} parameters travel")
+    print(f"val_acc {trainer.callback_metrics['val_acc']:.4f}")
+
+
+if __name__ == "__main__":
+    auto_cli(main)
