@@ -53,10 +53,12 @@ def _attributes(strategy: object) -> dict[str, bytes] | None:
         return None
     found = {}
     for name, value in vars(strategy).items():
-        if isinstance(value, ArrivalProcess) or _holds_updates(value):
-            continue  # watched by itself, or kept by the server
+        if isinstance(value, ArrivalProcess):
+            continue  # watched by itself
+        # Updates that an aggregator holds are kept by the server.
+        compared = [] if _holds_updates(value) else value
         try:
-            found[name] = pickle.dumps(value)  # a generator and a deque have no telling repr
+            found[name] = pickle.dumps(compared)  # a generator and a deque have no telling repr
         except Exception:  # what cannot be pickled is not compared
             continue
     return found
