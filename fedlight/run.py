@@ -340,9 +340,7 @@ def _named(value: object, depth: int = 2) -> str:
         for name in signature(type(value)).parameters
         if name in kept and (plain or isinstance(kept[name], FunctionType))
     ]
-    return (
-        f"{type(value).__qualname__}({', '.join(told)})" if plain else " ".join([words, *told])
-    )
+    return f"{type(value).__qualname__}({', '.join(told)})" if plain else " ".join([words, *told])
 
 
 def _without_addresses(words: str) -> str:
