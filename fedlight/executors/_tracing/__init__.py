@@ -39,8 +39,8 @@ What each part buys
     AMD EPYC (family 25, model 17) that other work shared. Such rows differ by 5 % from run to run.
     Left out alone, the simplified graph costs 1 to 6 %. Programs for other sizes save up to half of
     the time of the first 40 stacks, tracing included, and nothing once all sizes are traced.
-    ``benchmarks/tracing.py`` makes the tables; ``docs/performance.md`` has all of them, and the
-    parts that were measured and removed.
+    ``benchmarks/tracing.py`` makes the tables; ``docs/performance.md`` has all of them, and what
+    dropping views and equal operators buys, which these tables do not have yet.
 
 Read in this order
     `traced_step` (when a step is traced, and the check), `surroundings` (what makes a trace

@@ -11,16 +11,38 @@ from torch import Tensor, fx
 _aten: Any = torch.ops.aten
 
 
+_VIEWS = {
+    _aten.view.default,
+    _aten._unsafe_view.default,
+    _aten.expand.default,
+    _aten.t.default,
+    _aten.transpose.int,
+    _aten.permute.default,
+    _aten.squeeze.dims,
+    _aten.unsqueeze.default,
+    _aten.detach.default,
+    _aten.alias.default,
+}
+
+
 def simplify(graph: fx.Graph) -> None:
-    """Restore ``nll_loss`` in a graph, and drop what nothing uses.
+    """Restore ``nll_loss``, drop views that change nothing, and run equal operators once.
+
+    A view is dropped if an earlier view of the same tensor shows the same; before a softmax, also
+    if there is a copy between the two.
 
     Args:
         graph: The graph, with example values of its nodes as ``make_fx`` leaves them.
     """
-    # Where a graph writes in place or draws random numbers, the order of operators matters.
-    if not any(_has_effect(node) for node in graph.nodes if node.op == "call_function"):
+    # If a graph writes in place or draws random numbers, the order of operators matters.
+    pure = not any(_has_effect(node) for node in graph.nodes if node.op == "call_function")
+    if pure:
         for node in graph.nodes:
             _restore_nll(graph, node)
+    for node in graph.nodes:
+        _drop_view(node, through_copies=pure)
+    if pure:
+        _merge(graph)
     graph.eliminate_dead_code(_has_effect)
 
 
@@ -34,6 +56,60 @@ def _has_effect(node: fx.Node) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _drop_view(node: fx.Node, through_copies: bool) -> None:
+    """Use the tensor that a view shows in place of the view, if the order is the same."""
+    shown, source, path = node.meta.get("val"), node, list[fx.Node]()
+    copied = False
+    while _is_view(source) or (through_copies and source.target is _aten.clone.default):
+        copied |= not _is_view(source)
+        path.insert(0, source)
+        source = source.all_input_nodes[0]
+        seen = source.meta.get("val")
+        if not isinstance(seen, Tensor) or not isinstance(shown, Tensor):
+            return
+        if (seen.shape, seen.dtype) != (shown.shape, shown.dtype):
+            continue
+        if copied and not (seen.is_contiguous() and _for_a_softmax(node)):
+            continue
+        if _in_order(path):
+            node.replace_all_uses_with(source)
+            return
+
+
+def _is_view(node: fx.Node) -> bool:
+    return node.target in _VIEWS
+
+
+def _for_a_softmax(node: fx.Node) -> bool:
+    """Whether only softmaxes use a node; they make their input contiguous first.
+
+    Other operators may give other bits for another memory layout, or return the layout.
+    """
+    return all(user.target is _aten._log_softmax.default for user in node.users)
+
+
+def _in_order(path: list[fx.Node]) -> bool:
+    """Whether a chain of views and copies leaves each number in its place."""
+    moved = first = torch.empty(path[0].all_input_nodes[0].meta["val"].shape, device="meta")
+    for node in filter(_is_view, path):
+        call: Any = node.target
+        try:
+            moved = call(moved, *node.args[1:], **node.kwargs)
+        except RuntimeError:  # a view that only the copy allows
+            return False
+    steps = zip(first.shape, first.stride(), moved.stride(), strict=True)
+    return all(size == 1 or one == other for size, one, other in steps)
+
+
+def _merge(graph: fx.Graph) -> None:
+    """Let equal operators with equal arguments run once."""
+    known: dict[Any, fx.Node] = {}
+    for node in graph.nodes:
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        if node.op == "call_function" and known.setdefault(key, node) is not node:
+            node.replace_all_uses_with(known[key])
 
 
 # The operators that `vmap` makes of `nll_loss` (`_LOSSES`) and of its gradient (`_GRADIENT`), as
