@@ -100,6 +100,8 @@ class ExampleTable(Dataset[Any]):
             batch = self._transformed(batch, len(flat))
         if rows.dim() == 1:
             return batch
+        if _is_flat(batch):  # walking a tree costs ten times as much
+            return tuple([part.view(rows.shape + part.shape[1:]) for part in batch])
         return pytree.tree_map(lambda part: part.view(rows.shape + part.shape[1:]), batch)
 
     def batches(self, batch_size: int) -> Iterator[Any]:
@@ -115,7 +117,7 @@ class ExampleTable(Dataset[Any]):
     def _transformed(self, batch: Any, size: int) -> Any:
         assert self.transform is not None
         result = self.transform(batch)
-        parts = pytree.tree_leaves(result)
+        parts = result if _is_flat(result) else pytree.tree_leaves(result)
         if isinstance(result, Tensor) or not all(isinstance(part, Tensor) for part in parts):
             wrong = [type(part).__name__ for part in parts if not isinstance(part, Tensor)]
             raise TypeError(
@@ -311,3 +313,8 @@ def _tensors(dataset: Any) -> dict[str | int, Tensor] | None:
         parts = parts if isinstance(parts, dict) else dict(enumerate(parts))
         return parts if all(isinstance(part, Tensor) for part in parts.values()) else None
     return None
+
+
+def _is_flat(batch: Any) -> bool:
+    """Whether a batch is a tuple of tensors, as most are."""
+    return type(batch) is tuple and all(isinstance(part, Tensor) for part in batch)
