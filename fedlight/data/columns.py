@@ -89,6 +89,16 @@ class Column:
             return torch.add(self.shift, batch, alpha=self._factor, out=batch)
         return batch.mul_(self.scale).add_(self.shift)
 
+    def converted(self) -> Column:
+        """The column that stores what `take` returns, to the bit: more memory and less time."""
+        if self.values.dtype == self.dtype and self.scale is None:
+            return self
+        values = torch.empty(self.values.shape, dtype=self.dtype, device=self.values.device)
+        for start in range(0, len(values), _CHUNK):
+            rows = torch.arange(start, min(start + _CHUNK, len(values)), device=values.device)
+            values[start : start + _CHUNK] = self.take(rows)
+        return Column(values, self.dtype)
+
     @cached_property
     def _factor(self) -> float | None:
         """The scale if it is a single number on the CPU, else None."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import datasets
@@ -18,9 +20,16 @@ from fedlight.data.columns import Column
 Batch: TypeAlias = tuple[Tensor, ...] | dict[str, Tensor]
 Transform: TypeAlias = Callable[[Any], Any]
 
+_CONVERTED = 2**30
+"""Bytes that the converted values of a table may take, beside the stored ones."""
+
 
 class ExampleTable(Dataset[Any]):
     """Examples as tensors with one row per example; batches are gathered on the device.
+
+    On the CPU, a table from which many rows are gathered keeps its converted values (pixels as
+    normalised floats) if they fit in 1 GiB and gathering them is faster on this machine than to
+    convert each batch. Both give the same bits.
 
     Args:
         columns: The columns, of equal length; a batch is a tuple with one tensor per column.
@@ -59,6 +68,9 @@ class ExampleTable(Dataset[Any]):
         self.columns = tuple(columns)
         self.transform = transform
         self.keys = None if keys is None else tuple(keys)
+        self._sources = self.columns
+        # Rows until it pays to keep the converted values: as many as the conversion would convert.
+        self._until = len(self) if sum(map(_converted_bytes, columns)) <= _CONVERTED else -1
 
     @classmethod
     def of_tensors(
@@ -89,8 +101,12 @@ class ExampleTable(Dataset[Any]):
         Args:
             rows: int64 `[..., b]`, for example `[clients, b]`.
         """
-        flat = rows.reshape(-1).to(self.columns[0].values.device)
-        parts = tuple([column.take(flat) for column in self.columns])
+        flat = rows.reshape(-1).to(self._sources[0].values.device)
+        if self._until > 0:
+            self._until -= len(flat)
+            if self._until <= 0:
+                self._sources = _faster(self._sources)
+        parts = tuple([column.take(flat) for column in self._sources])
         if self.transform is None and self.keys is None:  # by far the most frequent case
             if rows.dim() == 1:
                 return parts
@@ -313,6 +329,32 @@ def _tensors(dataset: Any) -> dict[str | int, Tensor] | None:
         parts = parts if isinstance(parts, dict) else dict(enumerate(parts))
         return parts if all(isinstance(part, Tensor) for part in parts.values()) else None
     return None
+
+
+def _converted_bytes(column: Column) -> float:
+    """What a column's converted values take, in bytes; infinite where they are not to be kept."""
+    if column.values.device.type != "cpu":  # the memory of other devices is for models
+        return inf
+    return column.values.numel() * column.dtype.itemsize
+
+
+def _faster(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """The columns or the converted ones, whichever give batches in less time.
+
+    Converted values need no arithmetic but take up to four times the room, so more of them lie
+    outside of the processor's caches. Which of the two costs more differs between machines.
+    """
+    converted = tuple([column.converted() for column in columns])
+    generator = torch.Generator().manual_seed(0)
+    times: dict[tuple[Column, ...], float] = {columns: inf, converted: inf}
+    for _ in range(5):
+        for each in times:  # other rows each time: those of the last time would be in the caches
+            rows = torch.randint(len(columns[0].values), (1024,), generator=generator)
+            begun = perf_counter()
+            for column in each:
+                column.take(rows)
+            times[each] = min(times[each], perf_counter() - begun)
+    return min(times, key=times.__getitem__)
 
 
 def _is_flat(batch: Any) -> bool:

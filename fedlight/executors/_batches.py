@@ -12,11 +12,15 @@ from fedlight.randomness import Concern
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from data_partitioners import Partition
     from fedlight.types import Task
 
 _MASK = (1 << 64) - 1
+_AT_ONCE = 2**21
+"""Bytes of examples that are gathered at once: about what stays in a core's own cache."""
+_ALIGNED = 64  # bytes, as torch aligns new tensors; products may depend on it
 _GAMMA = 0x9E3779B97F4A7C15
 
 
@@ -50,6 +54,42 @@ def batch_rows(
         rows = partition.rows[drawn].reshape(len(orders), longest, batch)
         chosen[:, which] = rows.swapaxes(0, 1)
     return chosen
+
+
+class StackedBatches:
+    """The batches of a stack, one for each local step.
+
+    Small ones are gathered for all steps at once, since a call costs more than their numbers.
+
+    Args:
+        examples: The table from which they are gathered.
+        rows: Row numbers, ``[K, n, b]``.
+        example_bytes: Size of one example.
+    """
+
+    def __init__(self, examples: Any, rows: Tensor, example_bytes: int) -> None:
+        self._examples, self._rows = examples, rows.unbind()
+        self._parts: list[tuple[Tensor, ...]] = []
+        if rows.numel() * example_bytes <= _AT_ONCE and len(rows) > 1:
+            batch = examples.gather(rows)
+            if type(batch) is tuple and all(map(_aligned, batch)):
+                self._parts = list(zip(*[part.unbind() for part in batch], strict=True))
+
+    def step(self, k: int, width: int) -> Any:
+        """The batch of step k for the first `width` clients, for the step to change as it likes."""
+        if not self._parts:
+            return self.anew(k, width)
+        parts = self._parts[k]
+        return parts if len(parts[0]) == width else tuple([part[:width] for part in parts])
+
+    def anew(self, k: int, width: int) -> Any:
+        """The same batch, gathered from the table."""
+        return self._examples.gather(self._rows[k][:width])
+
+
+def _aligned(part: Tensor) -> bool:
+    """Whether what is gathered for a step begins where a tensor of its own would begin."""
+    return not part.is_floating_point() or part[0].nbytes % _ALIGNED == 0
 
 
 def _orders(

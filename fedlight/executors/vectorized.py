@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedlight._checks import positive_int
 from fedlight._moment import local_runs, moment_of
-from fedlight.executors._batches import batch_rows
+from fedlight.executors._batches import StackedBatches, batch_rows
 from fedlight.executors._labels import out_of_range
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
@@ -79,14 +79,16 @@ class VectorizedExecutor(Executor):
         self._untraced = StackedStep(workplace)
         self._step = TracedStep(self._untraced)
         self._unused: dict[int, tuple[int, ...]] = {}
+        one = workplace.examples.gather(torch.zeros(1, dtype=torch.int64))
+        self._example_bytes = sum(int(part.nbytes) for part in tree_leaves(one))
         if self.max_bytes is not None:
-            fitting = self.max_bytes // _bytes_per_client(workplace)
+            fitting = self.max_bytes // _bytes_per_client(workplace, self._example_bytes)
             self.max_batch = max(1, min(self._asked, fitting))
         self._try()
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._step, self._untraced, self._unused, self._moment
+        del self._work, self._step, self._untraced, self._unused, self._moment, self._example_bytes
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -150,6 +152,7 @@ class VectorizedExecutor(Executor):
         if work.optimizer.shared_state:
             run.shared = stored([job.pulled.shared for job in jobs[:n]])
         rows = self._rows(jobs)
+        batches = StackedBatches(work.examples, rows, self._example_bytes)
         recorder = StackedRecorder(work.module, steps, rows.shape[-1])
         part, active = run, -1
         try:
@@ -168,12 +171,11 @@ class VectorizedExecutor(Executor):
                         [block[:width] for block in buffers],
                         [block[:width] for block in counters],
                     )
-                gather = partial(work.examples.gather, rows[k, :width])
-                batch = gather()
+                batch = batches.step(k, width)
                 unused = self._not_used(stack, batch, k)
                 grads, logged = stack.gradients(batch, k, keep=active)
                 recorder.add(logged, active)
-                part.step, part.evaluate = k, partial(stack.extra_gradients, gather, k)
+                part.step, part.evaluate = k, partial(stack.extra_gradients, batches, k)
                 step_without(work.optimizer, part, grads, unused)
                 part.step, part.evaluate = -1, None
                 del batch, grads  # so that the next ones lie where these are in the cache
@@ -324,14 +326,15 @@ class _Stack:
             grads = [grad[: self.active] for grad in grads]
         return grads, logged
 
-    def extra_gradients(self, gather: Callable[[], Any], k: int) -> list[Tensor]:
+    def extra_gradients(self, batches: StackedBatches, k: int) -> list[Tensor]:
         """Compute the gradients at the present parameters again, without any other effect.
 
         Args:
-            gather: Makes the batch anew, as the step may have changed it in place.
+            batches: Give the batch anew, as the step may have changed it in place.
             k: Number of the local step.
         """
-        return self.gradients(gather(), k, keep=0)[0]
+        batch = batches.anew(k, len(self.params[0]))
+        return self.gradients(batch, k, keep=0)[0]
 
 
 def stack_size(n: int) -> int:
@@ -348,11 +351,9 @@ def stack_size(n: int) -> int:
     return -(-n // unit) * unit
 
 
-def _bytes_per_client(workplace: Workplace) -> int:
+def _bytes_per_client(workplace: Workplace, example: int) -> int:
     layout = workplace.state.param_layout
-    one = workplace.examples.gather(torch.zeros(1, dtype=torch.int64))
     batch = min(workplace.batch_size, int(workplace.partition.sizes.max()))
-    example = sum(int(part.nbytes) for part in tree_leaves(one))
     return 3 * layout.numel * int(layout.dtype.itemsize) + batch * example
 
 

@@ -32,6 +32,20 @@ def test_each_channel_has_its_own_statistics():
     torch.testing.assert_close(batch.take(torch.tensor([0])), expected)
 
 
+@pytest.mark.parametrize("shape", [(11, 7), (11, 784), (11, 3, 5, 5), (11,)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_converted_values_are_the_bits_of_a_batch(shape, channels, monkeypatch):
+    monkeypatch.setattr("fedlight.data.columns._CHUNK", 4)
+    values = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.manual_seed(0))
+    column = Column(values, torch.float32)
+    if channels == 1 or len(shape) == 4:
+        column = column.normalized([0.1307] * channels, [0.3081] * channels, unit=255)
+    column = column.to("cpu", torch.float32)
+    rows = torch.tensor([10, 3, 3, 0])
+    assert torch.equal(column.converted().take(rows), column.take(rows))
+    assert column.converted().converted().values.dtype == torch.float32
+
+
 def test_statistics_of_a_scalar_column():
     column = Column(torch.tensor([3.0, 5.0]), torch.float32).normalized([1.0], [2.0])
     assert column.take(torch.tensor([1, 0])).tolist() == [2.0, 1.0]

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fedlight.data import Column, ExampleList, ExampleTable
-from fedlight.data.examples import examples_of
+from fedlight.data.examples import _faster, examples_of
 
 
 @pytest.fixture
@@ -73,6 +73,38 @@ def test_moving_changes_the_type_of_floats_only(table):
     moved = table.to("cpu", torch.float64)
     assert [part.dtype for part in moved.gather(torch.tensor([0]))] == [torch.float64, torch.int64]
     assert table.gather(torch.tensor([0]))[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("faster", ["stored", "converted"])
+def test_many_batches_from_one_table_have_the_same_bits(table, monkeypatch, faster):
+    asked = []
+
+    def chosen(columns):
+        asked.append(columns)
+        return columns if faster == "stored" else tuple(each.converted() for each in columns)
+
+    monkeypatch.setattr("fedlight.data.examples._faster", chosen)
+    rows = torch.tensor([4, 0, 2])
+    batches = [table.gather(rows) for _ in range(4)]
+    assert len(asked) == 1  # five rows of the table, at the second batch of three
+    for x, y in batches:
+        assert x.tolist() == [[8.0, 9.0], [0.0, 1.0], [4.0, 5.0]]
+        assert y.tolist() == [4, 0, 2]
+    batches[-1][0].zero_()  # a step may change its batch
+    assert table.gather(rows)[0].tolist() == [[8.0, 9.0], [0.0, 1.0], [4.0, 5.0]]
+
+
+def test_what_would_not_fit_is_converted_anew_for_each_batch(table, monkeypatch):
+    monkeypatch.setattr("fedlight.data.examples._CONVERTED", 79)  # 5 * 2 * 4 + 5 * 8 = 80 bytes
+    monkeypatch.delattr("fedlight.data.examples._faster")
+    table = ExampleTable(table.columns)
+    for _ in range(4):
+        assert table.gather(torch.tensor([4, 0, 2]))[1].tolist() == [4, 0, 2]
+
+
+def test_the_faster_way_is_one_of_both(table):
+    chosen = _faster(table.columns)
+    assert [each.take(torch.tensor([3])).tolist() for each in chosen] == [[[6.0, 7.0]], [3]]
 
 
 def test_a_table_needs_columns_of_one_length():

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from data_partitioners import Partition
-from fedlight.executors._batches import batch_rows
+from fedlight.data import ExampleTable
+from fedlight.executors._batches import StackedBatches, batch_rows
 from fedlight.types import Task
 
 PARTITION = Partition(rows=np.arange(100)[::-1].copy(), offsets=np.array([0, 7, 40, 47, 100]))
@@ -60,3 +62,39 @@ def test_all_orders_are_equally_likely():
     assert len(counts) == 6
     # chi-square with 5 degrees of freedom: beyond 25.7 once in 10,000 seeds
     assert ((counts - 2000 / 6) ** 2 / (2000 / 6)).sum() < 25.7
+
+
+class Counting:
+    """A table that counts its batches."""
+
+    def __init__(self, width, keys=None):
+        x = torch.arange(100 * width, dtype=torch.float32).reshape(100, width)
+        self.table = ExampleTable.of_tensors([x, torch.arange(100)], keys)
+        self.calls = 0
+
+    def gather(self, rows):
+        self.calls += 1
+        return self.table.gather(rows)
+
+
+@pytest.mark.parametrize(
+    ("width", "keys", "size", "calls"),
+    [
+        (16, None, 72, 1),  # 64 bytes a row: each step's part begins where a tensor would
+        (3, None, 20, 3 + 1),  # 2 * 5 * 12 bytes: not on a boundary
+        (16, None, 2**17, 3),  # too large for one batch
+        (16, ("x", "y"), 72, 3 + 1),  # dicts are gathered step by step
+    ],
+)
+def test_small_batches_are_gathered_at_once(width, keys, size, calls):
+    examples = Counting(width, keys)
+    rows = torch.randint(0, 100, (3, 2, 5), generator=torch.manual_seed(0))
+    batches = StackedBatches(examples, rows, size)
+    found = [batches.step(k, 2 if k < 2 else 1) for k in range(3)]
+    assert examples.calls == calls
+    for k, batch in enumerate(found):
+        x, y = batch.values() if keys else batch
+        assert torch.equal(y, rows[k, : 2 if k < 2 else 1])
+        assert torch.equal(x[..., 0], y * width)
+        x.zero_()
+        assert torch.equal(batches.anew(k, 1)["x" if keys else 0][..., 0], rows[k, :1] * width)
