@@ -23,6 +23,9 @@ Transform: TypeAlias = Callable[[Any], Any]
 _CONVERTED = 2**30
 """Bytes that the converted values of a table may take, beside the stored ones."""
 
+_PAYS_AFTER = 16
+"""How often each row is gathered before all are converted: new memory costs ten conversions."""
+
 
 class ExampleTable(Dataset[Any]):
     """Examples as tensors with one row per example; batches are gathered on the device.
@@ -69,8 +72,8 @@ class ExampleTable(Dataset[Any]):
         self.transform = transform
         self.keys = None if keys is None else tuple(keys)
         self._sources = self.columns
-        # Rows until it pays to keep the converted values: as many as the conversion would convert.
-        self._until = len(self) if sum(map(_converted_bytes, columns)) <= _CONVERTED else -1
+        fits = sum(map(_converted_bytes, columns)) <= _CONVERTED
+        self._until = _PAYS_AFTER * len(self) if fits else -1
 
     @classmethod
     def of_tensors(

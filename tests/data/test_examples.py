@@ -84,6 +84,8 @@ def test_many_batches_from_one_table_have_the_same_bits(table, monkeypatch, fast
         return columns if faster == "stored" else tuple(each.converted() for each in columns)
 
     monkeypatch.setattr("fedlight.data.examples._faster", chosen)
+    monkeypatch.setattr("fedlight.data.examples._PAYS_AFTER", 1)
+    table = ExampleTable(table.columns)
     rows = torch.tensor([4, 0, 2])
     batches = [table.gather(rows) for _ in range(4)]
     assert len(asked) == 1  # five rows of the table, at the second batch of three
@@ -96,6 +98,7 @@ def test_many_batches_from_one_table_have_the_same_bits(table, monkeypatch, fast
 
 def test_what_would_not_fit_is_converted_anew_for_each_batch(table, monkeypatch):
     monkeypatch.setattr("fedlight.data.examples._CONVERTED", 79)  # 5 * 2 * 4 + 5 * 8 = 80 bytes
+    monkeypatch.setattr("fedlight.data.examples._PAYS_AFTER", 1)
     monkeypatch.delattr("fedlight.data.examples._faster")
     table = ExampleTable(table.columns)
     for _ in range(4):
