@@ -1,11 +1,15 @@
 """Checks of arguments, shared by the partitioners."""
 
+from __future__ import annotations
+
 import math
 import numbers
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
+
+if TYPE_CHECKING:
+    import datasets
 
 
 def check_integer(name: str, value: Any, minimum: int) -> int:
@@ -37,6 +41,8 @@ def check_column_name(name: str, value: Any) -> str:
 
 def check_dataset(dataset: Any) -> datasets.Dataset:
     """Return ``dataset`` if it is a map-style data set of the package ``datasets``."""
+    import datasets  # takes half a second, which those who make no partition need not wait
+
     if isinstance(dataset, datasets.DatasetDict):
         raise TypeError(f"dataset has several splits; give one of {sorted(dataset)}")
     if not isinstance(dataset, datasets.Dataset):

@@ -1,10 +1,14 @@
 """Reads a column of a data set as a numpy array, once and without decoding other columns."""
 
-from typing import Any
+from __future__ import annotations
 
-import datasets
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import datasets
 
 
 def encode(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -20,6 +24,8 @@ def read_codes(dataset: datasets.Dataset, column: str) -> tuple[NDArray[np.int64
         ValueError: There is no such column, it holds neither numbers nor strings, or a row of it
             is None, NaN, or -1 in a ClassLabel column, which marks a missing label.
     """
+    import datasets
+
     if column not in dataset.column_names:
         raise ValueError(
             f"the data set has no column {column!r}; its columns are {dataset.column_names}"

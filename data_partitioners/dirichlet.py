@@ -1,8 +1,10 @@
 """Label skew drawn from a Dirichlet distribution."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import datasets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,9 @@ from data_partitioners._randomness import generator
 from data_partitioners._sizes import donations
 from data_partitioners.partition import Partition
 from data_partitioners.partitioner import Partitioner
+
+if TYPE_CHECKING:
+    import datasets
 
 
 @dataclass(frozen=True)

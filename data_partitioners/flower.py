@@ -1,16 +1,20 @@
 """Partitioners from the package flwr-datasets."""
 
+from __future__ import annotations
+
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 
 from data_partitioners._checks import check_dataset
 from data_partitioners._randomness import generator
 from data_partitioners.partition import Partition
 from data_partitioners.partitioner import Partitioner
+
+if TYPE_CHECKING:
+    import datasets
 
 _ROW = "__row_number__"
 
@@ -101,6 +105,8 @@ class FlowerPartitioner(Partitioner):
 
 
 def _number_rows(dataset: datasets.Dataset) -> datasets.Dataset:
+    import datasets
+
     # Not dataset.add_column: after a select it would write the rows to a cache file.
     table = dataset.with_format("arrow")[:]
     features = {**dataset.features, _ROW: datasets.Value("int64")}

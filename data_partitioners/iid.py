@@ -1,14 +1,19 @@
 """Equal shares of random rows."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import datasets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from data_partitioners._checks import check_dataset, check_enough_rows, check_integer
 from data_partitioners._randomness import generator
 from data_partitioners.partition import Partition
 from data_partitioners.partitioner import Partitioner
+
+if TYPE_CHECKING:
+    import datasets
 
 
 @dataclass(frozen=True)

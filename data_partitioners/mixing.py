@@ -1,8 +1,10 @@
 """A mixture of i.i.d. and disjoint shares."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import datasets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from data_partitioners._checks import (
@@ -16,6 +18,9 @@ from data_partitioners._columns import read_codes
 from data_partitioners._randomness import generator
 from data_partitioners.partition import Partition
 from data_partitioners.partitioner import Partitioner
+
+if TYPE_CHECKING:
+    import datasets
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """One client per writer, speaker or hospital."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import datasets
 import numpy as np
 
 from data_partitioners._checks import check_column_name, check_dataset
@@ -11,6 +13,9 @@ from data_partitioners._columns import read_codes
 from data_partitioners._randomness import generator
 from data_partitioners.partition import Partition
 from data_partitioners.partitioner import Partitioner
+
+if TYPE_CHECKING:
+    import datasets
 
 
 @dataclass(frozen=True)

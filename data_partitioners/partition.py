@@ -1,13 +1,18 @@
 """The record of who holds which rows."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from __future__ import annotations
 
-import datasets
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from data_partitioners._columns import encode, read_codes
+
+if TYPE_CHECKING:
+    import datasets
 
 
 def _no_rows() -> NDArray[np.int64]:
@@ -101,7 +106,7 @@ class Partition:
         num_partitions: int,
         unused_reason: str = "",
         client_ids: tuple[str, ...] | None = None,
-    ) -> "Partition":
+    ) -> Partition:
         """Make a partition from each row's client; each client's rows are then in rising order.
 
         Args:
@@ -154,10 +159,11 @@ class Partition:
         Raises:
             ValueError: Labels are missing, or there is not one for each row.
         """
-        if isinstance(labels, datasets.Dataset):
+        library = sys.modules.get("datasets")  # if it is not loaded, nobody has a data set of it
+        if library is not None and isinstance(labels, library.Dataset):
             codes, distinct = read_codes(labels, column)
             num_classes = len(distinct)
-            if isinstance(labels.features[column], datasets.ClassLabel):
+            if isinstance(labels.features[column], library.ClassLabel):
                 codes, num_classes = distinct[codes], labels.features[column].num_classes
         else:
             codes, distinct = encode(_without_gaps(labels))

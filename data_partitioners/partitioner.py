@@ -1,10 +1,14 @@
 """The base class of all partitioners."""
 
-from abc import ABC, abstractmethod
+from __future__ import annotations
 
-import datasets
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 from data_partitioners.partition import Partition
+
+if TYPE_CHECKING:
+    import datasets
 
 
 class Partitioner(ABC):

@@ -1,9 +1,11 @@
 """Clients of unequal size."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import datasets
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,9 @@ from data_partitioners._randomness import generator
 from data_partitioners._sizes import donations
 from data_partitioners.partition import Partition
 from data_partitioners.partitioner import Partitioner
+
+if TYPE_CHECKING:
+    import datasets
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -95,6 +94,8 @@ def go_on(logger: Any, place: dict[str, Any], history: Sequence[RoundRecord]) ->
         for record in history:
             logger.log_metrics(dict(record.metrics.logged()), step=record.version)
         return
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
     start = Event(session_log=SessionLog(status=SessionLog.START))
     for _ in range(2):  # a running TensorBoard takes the first one for the beginning of the run
         logger.experiment._get_file_writer().add_event(start, step=len(history) + 1)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
-from tensorboard.compat.proto.event_pb2 import (
-    Event,
-    SessionLog,
-)
-from tensorboard.compat.proto.summary_pb2 import Summary
 
 from fedlight._checks import names, one_of, positive, positive_int
 from fedlight._pictures import (
@@ -154,9 +149,10 @@ class TensorBoardMetrics(Callback):
             place = record.metrics[AXES[axis]]
             step = round(place * self.time_resolution if axis == "virtual_time" else place)
             points = self._points(record, axis, step)
-            if points and step >= cut:
+            if points and step >= cut and self._loggers:
+                summary = _summary(points)
                 for logger in self._loggers:
-                    _writer(logger).add_summary(Summary(value=points), step)
+                    _writer(logger).add_summary(summary, step)
         if record.version < cut or not self._loggers:
             return
         every = self.histogram_every_n_rounds
@@ -166,14 +162,15 @@ class TensorBoardMetrics(Callback):
         if every is not None and record.version % every == 0:
             self._pictures(trainer, record.version - every)
 
-    def _points(self, record: RoundRecord, axis: str, step: int) -> list[Any]:
-        points = []
+    def _points(self, record: RoundRecord, axis: str, step: int) -> dict[str, float]:
+        """The round's new values by their tags."""
+        points = {}
         for name, value in record.metrics.logged().items():
             tag = f"{name}/by_{axis}"
             wanted = self.metrics is None or name in self.metrics
             if wanted and name not in AXES.values() and step > self._last.get(tag, -1):
                 self._last[tag] = step
-                points.append(Summary.Value(tag=tag, simple_value=value))
+                points[tag] = value
         return points
 
     def _replay(self, trainer: FedTrainer, loggers: list[Any], cut: int) -> None:
@@ -196,6 +193,8 @@ class TensorBoardMetrics(Callback):
             for axis in self.axes
         }
         cut = min(version, *ends.values()) + 1
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
         start = Event(session_log=SessionLog(status=SessionLog.START))
         for logger in loggers:
             # A TensorBoard that is running takes the first such event for the start of the run.
@@ -248,6 +247,12 @@ def _writer(logger: TensorBoardLogger) -> Any:
     ``add_scalar`` would write an event of its own for each point of a round.
     """
     return logger.experiment._get_file_writer()
+
+
+def _summary(points: Mapping[str, float]) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    return Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in points.items()])
 
 
 def _rounds(name: str, value: int | None) -> int | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import datasets
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from fedlight.data.sources import is_data_frame
+from fedlight.data.sources import is_a, is_data_frame
 
 _ARRAYS = (Tensor, np.ndarray)
-_DATA_SETS = (Dataset, datasets.Dataset)
 
 
 def client_datasets(given: Any) -> tuple[list[Any], list[str], tuple[str, ...] | None]:
@@ -26,13 +24,13 @@ def client_datasets(given: Any) -> tuple[list[Any], list[str], tuple[str, ...] |
         TypeError: It is a single data set, or one of them is no map-style data set.
         ValueError: There is no client, a data set is empty, or two clients have one name.
     """
-    if isinstance(given, datasets.DatasetDict):
+    if is_a("DatasetDict", given):
         raise TypeError(
             f"datasets is a DatasetDict with the splits {list(given)}, which are no clients; write "
             "FederatedDataModule(splits, partitioner), or from_client_datasets(dict(splits)) if "
             "each split is one client's"
         )
-    if isinstance(given, (*_DATA_SETS, *_ARRAYS, str)) or is_data_frame(given):
+    if _is_data_set(given) or isinstance(given, (*_ARRAYS, str)) or is_data_frame(given):
         raise TypeError(
             f"datasets must hold one data set per client, got a single {type(given).__name__}; "
             "write [data] for one client, or divide it, for example with "
@@ -75,10 +73,10 @@ def evaluation_datasets(argument: str, given: Any) -> dict[str, Any]:
         return {}
     sets, names = [given], [argument]
     if isinstance(given, Mapping):
-        several = all(isinstance(each, (*_DATA_SETS, list)) for each in given.values())
+        several = all(_is_data_set(each) or isinstance(each, list) for each in given.values())
         if several and not _is_numbered(given):
             sets, names = list(given.values()), [f"{argument}[{key!r}]" for key in given]
-    elif isinstance(given, list | tuple) and given and isinstance(given[0], _DATA_SETS):
+    elif isinstance(given, list | tuple) and given and _is_data_set(given[0]):
         sets, names = list(given), [f"{argument}[{i}]" for i in range(len(given))]
     if not sets:
         raise ValueError(f"{argument} holds no data set; leave it out or give it one")
@@ -112,7 +110,7 @@ def check_map_style(name: str, data: Any) -> None:
 
 def _mistaken(data: Any) -> str:
     """What has a length and items, but not one item per example, and what to write instead."""
-    if isinstance(data, datasets.DatasetDict):
+    if is_a("DatasetDict", data):
         return f"a DatasetDict; give one of its splits {list(data)}"
     if isinstance(data, Mapping) and not _is_numbered(data):
         return (
@@ -130,6 +128,11 @@ def _mistaken(data: Any) -> str:
             return f"a {kind} of arrays; write TensorDataset(*map(torch.as_tensor, (x, y)))"
         return f"a {kind} of tensors; write TensorDataset(x, y)"
     return ""
+
+
+def _is_data_set(value: object) -> bool:
+    """Whether it is a data set of torch or of the `datasets` library."""
+    return isinstance(value, Dataset) or is_a("Dataset", value)
 
 
 def _is_numbered(data: Mapping[Any, Any]) -> bool:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import default_collate
 
 from fedlight.data.examples import ExampleList, ExampleTable, Transform
 from fedlight.data.layouts import Columns, Layout, default_columns, empty, layout_of
+
+if TYPE_CHECKING:
+    import datasets
 
 
 def has_own_transform(dataset: datasets.Dataset) -> bool:

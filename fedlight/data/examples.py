@@ -7,7 +7,6 @@ from math import inf
 from time import perf_counter
 from typing import Any, TypeAlias
 
-import datasets
 import numpy as np
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -16,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, TensorDataset, default_collate
 
 from fedlight.data.columns import Column
+from fedlight.data.sources import is_a
 
 Batch: TypeAlias = tuple[Tensor, ...] | dict[str, Tensor]
 Transform: TypeAlias = Callable[[Any], Any]
@@ -283,7 +283,7 @@ class ExampleList(Dataset[Any]):
 
 def _broken_column(dataset: Any, row: int) -> str:
     """Which column of a row cannot be read by itself; "" if that cannot be told."""
-    if not isinstance(dataset, datasets.Dataset):
+    if not is_a("Dataset", dataset):
         return ""
     plain = dataset.with_format(None)
     for name in plain.column_names:

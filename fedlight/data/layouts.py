@@ -20,20 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import datasets
 import torch
 
 from fedlight._checks import number, positive
-from fedlight.data.columns import (
-    Column,
-    first_image_shape,
-    read_images,
-    read_numbers,
-    read_text,
-)
+from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleTable, Transform
+from fedlight.data.reading import first_image_shape, read_images, read_numbers, read_text
+from fedlight.data.sources import is_a
+
+if TYPE_CHECKING:
+    import datasets
 
 Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation, one number per channel or one for all."""
@@ -109,7 +107,7 @@ class Layout:
             # Any column may be the target, so integers are read as those of targets are.
             columns = [
                 self._input(dataset, name)
-                if isinstance(dataset.features[name], datasets.Image)
+                if is_a("Image", dataset.features[name])
                 else self._target(dataset, name, split)
                 for name in self.inputs
             ]
@@ -122,7 +120,7 @@ class Layout:
     def _input(self, dataset: datasets.Dataset, name: str) -> Column:
         if self.text:
             return Column(read_text(dataset, name, _SHAKESPEARE_LENGTHS[name]), torch.int64)
-        is_image = isinstance(dataset.features[name], datasets.Image)
+        is_image = is_a("Image", dataset.features[name])
         values = read_images(dataset, name) if is_image else read_numbers(dataset, name)
         floating = is_image or values.is_floating_point()
         column = Column(values, torch.get_default_dtype() if floating else values.dtype)
@@ -144,7 +142,7 @@ class Layout:
                 f"with columns=({', '.join(map(repr, self.inputs))}, {name!r})"
             )
         values = read_numbers(dataset, name)
-        if isinstance(feature, datasets.ClassLabel) and int(values.min()) < 0:
+        if is_a("ClassLabel", feature) and int(values.min()) < 0:
             raise ValueError(
                 f"column {name!r} of split {split!r} has class {int(values.min())}, which means "
                 "that rows are not labelled; choose another split or drop these rows"
@@ -189,7 +187,7 @@ def layout_of(
             f"{', '.join(map(repr, inputs))}{' (text)' if text else ''}; leave it out and use "
             "transform= instead"
         )
-    is_image = len(inputs) == 1 and isinstance(features[inputs[0]], datasets.Image)
+    is_image = len(inputs) == 1 and is_a("Image", features[inputs[0]])
     if statistics is None and is_image and target is not None and known_statistics and len(dataset):
         statistics = _known_statistics(dataset, inputs[0], target)
     return Layout(inputs, target, statistics, text, class_target=columns is None and not text)
@@ -203,7 +201,7 @@ def _dict_layout(
     known_statistics: bool,
 ) -> Layout:
     features = dataset.features
-    images = [name for name in columns if isinstance(features[name], datasets.Image)]
+    images = [name for name in columns if is_a("Image", features[name])]
     if statistics is not None and len(images) != 1:
         raise ValueError(
             f"normalize={statistics} needs one column of images in a dict of columns, got "
@@ -276,8 +274,8 @@ def default_columns(features: Mapping[str, Any]) -> Columns:
     """
     if _is_shakespeare(features):
         return ("x",), "y"
-    images = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
-    classes = [n for n, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    images = [name for name, feature in features.items() if is_a("Image", feature)]
+    classes = [n for n, feature in features.items() if is_a("ClassLabel", feature)]
     inputs = images or [name for name in _INPUT_NAMES if name in features][:1]
     targets = [name for name in _TARGET_NAMES if name in features][:1] or classes
     if len(inputs) != 1 or len(targets) != 1:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import datasets
 import numpy as np
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Subset
@@ -19,11 +18,16 @@ from fedlight.data._given import client_datasets, evaluation_datasets
 from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of
-from fedlight.data.sources import Source, checked_source, load_splits
+from fedlight.data.sources import Source, checked_source, is_a, load_splits
+
+if TYPE_CHECKING:
+    import datasets
 
 Examples: TypeAlias = ExampleTable | ExampleList
 _T = TypeVar("_T")
-Several: TypeAlias = datasets.Dataset | Sequence[datasets.Dataset] | Mapping[str, datasets.Dataset]
+Several: TypeAlias = (
+    "datasets.Dataset | Sequence[datasets.Dataset] | Mapping[str, datasets.Dataset]"
+)
 
 
 @dataclass(frozen=True)
@@ -465,13 +469,13 @@ def _one_or_several(argument: str, given: Any) -> Any:
     Raises:
         TypeError: It is something else.
     """
-    if given is None or isinstance(given, datasets.Dataset):
+    if given is None or is_a("Dataset", given):
         return given
     several = list(given.values()) if isinstance(given, Mapping) else given
     if (
         not isinstance(several, list | tuple)
         or not several
-        or not all(isinstance(each, datasets.Dataset) for each in several)
+        or not all(is_a("Dataset", each) for each in several)
     ):
         raise TypeError(
             f"{argument} must be a datasets.Dataset, or several in a list or a dict, got {given!r}"
@@ -487,7 +491,7 @@ def _sole(parts: list[_T]) -> _T | list[_T] | None:
 
 
 def _described(source: datasets.Dataset | datasets.DatasetDict) -> str:
-    if isinstance(source, datasets.Dataset):
+    if not isinstance(source, Mapping):
         return f"Dataset of {len(source)} rows"
     return f"DatasetDict of {', '.join(f'{name}: {len(part)}' for name, part in source.items())}"
 

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import datasets
-import pyarrow.parquet as pq
-from datasets.table import InMemoryTable
+if TYPE_CHECKING:
+    import datasets
 
 BUNDLED = "mnist-mini"
 
-Source: TypeAlias = str | Path | datasets.Dataset | datasets.DatasetDict
+Source: TypeAlias = "str | Path | datasets.Dataset | datasets.DatasetDict"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def is_a(kind: str, value: object) -> bool:
+    """Whether a value is an instance of a class of the `datasets` library.
+
+    The library is not imported for this, which takes half a second: without it nobody can have made
+    such an object.
+
+    Args:
+        kind: The name of the class, such as "Dataset".
+        value: Any object.
+    """
+    library = sys.modules.get("datasets")
+    return isinstance(value, getattr(library, kind, ()))
 
 
 def checked_source(dataset: object) -> Source:
@@ -25,8 +39,9 @@ def checked_source(dataset: object) -> Source:
         TypeError: It is neither a name, a folder nor a data set of the `datasets` library.
         FileNotFoundError: It looks like a folder that does not exist.
     """
-    if isinstance(dataset, datasets.Dataset | datasets.DatasetDict):
-        return dataset
+    if is_a("Dataset", dataset) or is_a("DatasetDict", dataset):
+        given: datasets.Dataset | datasets.DatasetDict = dataset
+        return given
     if not isinstance(dataset, str | os.PathLike):
         raise TypeError(
             "dataset must be a hub id such as 'ylecun/mnist', a folder, 'mnist-mini', a "
@@ -47,7 +62,7 @@ def checked_source(dataset: object) -> Source:
 
 
 def _way_out(dataset: object) -> str:
-    if isinstance(dataset, datasets.IterableDataset | datasets.IterableDatasetDict):
+    if is_a("IterableDataset", dataset) or is_a("IterableDatasetDict", dataset):
         return "clients need rows by number: load it without streaming=True"
     if is_data_frame(dataset):
         return "write datasets.Dataset.from_pandas(dataset)"
@@ -82,6 +97,8 @@ def load_splits(
             it does not try if the environment has `HF_HUB_OFFLINE=1`.
         FileNotFoundError: The hub has no such data set, or the folder has no data files.
     """
+    import datasets
+
     if isinstance(source, datasets.DatasetDict):
         return source
     if isinstance(source, datasets.Dataset):
@@ -102,6 +119,10 @@ def load_splits(
 
 
 def _bundled() -> datasets.DatasetDict:
+    import datasets
+    import pyarrow.parquet as pq
+    from datasets.table import InMemoryTable
+
     folder = Path(__file__).parent / "mnist_mini"
     return datasets.DatasetDict(
         {

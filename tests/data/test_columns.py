@@ -4,7 +4,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedlight.data.columns import LEAF_ALPHABET, Column, read_images, read_numbers, read_text
+from fedlight.data.columns import LEAF_ALPHABET, Column
+from fedlight.data.reading import read_images, read_numbers, read_text
 
 
 def images(*arrays, mode=None):
@@ -35,7 +36,7 @@ def test_each_channel_has_its_own_statistics():
 @pytest.mark.parametrize("shape", [(11, 7), (11, 784), (11, 3, 5, 5), (11,)])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_converted_values_are_the_bits_of_a_batch(shape, channels, monkeypatch):
-    monkeypatch.setattr("fedlight.data.columns._CHUNK", 4)
+    monkeypatch.setattr("fedlight.data.reading._CHUNK", 4)
     values = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.manual_seed(0))
     column = Column(values, torch.float32)
     if channels == 1 or len(shape) == 4:
@@ -139,14 +140,14 @@ def test_numbers_keep_their_type(values, feature, dtype, shape):
 
 
 def test_numbers_follow_a_selection_and_chunks(monkeypatch):
-    monkeypatch.setattr("fedlight.data.columns._CHUNK", 2)
+    monkeypatch.setattr("fedlight.data.reading._CHUNK", 2)
     dataset = datasets.Dataset.from_dict({"x": [[i, 10 * i] for i in range(7)]})
     assert read_numbers(dataset.select([6, 1, 3]), "x").tolist() == [[6, 60], [1, 10], [3, 30]]
 
 
 @pytest.mark.parametrize("chunk", [1, 10])
 def test_ragged_lists_are_refused(monkeypatch, chunk):
-    monkeypatch.setattr("fedlight.data.columns._CHUNK", chunk)
+    monkeypatch.setattr("fedlight.data.reading._CHUNK", chunk)
     dataset = datasets.Dataset.from_dict({"x": [[1, 2], [1, 2, 3]]})
     with pytest.raises(ValueError, match=r"'x' has lists of several lengths \(2 and 3\)"):
         read_numbers(dataset, "x")
@@ -177,7 +178,7 @@ def test_text_becomes_tokens():
 
 
 def test_text_in_chunks(monkeypatch):
-    monkeypatch.setattr("fedlight.data.columns._CHUNK", 2)
+    monkeypatch.setattr("fedlight.data.reading._CHUNK", 2)
     dataset = datasets.Dataset.from_dict({"x": list("abcde")})
     assert read_text(dataset, "x", 1).flatten().tolist() == [53, 54, 55, 56, 57]
 
