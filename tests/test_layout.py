@@ -193,9 +193,11 @@ def test_there_is_one_event_loop() -> None:
 
 
 # Private attributes of other libraries' objects that have no public counterpart: Lightning's
-# modules and checkpoint callback, torchmetrics' collections, TensorBoard's writer, tensors.
+# modules and checkpoint callback, torchmetrics' collections, TensorBoard's writer, tensors, and
+# the datasets library's data sets.
 FOREIGN = {
     "_base", "_buffers", "_device", "_enable_compute_groups", "_experiment", "_fabric",
+    "_fingerprint",
     "_forward_cache", "_get_file_writer", "_trainer",
     "_groups_checked", "_log_hyperparams", "_schema", "_version", "_unsafe_view", "_log_softmax",
     "_ConvNd",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,9 +82,19 @@ class RowLayout:
     table: Layout | None
 
     def read(
-        self, dataset: datasets.Dataset, split: str, transform: Transform | None = None
+        self,
+        dataset: datasets.Dataset,
+        split: str,
+        transform: Transform | None = None,
+        cache: bool | Path = False,
     ) -> ExampleTable | ExampleList:
         """Examples of a split; its first row is tried.
+
+        Args:
+            dataset: The split.
+            split: What errors call it.
+            transform: As for `ExampleTable`.
+            cache: As for `Layout.read`; what is read row by row is not kept.
 
         Raises:
             TypeError: A column holds values of which no tensor can be made.
@@ -92,7 +103,7 @@ class RowLayout:
         if len(dataset) == 0:
             raise empty(split)
         if self.table is not None and not has_own_transform(dataset):
-            return self.table.read(dataset, split, transform)
+            return self.table.read(dataset, split, transform, cache)
         examples = ExampleList([dataset], self.collate_fn, transform=transform, names=[repr(split)])
         with isolate_rng(include_cuda=False):  # the transform may draw random numbers
             examples.collate_fn(examples.__getitems__([0]))

@@ -20,11 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from fedlight._checks import number, positive
+from fedlight.data._kept import kept
 from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleTable, Transform
 from fedlight.data.reading import first_image_shape, read_images, read_numbers, read_text
@@ -90,9 +94,19 @@ class Layout:
     keys: tuple[str, ...] | None = None
 
     def read(
-        self, dataset: datasets.Dataset, split: str, transform: Transform | None = None
+        self,
+        dataset: datasets.Dataset,
+        split: str,
+        transform: Transform | None = None,
+        cache: bool | Path = False,
     ) -> ExampleTable:
         """Read the examples of a split as compact tensors.
+
+        Args:
+            dataset: The split.
+            split: What errors call it.
+            transform: As for `ExampleTable`.
+            cache: Where decoded images and text are kept, as for `kept`.
 
         Raises:
             ValueError: The split is empty, lacks a column, or has values that cannot be read.
@@ -106,22 +120,22 @@ class Layout:
         if self.keys is not None:
             # Any column may be the target, so integers are read as those of targets are.
             columns = [
-                self._input(dataset, name)
+                self._input(dataset, name, cache)
                 if is_a("Image", dataset.features[name])
-                else self._target(dataset, name, split)
+                else self._target(dataset, name, split, cache)
                 for name in self.inputs
             ]
             return ExampleTable(columns, transform, self.keys)
-        columns = [self._input(dataset, name) for name in self.inputs]
+        columns = [self._input(dataset, name, cache) for name in self.inputs]
         if self.target is not None:
-            columns.append(self._target(dataset, self.target, split))
+            columns.append(self._target(dataset, self.target, split, cache))
         return ExampleTable(columns, transform)
 
-    def _input(self, dataset: datasets.Dataset, name: str) -> Column:
+    def _input(self, dataset: datasets.Dataset, name: str, cache: bool | Path) -> Column:
         if self.text:
-            return Column(read_text(dataset, name, _SHAKESPEARE_LENGTHS[name]), torch.int64)
+            return Column(_tokens(dataset, name, cache), torch.int64)
         is_image = is_a("Image", dataset.features[name])
-        values = read_images(dataset, name) if is_image else read_numbers(dataset, name)
+        values = _pixels(dataset, name, cache) if is_image else read_numbers(dataset, name)
         floating = is_image or values.is_floating_point()
         column = Column(values, torch.get_default_dtype() if floating else values.dtype)
         if self.statistics is not None:
@@ -129,10 +143,11 @@ class Layout:
             return column.normalized(*self.statistics, unit=255 if is_image else 1)
         return column.normalized([0.0], [1.0], unit=255) if is_image else column
 
-    def _target(self, dataset: datasets.Dataset, name: str, split: str) -> Column:
+    def _target(
+        self, dataset: datasets.Dataset, name: str, split: str, cache: bool | Path
+    ) -> Column:
         if self.text:
-            tokens = read_text(dataset, name, _SHAKESPEARE_LENGTHS[name])
-            return Column(tokens[:, 0].contiguous(), torch.int64)
+            return Column(_tokens(dataset, name, cache)[:, 0].contiguous(), torch.int64)
         feature = dataset.features[name]
         if self.class_target and not _is_integer(feature):
             raise ValueError(
@@ -285,6 +300,20 @@ def default_columns(features: Mapping[str, Any]) -> Columns:
             "batches that are dicts"
         )
     return tuple(inputs), targets[0]
+
+
+def _pixels(dataset: datasets.Dataset, name: str, cache: bool | Path) -> Tensor:
+    """The decoded images of a column, which may be on disk already."""
+    # Decoders of JPEG may differ in the last bit.
+    libraries = ", ".join(f"{each} {version(each)}" for each in ("pillow", "datasets"))
+    how = f"images, {libraries}, {dataset.features[name]!r}"
+    return kept(cache, dataset, name, how, lambda: read_images(dataset, name))
+
+
+def _tokens(dataset: datasets.Dataset, name: str, cache: bool | Path) -> Tensor:
+    """The tokens of a column of text, which may be on disk already."""
+    length = _SHAKESPEARE_LENGTHS[name]
+    return kept(cache, dataset, name, f"text of {length}", lambda: read_text(dataset, name, length))
 
 
 def _known_statistics(dataset: datasets.Dataset, name: str, target: str) -> Statistics | None:

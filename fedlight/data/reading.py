@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlight.data._png import plain_pngs
 from fedlight.data.columns import LEAF_ALPHABET
 
 if TYPE_CHECKING:
@@ -29,32 +30,17 @@ def read_images(dataset: datasets.Dataset, name: str) -> Tensor:
         ValueError: An image is missing or cannot be decoded, differs in size from the first one,
             or has pixels of more than 8 bits.
     """
-    feature = dataset.features[name]
     images: np.ndarray | None = None
-    row = 0
-    for chunk in _chunks(dataset, name):
-        for cell in chunk.to_pylist():
-            if cell is None:
-                raise ValueError(f"column {name!r} has no image in row {row}")
-            try:
-                image = feature.decode_example(cell)
-            except Exception as error:  # PIL raises various exceptions for broken files
-                raise ValueError(
-                    f"column {name!r} has an image that cannot be decoded in row {row} "
-                    f"({type(error).__name__}: {error}); repair it or leave the row out with "
-                    "dataset.select(...)"
-                ) from error
-            pixels = _pixels(image, name, row)
-            if images is None:
-                images = np.empty((len(dataset), *pixels.shape), dtype=np.uint8)
-            if pixels.shape != images.shape[1:]:
-                raise ValueError(
-                    f"column {name!r} has images of several sizes: row 0 is {images.shape[1:]}, "
-                    f"row {row} is {pixels.shape} (channels, height, width); bring them to one "
-                    "size with dataset.map(...) first"
-                )
-            images[row] = pixels
-            row += 1
+    for row, pixels in _decoded(dataset, name):
+        if images is None:
+            images = np.empty((len(dataset), *pixels.shape[1:]), dtype=np.uint8)
+        if pixels.shape[1:] != images.shape[1:]:
+            raise ValueError(
+                f"column {name!r} has images of several sizes: row 0 is {images.shape[1:]}, "
+                f"row {row} is {pixels.shape[1:]} (channels, height, width); bring them to one "
+                "size with dataset.map(...) first"
+            )
+        images[row : row + len(pixels)] = pixels
     assert images is not None
     return torch.from_numpy(images)
 
@@ -126,6 +112,32 @@ def read_text(dataset: datasets.Dataset, name: str, length: int) -> Tensor:
 def first_image_shape(dataset: datasets.Dataset, name: str) -> tuple[int, ...]:
     """Channels, height and width of the first image of a column."""
     return tuple(read_images(dataset.select(range(1)), name).shape[1:])
+
+
+def _decoded(dataset: datasets.Dataset, name: str) -> Iterator[tuple[int, np.ndarray]]:
+    """The images of a column, one or many of one shape at a time, after the row of the first."""
+    feature = dataset.features[name]
+    row = 0
+    for chunk in _chunks(dataset, name):
+        many = None if chunk.null_count else plain_pngs(chunk.field("bytes").to_pylist())
+        # A grey image may have to become RGB, and the like.
+        if many is not None and feature.mode in (None, "L" if many.shape[1] == 1 else "RGB"):
+            yield row, many
+            row += len(many)
+            continue
+        for cell in chunk.to_pylist():
+            if cell is None:
+                raise ValueError(f"column {name!r} has no image in row {row}")
+            try:
+                image = feature.decode_example(cell)
+            except Exception as error:  # PIL raises various exceptions for broken files
+                raise ValueError(
+                    f"column {name!r} has an image that cannot be decoded in row {row} "
+                    f"({type(error).__name__}: {error}); repair it or leave the row out with "
+                    "dataset.select(...)"
+                ) from error
+            yield row, _pixels(image, name, row)[None]
+            row += 1
 
 
 def _chunks(dataset: datasets.Dataset, name: str) -> Iterator[pa.Array]:
