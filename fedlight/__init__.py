@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedlight._collector import leave_libraries_alone
+
 if TYPE_CHECKING:
     from fedlight.callbacks import Callback
     from fedlight.comparison import compare
@@ -37,7 +39,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     # Loaded when first asked for, so that schedules can be made without torch.
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        value = getattr(import_module(_HOMES[name]), name)
+        if name == "FedTrainer":
+            leave_libraries_alone()
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,0 +1,69 @@
+"""What is imported is out of the collector's sight; what is made afterwards is not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def output(*arguments: str, cwd: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "frozen"),
+    [
+        ([], "import fedlight", False),
+        ([], "from fedlight import ClientUpdate", False),
+        ([], "from fedlight import FedTrainer", True),
+        (["-i"], "from fedlight import FedTrainer", False),
+        ([], "import sys; sys.ps1 = '>'; from fedlight import FedTrainer", False),
+        ([], "import sys; sys.modules['IPython'] = sys; from fedlight import FedTrainer", False),
+    ],
+    ids=["package", "other", "script", "-i", "prompt", "notebook"],
+)
+def test_only_a_script_that_trains_has_its_imports_frozen(
+    tmp_path: Path, options: list[str], code: str, frozen: bool
+) -> None:
+    code += "\nimport gc; print(gc.get_freeze_count())"
+    assert (int(output(*options, "-c", code, cwd=tmp_path)) > 100_000) is frozen
+
+
+def test_what_a_script_makes_is_collected_and_its_files_are_written_out(tmp_path: Path) -> None:
+    code = """
+import gc, weakref
+from fedlight import FedTrainer
+frozen = gc.get_freeze_count()
+
+class Writer:
+    def __init__(self, path):
+        self.itself = self  # a cycle, which only the collector can end
+        self.file = open(path, "w")
+        self.file.write("all of it")
+
+gone = weakref.ref(Writer("one.txt"))
+gc.collect()
+assert gone() is None
+writer = Writer("two.txt")
+again = FedTrainer
+assert gc.get_freeze_count() <= frozen  # frozen once
+"""
+    output("-W", "ignore", "-c", code, cwd=tmp_path)
+    assert [Path(tmp_path, name).read_text() for name in ("one.txt", "two.txt")] == [
+        "all of it",
+        "all of it",
+    ]
