@@ -50,20 +50,22 @@ from fedlight import FedTrainer
 frozen = gc.get_freeze_count()
 
 class Writer:
-    def __init__(self, path):
+    def __init__(self):
         self.itself = self  # a cycle, which only the collector can end
-        self.file = open(path, "w")
-        self.file.write("all of it")
+        self.file = open("numbers.txt", "w")
+        self.file.write("all of them")
 
-gone = weakref.ref(Writer("one.txt"))
+writer = Writer()
+from fedlight import FedTrainer
+assert gc.get_freeze_count() <= frozen  # frozen once
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+gone = weakref.ref(Cycle())
 gc.collect()
 assert gone() is None
-writer = Writer("two.txt")
-again = FedTrainer
-assert gc.get_freeze_count() <= frozen  # frozen once
 """
     output("-W", "ignore", "-c", code, cwd=tmp_path)
-    assert [Path(tmp_path, name).read_text() for name in ("one.txt", "two.txt")] == [
-        "all of it",
-        "all of it",
-    ]
+    assert Path(tmp_path, "numbers.txt").read_text() == "all of them"
