@@ -18,8 +18,8 @@ Source: TypeAlias = "str | Path | datasets.Dataset | datasets.DatasetDict"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
-def is_a(kind: str, value: object) -> bool:
-    """Whether a value is an instance of a class of the `datasets` library.
+def is_a(kind: str, value: object, library: str = "datasets") -> bool:
+    """Whether a value is an instance of a class of a library, by default of `datasets`.
 
     The library is not imported for this, which takes half a second: without it nobody can have made
     such an object.
@@ -27,9 +27,9 @@ def is_a(kind: str, value: object) -> bool:
     Args:
         kind: The name of the class, such as "Dataset".
         value: Any object.
+        library: The library's name.
     """
-    library = sys.modules.get("datasets")
-    return isinstance(value, getattr(library, kind, ()))
+    return isinstance(value, getattr(sys.modules.get(library), kind, ()))
 
 
 def checked_source(dataset: object) -> Source:
