@@ -30,6 +30,7 @@ from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, LoggedValue, Measured, Task
 
 _SHARED_BYTES = 16 * 2**20
+_CPU_BLOCK_BYTES = 4 * 2**20
 
 if TYPE_CHECKING:
     from fedlight.parameters import FlatLayout
@@ -49,6 +50,11 @@ class VectorizedExecutor(Executor):
         max_batch: Largest number of clients in a stack.
         max_bytes: Bytes that the models, gradients, pulled models and batches of a stack may take,
             or None for no limit. Activations kept for the backward pass are not counted.
+        block_bytes: Bytes of the largest tensor of a stack: the models, or one tensor of the
+            batches. By default 4 MiB on a CPU, since a larger one leaves the caches and costs up to
+            three times as much per client; no limit on other devices.
+
+    The limits in bytes hold from two clients on: a single client is computed whatever it takes.
 
     Raises:
         ValueError: A limit is below 1.
@@ -58,9 +64,15 @@ class VectorizedExecutor(Executor):
         VectorizedExecutor(max_batch=64)
     """
 
-    def __init__(self, max_batch: int = 256, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        max_batch: int = 256,
+        max_bytes: int | None = None,
+        block_bytes: int | None = None,
+    ) -> None:
         self._asked = self.max_batch = positive_int("max_batch", max_batch)
         self.max_bytes = None if max_bytes is None else positive_int("max_bytes", max_bytes)
+        self.block_bytes = None if block_bytes is None else positive_int("block_bytes", block_bytes)
 
     def setup(self, workplace: Workplace) -> None:
         """Prepare for a run, and try one stacked step.
@@ -79,11 +91,9 @@ class VectorizedExecutor(Executor):
         self._untraced = StackedStep(workplace)
         self._step = TracedStep(self._untraced)
         self._unused: dict[int, tuple[int, ...]] = {}
-        one = workplace.examples.gather(torch.zeros(1, dtype=torch.int64))
-        self._example_bytes = sum(int(part.nbytes) for part in tree_leaves(one))
-        if self.max_bytes is not None:
-            fitting = self.max_bytes // _bytes_per_client(workplace, self._example_bytes)
-            self.max_batch = max(1, min(self._asked, fitting))
+        parts = tree_leaves(workplace.examples.gather(torch.zeros(1, dtype=torch.int64)))
+        self._example_bytes = sum(part.nbytes for part in parts)
+        self.max_batch = self._most(max(part.nbytes for part in parts))
         self._try()
 
     def teardown(self) -> None:
@@ -246,6 +256,27 @@ class VectorizedExecutor(Executor):
                     gradient[which] += term * per_client(share, term)
         return total
 
+    def _most(self, part_bytes: int) -> int:
+        """How many clients a stack may hold.
+
+        Args:
+            part_bytes: Size of the largest tensor of one example.
+        """
+        work, fitting = self._work, self._asked
+        layout = work.state.param_layout
+        model = layout.numel * layout.dtype.itemsize
+        batch = min(work.batch_size, int(work.partition.sizes.max()))
+        if self.max_bytes is not None:
+            fitting = min(fitting, self.max_bytes // (3 * model + batch * self._example_bytes))
+        block = self.block_bytes
+        if block is None and work.state.device.type == "cpu":
+            block = _CPU_BLOCK_BYTES
+        if block is not None:
+            fitting = min(fitting, block // max(model, batch * part_bytes))
+        while fitting > 1 and stack_size(fitting) > fitting:  # else padding would exceed the limit
+            fitting -= 1
+        return max(1, fitting)
+
     def _rates(self, jobs: Sequence[Job]) -> float | Tensor:
         rates = [self._work.lr(job.task) for job in jobs]
         if len(set(rates)) == 1:
@@ -284,7 +315,8 @@ class VectorizedExecutor(Executor):
 
     def __repr__(self) -> str:
         bytes_ = "" if self.max_bytes is None else f", max_bytes={self.max_bytes}"
-        return f"VectorizedExecutor(max_batch={self._asked}{bytes_})"
+        block = "" if self.block_bytes is None else f", block_bytes={self.block_bytes}"
+        return f"VectorizedExecutor(max_batch={self._asked}{bytes_}{block})"
 
 
 @dataclass(slots=True)
@@ -349,12 +381,6 @@ def stack_size(n: int) -> int:
     """
     unit: int = 1 << max(0, (n - 1).bit_length() - 5)
     return -(-n // unit) * unit
-
-
-def _bytes_per_client(workplace: Workplace, example: int) -> int:
-    layout = workplace.state.param_layout
-    batch = min(workplace.batch_size, int(workplace.partition.sizes.max()))
-    return 3 * layout.numel * int(layout.dtype.itemsize) + batch * example
 
 
 def _working(steps: Sequence[int], k: int, before: int) -> int:
