@@ -18,10 +18,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torchmetrics import Metric, MetricCollection
 
+from fedlight._memory import new_tensor
 from fedlight.types import ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+_PIECE = 1 << 16
+"""Numbers of each vector that are added up at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,8 @@ class FlatLayout:
         if not tensors:
             raise ValueError("there is nothing to flatten; make an empty vector instead")
         lead = tensors[0].shape[:leading]
-        return torch.cat([tensor.reshape(*lead, -1).to(self.dtype) for tensor in tensors], dim=-1)
+        parts = [tensor.reshape(*lead, -1).to(self.dtype) for tensor in tensors]
+        return torch.cat(parts, dim=-1, out=new_tensor((*lead, self.numel), parts[0]))
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Return views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in order."""
@@ -161,6 +166,7 @@ class ModuleState:
             name: b for name, b in buffers.items() if name not in floating and not b.is_complex()
         }
         self.module = module
+        self._written: tuple[ServerState, list[int]] | None = None
         self._every = dict(module.named_parameters())
         self.params = list(params.values())
         self._buffers = [_Slot.of(module, name) for name in floating]
@@ -188,9 +194,48 @@ class ModuleState:
         return ServerState(
             version=version,
             params=self._flat(self.param_layout, [param.detach() for param in self.params]),
-            buffers=self._flat(self.buffer_layout, self.buffers),
-            counters=self._flat(self.counter_layout, self.counters),
+            buffers=self.read_buffers(),
+            counters=self.read_counters(),
         )
+
+    def present(self) -> ServerState:
+        """Return the state that the module holds now, to be written back later.
+
+        It is the one that was written last, without a copy, unless a tensor was changed since.
+        """
+        if self._written is not None and self._written[1] == self._changes():
+            return self._written[0]
+        return self.read()
+
+    def moved(self, pulled: Tensor) -> Tensor:
+        """Return delta, the parameters minus those at the start, shape ``[P]``.
+
+        Args:
+            pulled: The parameters at the start, shape ``[P]``.
+        """
+        if any(param.dtype != pulled.dtype for param in self.params):
+            return self.param_layout.flatten([param.detach() for param in self.params]) - pulled
+        delta, layout = new_tensor(pulled.shape, pulled), self.param_layout
+        for param, before, out in zip(
+            self.params, layout.views(pulled), layout.views(delta), strict=True
+        ):
+            torch.sub(param.detach(), before, out=out)
+        return delta
+
+    def read_buffers(self) -> Tensor:
+        """Return a copy of the floating buffers, shape ``[Q]``."""
+        return self._flat(self.buffer_layout, self.buffers)
+
+    def read_counters(self) -> Tensor:
+        """Return a copy of the integer buffers, shape ``[R]``."""
+        return self._flat(self.counter_layout, self.counters)
+
+    def _changes(self) -> list[int]:
+        """How often each tensor was changed; -1 for a buffer that a step has replaced."""
+        slots = [*self._buffers, *self._counters]
+        return [param._version for param in self.params] + [
+            slot.own._version if slot.tensor is slot.own else -1 for slot in slots
+        ]
 
     @property
     def buffers(self) -> list[Tensor]:
@@ -212,6 +257,7 @@ class ModuleState:
         ):
             if slots:
                 _copy([slot.restored() for slot in slots], layout.views(flat))
+        self._written = state, self._changes()
 
     def _flat(self, layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
         if not tensors:
@@ -258,13 +304,38 @@ def block_of(rows: Sequence[Tensor]) -> Tensor:
     Nothing is copied if they are the first rows of a block already, in this order. This holds for
     the deltas of clients that were computed in one stack.
     """
+    block = _common_block(rows)
+    return torch.stack(list(rows)) if block is None else block
+
+
+def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return the sum of w_i * t_i in the order given, as matrix products: m * P work.
+
+    Args:
+        tensors: m vectors of length P.
+        weights: m weights.
+    """
+    block = _common_block(tensors)
+    factors = tensors[0].new_tensor(weights)
+    if block is None and (length := len(tensors[0])) > _PIECE:
+        # Piece by piece, since a block of all would take as much memory as they do.
+        total = new_tensor((length,), tensors[0])
+        for start in range(0, length, _PIECE):
+            piece = torch.stack([tensor[start : start + _PIECE] for tensor in tensors])
+            torch.matmul(factors, piece, out=total[start : start + _PIECE])
+        return total
+    return factors @ (torch.stack(list(tensors)) if block is None else block)
+
+
+def _common_block(rows: Sequence[Tensor]) -> Tensor | None:
+    """The block whose first rows these are, if they are rows of one."""
     first = rows[0]
     block, start, step = first._base, first.data_ptr(), first.nbytes
     if block is None or step == 0 or start != block.data_ptr() or not first.is_contiguous():
-        return torch.stack(list(rows))
+        return None
     for number, row in enumerate(rows):
         if row._base is not block or row.data_ptr() != start + number * step:
-            return torch.stack(list(rows))
+            return None
     return block.as_strided((len(rows), len(first)), (len(first), 1), first.storage_offset())
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedlight._checks import Rate, rate, rate_at
-from fedlight.parameters import block_of
+from fedlight._memory import new_tensor
+from fedlight.parameters import weighted_sum
 from fedlight.types import ServerState, UsedUpdate
 
 OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -102,7 +103,8 @@ class ServerStep:
     def _moved(self, state: ServerState, direction: Tensor) -> Tensor:
         if self._factory is None:
             lr = rate_at("server_lr", self.server_lr, state.version)
-            return torch.add(state.params, direction, alpha=lr)
+            new = new_tensor(state.params.shape, state.params)
+            return torch.add(state.params, direction, alpha=lr, out=new)
         if self._optimizer is None or self._param is None:
             # Without this check the optimizer that was asked for would silently not be used.
             raise RuntimeError(
@@ -158,12 +160,6 @@ def next_version(
         shared=state.shared,
         used=used,
     )
-
-
-def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Return the sum of w_i * t_i in the order given, as one matrix product: m * P work."""
-    block = block_of(tensors)
-    return block.new_tensor(weights) @ block
 
 
 def _merged_buffers(state: ServerState, used: Sequence[UsedUpdate], keep: float) -> Tensor:

@@ -20,11 +20,11 @@ from fedlight.aggregators._server_step import (
     OptimizerFactory,
     ServerStep,
     next_version,
-    weighted_sum,
 )
 from fedlight.aggregators._state import is_part, pack, unpack
 from fedlight.aggregators.base import Aggregator
 from fedlight.events import to_ticks
+from fedlight.parameters import weighted_sum
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:

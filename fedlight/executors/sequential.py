@@ -64,7 +64,7 @@ class SequentialExecutor(Executor):
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
         work = self._work
-        before = work.state.read()
+        before = work.state.present()
         try:
             with (
                 isolated_rng(),
@@ -78,7 +78,7 @@ class SequentialExecutor(Executor):
     def watch(self, job: Job) -> tuple[Outcome, bool]:
         """Return the result of a job, and whether it drew from a global random generator."""
         work, task = self._work, job.task
-        before = work.state.read()
+        before = work.state.present()
         try:
             with (
                 isolated_rng(),
@@ -141,22 +141,22 @@ class SequentialExecutor(Executor):
             self._recorder.clear()
             hint = out_of_range(error, work.examples, work.partition[task.client_id])
             return ClientError.of(task, error, hint)
-        after = work.state.read()
         with torch.no_grad():
+            delta = work.state.moved(job.pulled.params)
+            buffers, counters = work.state.read_buffers(), work.state.read_counters()
             states = work.optimizer.finish(run)
-        delta = after.params - job.pulled.params
         client = layout.flatten([state[0] for state in states]) if states else None
         (reason,), (norm,) = not_finite(
             [float(torch.stack([loss.reshape(()) for loss in losses]).sum()) if losses else 0.0],
             delta[None],
-            after.buffers[None],
+            buffers[None],
             job.pulled.buffers[None],
             None if client is None else client[None],
         )
         if reason:
             return ClientError(task, reason)
         measured = Measured(delta, delta._version, norm)
-        return LocalResult(delta, after.buffers, after.counters, metrics, client, measured=measured)
+        return LocalResult(delta, buffers, counters, metrics, client, measured=measured)
 
     def _full_gradient(self, client_id: int) -> list[Tensor]:
         """Compute the gradient of f_i at the module's parameters over all the client's examples."""

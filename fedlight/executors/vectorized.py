@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedlight._checks import positive_int
+from fedlight._memory import copied
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batches import StackedBatches, batch_rows
 from fedlight.executors._labels import out_of_range
@@ -139,7 +140,7 @@ class VectorizedExecutor(Executor):
         steps = [job.task.num_steps for job in jobs]
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # results of the padding are not used
         pulled = _stacked([job.pulled.params for job in jobs])
-        params = pulled.clone(memory_format=torch.contiguous_format)
+        params = copied(pulled)
         # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
         buffers = _pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
         counters = _pieces(state.counter_layout, [job.pulled.counters for job in jobs])
