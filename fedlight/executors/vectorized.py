@@ -97,6 +97,7 @@ class VectorizedExecutor(Executor):
             size = int(offsets[client + 1] - offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
+        self._work.state.check_kept()  # a callback may have frozen a layer since
         with isolated_rng(), local_runs(self._work.module) as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
