@@ -120,8 +120,8 @@ def test_other_settings_have_other_words(make):
 def test_a_run_does_not_go_on_under_other_settings(name, tmp_path):
     data = points([0.0, 1.0], [2.0])
     argument = "arrivals" if name == "replay" else "local_optimizer"
-    made = PAIRS[name]
-    fitted(Point(), data, max_rounds=1, callbacks=[FedCheckpoint(tmp_path)], **{argument: made(0)})
+    first, other = ({argument: PAIRS[name](k), "aggregator": FedAvg(1)} for k in (0, 1))
+    fitted(Point(), data, max_rounds=1, callbacks=[FedCheckpoint(tmp_path)], **first)
     with pytest.raises(CheckpointError, match=f"{argument} was '"):
-        trainer(max_rounds=2, **{argument: made(1)}).fit(Point(), data, tmp_path / "last.ckpt")
-    trainer(max_rounds=2, **{argument: made(0)}).fit(Point(), data, tmp_path / "last.ckpt")
+        trainer(max_rounds=2, **other).fit(Point(), data, tmp_path / "last.ckpt")
+    trainer(max_rounds=2, **first).fit(Point(), data, tmp_path / "last.ckpt")

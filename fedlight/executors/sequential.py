@@ -12,7 +12,7 @@ from torch import Tensor
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, step_function
-from fedlight.executors._labels import out_of_range
+from fedlight.executors._labels import hint_about
 from fedlight.executors._rng import isolated_rng, rng_states, seed_all
 from fedlight.executors._unused import step_without, warn_of_skipped
 from fedlight.executors.base import (
@@ -147,7 +147,7 @@ class SequentialExecutor(Executor):
             metrics = self._recorder.collect(rows.numel())
         except Exception as error:
             self._recorder.clear()
-            hint = out_of_range(error, work.examples, work.partition[task.client_id])
+            hint = hint_about(error, work.examples, work.partition[task.client_id])
             return ClientError.of(task, error, hint)
         after = work.state.read()
         with torch.no_grad():

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from fedlight._checks import positive_int
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batches import batch_rows
-from fedlight.executors._labels import out_of_range
+from fedlight.executors._labels import hint_about
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
 from fedlight.executors._tracing import TracedStep
@@ -180,7 +180,7 @@ class VectorizedExecutor(Executor):
                 del batch, grads  # so that the next ones lie where these are in the cache
             losses, metrics = recorder.collect()
         except Exception as error:
-            hint = out_of_range(error, work.examples, work.partition[first.client_id])
+            hint = hint_about(error, work.examples, work.partition[first.client_id])
             raise ClientError.of(first, error, hint) from error
         states = work.optimizer.finish(run)
         clients = layout.flatten(states, leading=1) if states else None
@@ -276,7 +276,7 @@ class VectorizedExecutor(Executor):
         words, hint = repr(failures[0]), ""
         if cause is not None and str(cause):
             words = str(cause).splitlines()[0]
-            hint = out_of_range(cause, work.examples, work.partition[int(holders[0])])
+            hint = hint_about(cause, work.examples, work.partition[int(holders[0])])
         raise ValueError(
             f"{type(work.module).__name__} cannot be vectorised ({words}{hint})"
         ) from cause
