@@ -128,7 +128,7 @@ def _mistaken(data: Any) -> str:
         return f"{type(data).__name__}, whose examples would be single bytes; give a data set"
     if isinstance(data, pa.Table | pa.RecordBatch):
         return f"a {type(data).__name__} of pyarrow; write datasets.Dataset(pyarrow.table(…))"
-    first = data[0] if isinstance(data, list | tuple) and data else None
+    first = data[0] if type(data) in (list, tuple) and data else None
     if isinstance(first, DataLoader):
         return "a list of DataLoaders; give the data sets in them: loader.dataset"
     if isinstance(first, _DATA_SETS):
