@@ -597,6 +597,14 @@ def test_numpys_numbers_are_plain_and_odd_keys_are_named():
         plain({print: 0})
 
 
+def test_a_state_that_holds_itself_is_refused(tmp_path):
+    state = {"list": []}
+    state["list"].append(state)
+    with pytest.raises(TypeError, match="something in the checkpoint holds itself"):
+        write_checkpoint(tmp_path / "a.ckpt", state)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_numpys_bool_in_a_callbacks_state_comes_back():
     class Flagged(Sums):
         def state_dict(self):

@@ -30,6 +30,7 @@ from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, LoggedValue, Measured, Task
 
 _SHARED_BYTES = 16 * 2**20
+_LONG = 500
 
 if TYPE_CHECKING:
     from fedlight.parameters import FlatLayout
@@ -276,6 +277,8 @@ class VectorizedExecutor(Executor):
         words, hint = repr(failures[0]), ""
         if cause is not None and str(cause):
             words = str(cause).splitlines()[0]
+            if len(words) > _LONG:  # torch lists all its backends
+                words = words.partition(". ")[0]
             hint = hint_about(cause, work.examples, work.partition[int(holders[0])])
         raise ValueError(
             f"{type(work.module).__name__} cannot be vectorised ({words}{hint})"

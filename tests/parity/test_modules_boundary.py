@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from fedlight import Callback
+from fedlight import Callback, FederatedDataModule
 from fedlight.executors import RayExecutor
 from fedlight.executors.base import ClientError
 from fedlight.local_optimizers import LocalAdam, LocalSGD
@@ -426,6 +426,13 @@ def test_sparse_gradients_with_the_modules_own_optimizer(both, optimizer):
 
 def test_sparse_gradients_with_a_local_optimizer(both):
     both(Words, words_data(), local_optimizer=LocalSGD(0.1)).same_weights()
+
+
+def test_sparse_gradients_in_a_stack_are_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="Words cannot be vectorised") as caught:
+        data = FederatedDataModule.from_client_datasets([words_data()] * 2)
+        fitted(Words(), data, executor="vectorized")
+    assert len(str(caught.value)) < 300
 
 
 def test_sparse_gradients_under_auto(both):
