@@ -232,8 +232,8 @@ class Log(ABC):
         else:
             if isinstance(batch_size, str):
                 raise TypeError(
-                    f"self.log({name!r}, …, batch_size={batch_size!r}): the number of examples must "
-                    "be a number"
+                    f"self.log({name!r}, …, batch_size={batch_size!r}): the number of examples "
+                    "must be a number"
                 )
             self._take(how.key(name), value, how, batch_size)
 

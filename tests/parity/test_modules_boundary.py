@@ -429,8 +429,8 @@ def test_sparse_gradients_with_a_local_optimizer(both):
 
 
 def test_sparse_gradients_in_a_stack_are_refused_in_a_sentence():
+    data = FederatedDataModule.from_client_datasets([words_data()] * 2)
     with pytest.raises(ValueError, match="Words cannot be vectorised") as caught:
-        data = FederatedDataModule.from_client_datasets([words_data()] * 2)
         fitted(Words(), data, executor="vectorized")
     assert len(str(caught.value)) < 300
 
