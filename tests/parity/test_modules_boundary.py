@@ -200,6 +200,22 @@ def test_a_module_in_eval_mode_trains_so_as_under_lightning(both, executor):
     )
 
 
+def test_a_layer_in_eval_mode_trains_so_as_under_lightning(both, executor):
+    def part():
+        net = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
+        net[0].eval()
+        net[1].eval()
+        return Boring(net)
+
+    with pytest.warns(
+        UserWarning, match="fedlight: parts of Boring are in eval mode .* net.0, net"
+    ):
+        runs = both(part, executor=executor)
+    runs.same_weights()
+    assert runs.fed_module.training
+    assert [child.training for child in runs.fed_module.net] == [False, False, True]
+
+
 # --- what cannot be trained gets a sentence ---
 
 
