@@ -207,10 +207,9 @@ def test_a_layer_in_eval_mode_trains_so_as_under_lightning(both, executor):
         net[1].eval()
         return Boring(net)
 
-    with pytest.warns(
-        UserWarning, match="fedlight: parts of Boring are in eval mode .* net.0, net"
-    ):
+    with pytest.warns(UserWarning, match="in eval mode") as seen:
         runs = both(part, executor=executor)
+    assert any("fedlight: parts of Boring are in eval" in str(each.message) for each in seen)
     runs.same_weights()
     assert runs.fed_module.training
     assert [child.training for child in runs.fed_module.net] == [False, False, True]
