@@ -51,7 +51,7 @@ class ReplayArrivals(ArrivalProcess):
     Example:
         >>> table = ScheduleTable([ReplayEvent(client=0, pulled_version=0, time=1.0, num_steps=2)])
         >>> ReplayArrivals(table)
-        ReplayArrivals(1 events)
+        ReplayArrivals(1 events, 0159d2fc)
     """
 
     finite = True
