@@ -21,6 +21,7 @@ from fedlight._evaluation_step import evaluation_step
 from fedlight._moment import checking_sanity, evaluating
 from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, metrics_from
+from fedlight.executors._labels import hint_about_batch
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.parameters import input_dtype
 from fedlight.types import LoggedValue
@@ -214,7 +215,7 @@ class EvaluationBatches:
         number = number if limit is None else min(number, limit)
         self._sizes = [min(batch_size, len(examples) - k * batch_size) for k in range(number)]
         self._kept: list[Any] | None = None
-        self._written = False
+        self._written = self._compared = False
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         if not self._sizes:
@@ -232,16 +233,29 @@ class EvaluationBatches:
         return size <= _KEPT_BYTES
 
     def _watched(self, kept: list[Any]) -> Iterator[tuple[int, Any]]:
-        """The kept batches; if a step writes to one of them, the next pass gets new ones."""
+        """The kept batches; if a step writes to one of them, the next pass gets new ones.
+
+        torch counts what is written to a tensor, but not through ``tensor.data`` or an array of
+        numpy in the same memory: in the first pass the numbers themselves are compared.
+        """
         for size, batch in zip(self._sizes, kept, strict=True):
             parts = tree_leaves(batch)
             before = [part._version for part in parts]
+            copies = [] if self._compared else [part.clone() for part in parts]
             yield size, batch
-            if [part._version for part in parts] != before:
+            if [part._version for part in parts] != before or not all(map(_equal, copies, parts)):
                 self._kept, self._written = None, True
+        self._compared = True
 
     def _made(self) -> Iterator[tuple[int, Any]]:
         return zip(self._sizes, self._examples.batches(self._batch_size), strict=False)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers; nan is the same as nan."""
+    if torch.equal(one, other):
+        return True
+    return one.is_floating_point() and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def show_metrics(stage: str, metrics: Mapping[str, float]) -> None:
@@ -321,7 +335,12 @@ def evaluate(
                         if prepared is not None:
                             batch = prepared(batch)
                         before(batch, index, *which)
-                        output = step(batch, index, number)
+                        try:
+                            output = step(batch, index, number)
+                        except Exception as error:
+                            if hint := hint_about_batch(error, batch, "The batch's"):
+                                error.add_note(f"({hint.removeprefix('. ')})")
+                            raise
                         after(output, batch, index, *which)
                     if more:
                         logged |= recorder.collect(max(examples, 1), reset=False)

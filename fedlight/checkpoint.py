@@ -118,7 +118,13 @@ def write_checkpoint(
         TypeError: Something in `content` is neither tensor nor plain data.
     """
     buffer = io.BytesIO()
-    torch.save(plain(content, parts=parts), buffer)
+    try:
+        torch.save(plain(content, parts=parts), buffer)
+    except RecursionError:
+        raise TypeError(
+            "something in the checkpoint holds itself (a dict or a list within itself); a "
+            "state_dict may hold tensors and plain data only"
+        ) from None
     archive = buffer.getvalue()
     comment = _MARK + hashlib.sha256(archive).hexdigest().encode()
     # One after the other, each whole on the disk before the next: a machine that loses its power

@@ -275,7 +275,8 @@ def compare(
     Raises:
         TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range, or the parts do not fit together.
-        KeyboardInterrupt: Ctrl-C or SIGTERM ended a run; the runs after it were not started.
+        KeyboardInterrupt: Ctrl-C ended a run; the runs after it were not started.
+        SystemExit: SIGTERM did.
 
     Example:
         >>> import rich, torch
@@ -356,7 +357,6 @@ def compare(
             process = ReplayArrivals(schedules[seed], pull="recorded" if same else "newest")
             within = {"max_time": max_time}
         trainer = FedTrainer(
-            on_interrupt="return",
             arrivals=process,
             aggregator=aggregator,
             seed=seed,
@@ -365,9 +365,11 @@ def compare(
             **within,
             **options,
         )
-        trainer.fit(deepcopy(start), data)
-        if trainer.interrupted:
-            raise KeyboardInterrupt(f"compare was stopped in the run of {name!r} with seed {seed}")
+        try:
+            trainer.fit(deepcopy(start), data)
+        except KeyboardInterrupt:
+            where = f"compare was stopped in the run of {name!r} with seed {seed}"
+            raise KeyboardInterrupt(where) from None
         if not runs:  # a wrong name is an error after the first run, not after the last
             _check_metric(metric, trainer.history)
         if isinstance(process, Recording):

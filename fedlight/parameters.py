@@ -8,7 +8,7 @@ of their own, because they are averaged or counted and not optimised. Parameters
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
@@ -168,6 +168,7 @@ class ModuleState:
         self.module = module
         self._written: tuple[ServerState, list[int]] | None = None
         self._every = dict(module.named_parameters())
+        self._trained = {name: param.requires_grad for name, param in self._every.items()}
         self.params = list(params.values())
         self._buffers = [_Slot.of(module, name) for name in floating]
         self._counters = [_Slot.of(module, name) for name in counting]
@@ -176,13 +177,41 @@ class ModuleState:
         self.buffer_layout = FlatLayout.of(floating, default)
         self.counter_layout = FlatLayout.of(counting, torch.int64)
 
+    @property
+    def parameter_names(self) -> Collection[str]:
+        """The names of all parameters, those without a gradient included."""
+        return self._every.keys()
+
     def check_kept(self) -> None:
-        """Check that the module still has the parameters that it had.
+        """Check that the module still has the parameters and the kinds of buffers that it had.
 
         Raises:
-            ValueError: One of them was replaced, added or removed.
+            ValueError: A parameter was replaced, added or removed, or began or ceased to require
+                a gradient; or a buffer has another shape.
         """
         check_kept(self.module, self._every)
+        name = type(self.module).__name__
+        turned = [n for n, param in self._every.items() if param.requires_grad != self._trained[n]]
+        for each in turned:
+            self._every[each].requires_grad_(self._trained[each])
+        if turned:
+            raise ValueError(
+                f"requires_grad of the parameters {', '.join(turned)} of {name} has changed during "
+                "the run, for which it is fixed which parameters are trained: set it in __init__, "
+                "setup or on_fit_start, and train others in another fit"
+            )
+        for slots, layout in (
+            (self._buffers, self.buffer_layout),
+            (self._counters, self.counter_layout),
+        ):
+            for slot, buffer, shape in zip(slots, layout.names, layout.shapes, strict=True):
+                if slot.tensor.shape != shape:
+                    raise ValueError(
+                        f"the buffer {buffer!r} of {name} has got the shape "
+                        f"{tuple(slot.tensor.shape)} in training_step, and had {tuple(shape)}; the "
+                        "server averages buffers of one shape: give it its final shape at once, or "
+                        "keep it as a plain attribute"
+                    )
 
     @property
     def device(self) -> torch.device:
@@ -265,16 +294,21 @@ class ModuleState:
         return layout.flatten(tensors)
 
 
-def check_kept(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+def check_kept(
+    module: nn.Module, before: Mapping[str, Tensor], names: Collection[str] = ()
+) -> None:
     """Check that a module still has the parameters that it had before a step.
 
     Args:
         module: The module.
         before: Its parameters by name, before the step.
+        names: The names of those that it had before the run, if steps may have added some since.
 
     Raises:
         ValueError: One of them was replaced, added or removed.
     """
+    if names and before.keys() != names:
+        before = {name: each for name, each in before.items() if name in names}
     now = dict(module.named_parameters())
     if len(now) == len(before) and all(map(is_, now.values(), before.values())):
         return

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from inspect import signature
 from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import lightning
@@ -22,6 +19,7 @@ from torch import Tensor
 from fedlight._data_fingerprint import data_fingerprint
 from fedlight._growing import Growing
 from fedlight._history import record_from_list, record_to_list
+from fedlight._in_words import in_words
 from fedlight._loggers import go_on, position
 from fedlight._own_state import StateWatch
 from fedlight.arrivals.schedule import Schedule
@@ -435,36 +433,10 @@ class Run:
     def strategies(self) -> dict[str, str]:
         """The strategies in words, by the names of the trainer's arguments."""
         return {
-            "arrivals": _named(self.arrivals),
-            "aggregator": _named(self.aggregator),
-            "local_optimizer": _named(self.local_optimizer),
+            "arrivals": in_words(self.arrivals),
+            "aggregator": in_words(self.aggregator),
+            "local_optimizer": in_words(self.local_optimizer),
         }
-
-
-def _named(value: object, depth: int = 2) -> str:
-    """A strategy in words, without the addresses of the objects in it.
-
-    A class of one's own seldom has a repr: its constructor's arguments that it keeps are named, as
-    a run must not go on under others. Of a function the code counts.
-    """
-    if isinstance(value, FunctionType):
-        code = value.__code__
-        content = repr((code.co_code, _without_addresses(repr(code.co_consts)), code.co_names))
-        return f"{value.__name__} {hashlib.blake2b(content.encode(), digest_size=4).hexdigest()}"
-    words = _without_addresses(repr(value))
-    if not hasattr(value, "__dict__") or not depth:
-        return words
-    kept, plain = vars(value), type(value).__repr__ is object.__repr__
-    told = [
-        f"{name}={_named(kept[name], depth - 1)}"
-        for name in signature(type(value)).parameters
-        if name in kept and (plain or isinstance(kept[name], FunctionType))
-    ]
-    return f"{type(value).__qualname__}({', '.join(told)})" if plain else " ".join([words, *told])
-
-
-def _without_addresses(words: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", words)
 
 
 def _shapes(layout: Any) -> list[str]:

@@ -597,6 +597,14 @@ def test_numpys_numbers_are_plain_and_odd_keys_are_named():
         plain({print: 0})
 
 
+def test_a_state_that_holds_itself_is_refused(tmp_path):
+    state = {"list": []}
+    state["list"].append(state)
+    with pytest.raises(TypeError, match="something in the checkpoint holds itself"):
+        write_checkpoint(tmp_path / "a.ckpt", state)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_numpys_bool_in_a_callbacks_state_comes_back():
     class Flagged(Sums):
         def state_dict(self):
@@ -651,6 +659,40 @@ def test_other_data_of_the_same_sizes_are_refused(case):
     assert again.version == 4
     with pytest.raises(CheckpointError, match=r"data \(hash\) was '\w{16}', is '\w{16}'$"):
         trainer(**given).fit(Point(), other, ckpt_path="last")
+
+
+def halved(batch):
+    return tuple(part / 2 for part in batch)
+
+
+def doubled(batch):
+    return tuple(part * 2 for part in batch)
+
+
+def times(number):
+    return lambda rows: (torch.tensor([row["x"] for row in rows]) * number,)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"transform": halved}, {"transform": doubled}],
+        [{}, {"transform": halved}],
+        [{"normalize": (0.0, 1.0)}, {"normalize": (1.0, 2.0)}],
+        [{"columns": None, "collate_fn": times(1)}, {"columns": None, "collate_fn": times(2)}],
+    ],
+    ids=["transform", "no transform", "normalize", "collate_fn"],
+)
+def test_rows_that_are_changed_in_another_way_are_other_data(changes):
+    table = datasets.Dataset.from_dict({"x": [[float(i)] for i in range(8)]})
+    one, other = (
+        FederatedDataModule(table, IidPartitioner(2), val_split=None, test_split=None, **given)
+        for given in ({"columns": ("x", None), **change} for change in changes)
+    )
+    fitted(Point(), one, callbacks=FedCheckpoint("kept"), max_rounds=2)
+    trainer(callbacks=FedCheckpoint("kept"), max_rounds=3).fit(Point(), one, ckpt_path="last")
+    with pytest.raises(CheckpointError, match=r"federation: data \(hash\) was"):
+        trainer(callbacks=FedCheckpoint("kept")).fit(Point(), other, ckpt_path="last")
 
 
 def test_a_partition_by_another_seed_is_refused():

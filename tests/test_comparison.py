@@ -220,14 +220,21 @@ def test_a_wrong_metric_is_told_after_the_first_run():
     assert asked == [5]
 
 
-def test_an_interrupt_ends_the_comparison():
+@pytest.mark.parametrize(
+    ("number", "error", "words"),
+    [
+        (signal.SIGINT, KeyboardInterrupt, "run of 'a' with seed 5"),
+        (signal.SIGTERM, SystemExit, "143"),
+    ],
+)
+def test_an_interrupt_ends_the_comparison(number, error, words):
     class Impatient(Callback):
         def on_round_end(self, trainer, module):
             begun.append(trainer)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     begun = []
-    with pytest.raises(KeyboardInterrupt, match="run of 'a' with seed 5"):
+    with pytest.raises(error, match=words):
         compared({"a": AFACD(), "b": AFACS()}, seeds=[5, 6], callbacks=lambda: [Impatient()])
     assert len(begun) == 1
 

@@ -19,7 +19,7 @@ from fedlight.data._given import client_datasets, evaluation_datasets
 from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of
-from fedlight.data.sources import Source, checked_source, load_splits
+from fedlight.data.sources import Source, checked_source, is_data_frame, load_splits
 
 Examples: TypeAlias = ExampleTable | ExampleList
 _T = TypeVar("_T")
@@ -473,8 +473,11 @@ def _one_or_several(argument: str, given: Any) -> Any:
         or not several
         or not all(isinstance(each, datasets.Dataset) for each in several)
     ):
+        kind = type(given).__name__
+        way_out = "; write datasets.Dataset.from_pandas(frame)" if is_data_frame(given) else ""
         raise TypeError(
-            f"{argument} must be a datasets.Dataset, or several in a list or a dict, got {given!r}"
+            f"{argument} must be a datasets.Dataset, or several in a list or a dict, got "
+            f"{kind if way_out else repr(given)}{way_out}"
         )
     return _sole(list(several))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import datasets
+import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets.table import InMemoryTable
 
@@ -51,6 +52,8 @@ def _way_out(dataset: object) -> str:
         return "clients need rows by number: load it without streaming=True"
     if is_data_frame(dataset):
         return "write datasets.Dataset.from_pandas(dataset)"
+    if isinstance(dataset, pa.Table):
+        return "write datasets.Dataset(dataset)"
     if isinstance(dataset, dict):
         return (
             "for columns write datasets.Dataset.from_dict(dataset), for one data set per client "

@@ -149,11 +149,8 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
             break
     changed = _restored(module, before)
     if isinstance(outcome, ClientError):
-        if refuse and "does not require grad" in outcome.reason:
-            raise ValueError(
-                f"the loss of {type(module).__name__} has no gradient ({outcome.reason}); return "
-                "it from training_step without detach() or no_grad()"
-            )
+        if refuse and "has no gradient" in outcome.reason:
+            raise ValueError(outcome.reason.removeprefix("ValueError: "))
         return "" if refuse else f"; training_step fails ({outcome.reason})"
     if moment.asked:
         names = ", ".join(f"self.trainer.{name}" for name in sorted(moment.asked))

@@ -129,6 +129,8 @@ def options(
         ValueError: The name is the trainer's, or an argument has no meaning.
     """
     call = f"self.log({name!r}, …"
+    if not isinstance(name, str):
+        raise TypeError(f"{call}): the name must be a string, got {type(name).__name__}")
     if name.startswith("fed/"):
         raise ValueError(
             f"{call}): names that begin with 'fed/' belong to FedTrainer; choose another name"
@@ -228,6 +230,11 @@ class Log(ABC):
             given = (prog_bar, logger, on_step, on_epoch, reduce_fx, enable_graph)
             self.log_dict(value, *given, add_dataloader_idx=add_dataloader_idx)
         else:
+            if isinstance(batch_size, str):
+                raise TypeError(
+                    f"self.log({name!r}, …, batch_size={batch_size!r}): the number of examples "
+                    "must be a number"
+                )
             self._take(how.key(name), value, how, batch_size)
 
     def log_dict(

@@ -562,6 +562,7 @@ class _TrainingStep(nn.Module):
         self.module = workplace.module
         self._step = step_function(workplace.module, "training_step")
         state = workplace.state
+        self._names = state.parameter_names
         self._floating, self._counting = state.buffer_layout.names, state.counter_layout.names
         self._prepared = batch_hooks(workplace.module)
         self._autocast = workplace.autocast
@@ -572,7 +573,7 @@ class _TrainingStep(nn.Module):
         before = dict(self.module.named_parameters())
         with self._autocast():
             output = self._step(batch, step)
-        check_kept(self.module, before)
+        check_kept(self.module, before, self._names)
         return (
             output,
             [self.module.get_buffer(name) for name in self._floating],

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._checks import positive, positive_int
 from fedlight.executors._auto import check_executor, resolve_executor
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fedlight.local_optimizers import LocalOptimizer
 
 _TRIES = 3
+_PATIENCE = 60.0  # seconds
 
 
 class RayExecutor(Executor):
@@ -87,7 +89,8 @@ class RayExecutor(Executor):
         """Start the actors, each with the module and the data.
 
         Raises:
-            ValueError: An actor cannot run the module, the data or the local optimizer.
+            ValueError: An actor cannot run the module, the data or the local optimizer; or the
+                cluster has fewer CPU cores than the actors ask for, which would never start.
         """
         ray = self._ray
         # What cannot be copied is refused before Ray starts.
@@ -101,6 +104,7 @@ class RayExecutor(Executor):
                 configure_logging=False,
                 num_cpus=None if self.address else max(2, round(self.num_actors * self.num_cpus)),
             )
+        self._check_cores()
         self._device = workplace.state.device
         gpus = self.num_gpus
         if gpus is None:
@@ -113,11 +117,38 @@ class RayExecutor(Executor):
                 ray.shutdown()
             raise _unsent(workplace.module, error) from error
         self._actors = [self._make(self._share) for _ in range(self.num_actors)]
-        for actor in self._actors:
-            refused = ray.get(actor.refusal.remote())
+        self._check_actors()
+        self.independent = all(ray.get([actor.independent.remote() for actor in self._actors]))
+
+    def _check_cores(self) -> None:
+        """Refuse actors for which the cluster has no room: they would never start."""
+        there = float(self._ray.cluster_resources().get("CPU", 0))
+        if self.num_actors * self.num_cpus > there:
+            if self._started_here:
+                self._ray.shutdown()
+            raise ValueError(
+                f"{self.num_actors} actors of {self.num_cpus:g} CPU cores each would wait for ever "
+                f"in a cluster of {there:g}: write a smaller num_actors or num_cpus, or add nodes "
+                "first"
+            )
+
+    def _check_actors(self) -> None:
+        """Wait until all actors are there, and say so if others hold the cores that they need.
+
+        Raises:
+            ValueError: One of them cannot run the module, the data or the local optimizer.
+        """
+        ray = self._ray
+        answers = [actor.refusal.remote() for actor in self._actors]
+        ready, _ = ray.wait(answers, num_returns=len(answers), timeout=_PATIENCE)
+        if len(ready) < len(answers):
+            rank_zero_warn(
+                f"RayExecutor: {len(ready)} of {len(answers)} actors have started in {_PATIENCE:g} "
+                f"s; the others wait for {self.num_cpus:g} free CPU cores each"
+            )
+        for refused in ray.get(answers):
             if refused:
                 raise ValueError(refused)
-        self.independent = all(ray.get([actor.independent.remote() for actor in self._actors]))
 
     def teardown(self) -> None:
         """Stop the actors, and the cluster if it was started here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, step_function
-from fedlight.executors._labels import out_of_range
+from fedlight.executors._labels import hint_about
 from fedlight.executors._rng import isolated_rng, rng_states, seed_all
 from fedlight.executors._unused import step_without, warn_of_skipped
 from fedlight.executors.base import (
@@ -26,6 +27,11 @@ from fedlight.executors.base import (
 from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, Measured, Task
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.parameters import ModuleState
 
 
 class SequentialExecutor(Executor):
@@ -135,11 +141,13 @@ class SequentialExecutor(Executor):
                 with torch.no_grad():
                     step_without(work.optimizer, run, grads, unused)
             work.state.check_kept()
+            if work.optimizer.stackable:
+                _check_place(work.module, work.state, run)
             run.step, run.evaluate = -1, None
             metrics = self._recorder.collect(rows.numel())
         except Exception as error:
             self._recorder.clear()
-            hint = out_of_range(error, work.examples, work.partition[task.client_id])
+            hint = hint_about(error, work.examples, work.partition[task.client_id])
             return ClientError.of(task, error, hint)
         with torch.no_grad():
             delta = work.state.moved(job.pulled.params)
@@ -206,7 +214,7 @@ class SequentialExecutor(Executor):
             warn_of_skipped(work.module)
         else:
             loss = loss_of(work.module, output)
-            grads = torch.autograd.grad(loss, params, allow_unused=True)
+            grads = _gradients(work.module, work.state, loss)
         unused = tuple([index for index, grad in enumerate(grads) if grad is None])
         pairs = zip(params, grads, strict=True)
         full = [torch.zeros_like(param) if grad is None else grad for param, grad in pairs]
@@ -216,3 +224,39 @@ class SequentialExecutor(Executor):
 
     def __repr__(self) -> str:
         return "SequentialExecutor()"
+
+
+def _gradients(
+    module: LightningModule, state: ModuleState, loss: Tensor
+) -> Sequence[Tensor | None]:
+    """The gradient of a loss by parameter; None for a parameter that it does not use.
+
+    Raises:
+        ValueError: It has none at all, or a parameter was frozen in the step.
+    """
+    try:
+        return torch.autograd.grad(loss, state.params, allow_unused=True)
+    except RuntimeError as error:
+        if "does not require grad" not in str(error):
+            raise
+        state.check_kept()
+        raise ValueError(
+            f"the loss of {type(module).__name__} has no gradient ({error}); return it from "
+            "training_step without detach(), no_grad() or inference_mode()"
+        ) from error
+
+
+def _check_place(module: LightningModule, state: ModuleState, run: LocalRun) -> None:
+    """Check that the steps of a local optimizer have moved the numbers that the module has.
+
+    Raises:
+        ValueError: The module has given a parameter another place in memory.
+    """
+    pairs = zip(state.param_layout.names, state.params, run.params, strict=True)
+    moved = [name for name, param, own in pairs if param.data_ptr() != own.data_ptr()]
+    if moved:
+        raise ValueError(
+            f"training_step of {type(module).__name__} gives the parameters {', '.join(moved)} "
+            "another place in memory (param.data = …), which the local optimizer does not reach; "
+            "change their numbers in place, within torch.no_grad(): param.copy_(…)"
+        )

@@ -18,7 +18,7 @@ from fedlight._checks import positive_int
 from fedlight._memory import copied
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batches import StackedBatches, batch_rows
-from fedlight.executors._labels import out_of_range
+from fedlight.executors._labels import hint_about
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
 from fedlight.executors._tracing import TracedStep
@@ -32,6 +32,7 @@ from fedlight.types import LocalResult, LoggedValue, Measured, Task
 
 _SHARED_BYTES = 16 * 2**20
 _CPU_BLOCK_BYTES = 4 * 2**20
+_LONG = 500
 
 if TYPE_CHECKING:
     from fedlight.parameters import FlatLayout
@@ -110,6 +111,7 @@ class VectorizedExecutor(Executor):
             size = int(offsets[client + 1] - offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
+        self._work.state.check_kept()  # a callback may have frozen a layer since
         with isolated_rng(), local_runs(self._work.module) as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
@@ -192,7 +194,7 @@ class VectorizedExecutor(Executor):
                 del batch, grads  # so that the next ones lie where these are in the cache
             losses, metrics = recorder.collect()
         except Exception as error:
-            hint = out_of_range(error, work.examples, work.partition[first.client_id])
+            hint = hint_about(error, work.examples, work.partition[first.client_id])
             raise ClientError.of(first, error, hint) from error
         states = work.optimizer.finish(run)
         clients = layout.flatten(states, leading=1) if states else None
@@ -309,7 +311,9 @@ class VectorizedExecutor(Executor):
         words, hint = repr(failures[0]), ""
         if cause is not None and str(cause):
             words = str(cause).splitlines()[0]
-            hint = out_of_range(cause, work.examples, work.partition[int(holders[0])])
+            if len(words) > _LONG:  # torch lists all its backends
+                words = words.partition(". ")[0]
+            hint = hint_about(cause, work.examples, work.partition[int(holders[0])])
         raise ValueError(
             f"{type(work.module).__name__} cannot be vectorised ({words}{hint})"
         ) from cause

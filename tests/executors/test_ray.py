@@ -83,6 +83,21 @@ def test_the_same_weights_as_one_process(cluster) -> None:
         assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("given", [{"num_actors": 3}, {"num_actors": 2, "num_cpus": 1.5}])
+def test_more_actors_than_the_cluster_has_cores_for_are_refused(cluster, given) -> None:
+    with pytest.raises(ValueError, match=r"CPU cores each would wait for ever in a cluster of 2: "):
+        fit(RayExecutor(executor="sequential", **given))
+    assert fit(RayExecutor(3, executor="sequential", num_cpus=0.5)).version > 0
+
+
+def test_actors_that_wait_for_others_say_so(cluster, monkeypatch) -> None:
+    monkeypatch.setattr("fedlight.executors.ray._PATIENCE", 0.0)
+    with pytest.warns(
+        UserWarning, match=r"\d of 2 actors have started in 0 s; the others wait for"
+    ):
+        fit(RayExecutor(2, executor="sequential"))
+
+
 def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(cluster) -> None:
     class Killer(Callback):
         def on_round_end(self, trainer, module):

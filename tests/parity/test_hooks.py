@@ -66,6 +66,13 @@ def test_weights_set_in_a_hook_of_a_callback_are_version_0(hook, executor):
     assert run.module.w.item() == pytest.approx(7)
 
 
+@pytest.mark.parametrize("hook", ["on_sanity_check_start", "on_sanity_check_end"])
+def test_weights_set_around_the_sanity_check_are_version_0(hook, executor):
+    given = {**STILL, "num_sanity_val_steps": 1, "callbacks": calling(hook, sevens)}
+    run = fitted(Point(), points(*TWO), executor=executor, **given)
+    assert run.module.w.item() == pytest.approx(7)
+
+
 class Two(Boring):
     def __init__(self):
         super().__init__(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)))

@@ -807,6 +807,14 @@ def other_package(monkeypatch):
     return package
 
 
+@pytest.mark.parametrize(("argument", "kind"), [("callbacks", "Timer"), ("logger", "CSVLogger")])
+def test_callbacks_and_loggers_of_the_other_package_are_named(argument, kind):
+    found = type(kind, (), {"__module__": f"pytorch_lightning.{argument}"})
+    message = f"{argument} must be .*got {kind} of pytorch_lightning, .*from lightning.pytorch"
+    with pytest.raises(TypeError, match=message):
+        trainer(**{argument: found()})
+
+
 @pytest.mark.parametrize("verb", ["fit", "validate", "predict"])
 def test_modules_of_the_other_package_are_named(other_package, verb):
     class Old(other_package.LightningModule):
