@@ -1,6 +1,7 @@
 """The README and the guide keep what they promise: blocks, commands, pictures, tags, links."""
 
 import ast
+import difflib
 import importlib.util
 import re
 import subprocess
@@ -23,6 +24,7 @@ from fedlight.arrivals import UniformArrivals
 from fedlight.callbacks import ClientEvaluation, FedCheckpoint, TensorBoardMetrics
 from fedlight.models import LogisticRegression
 from tests.boring import Point, points, trainer
+from tests.parity import lightning_page
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -170,6 +172,16 @@ def test_tensorboard_has_the_tags_that_the_guide_names(tmp_path: Path) -> None:
     assert {
         tag for tag in kinds["scalars"] if tag.startswith("fed/") and "/by_" not in tag
     } <= named
+
+
+def test_the_page_of_lightning_is_the_generated_one() -> None:
+    written = lightning_page.PAGE.read_text(encoding="utf-8").splitlines()
+    changes = [
+        line
+        for line in difflib.unified_diff(written, lightning_page.page().splitlines(), n=0)
+        if line[:1] in "+-"
+    ]
+    assert changes == [], f"write it anew: {lightning_page.COMMAND}"
 
 
 def test_the_reference_has_every_package() -> None:
