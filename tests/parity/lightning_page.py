@@ -256,8 +256,8 @@ These tables list every hook, every argument of the trainer, every callback and 
 
 A round (one server update) takes the place of an epoch.
 
-The page is generated: most rows come from the tables by which `FedTrainer` itself decides. The tests
-in `tests/parity` fail if Lightning has a name that is not here, and if a row has no test.
+The page is generated, most of it from the tables by which `FedTrainer` itself decides. The tests in
+`tests/parity` fail if Lightning has a name that is not here, and if a row has no test.
 `{COMMAND}` writes the page anew.
 """
 
