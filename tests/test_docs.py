@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import jsonargparse
@@ -23,10 +24,14 @@ from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import AFACD, Aggregator, BufferedAggregator, FedAsync
 from fedlight.arrivals import (
     ArrivalProcess,
+    ContinuousArrivals,
     DurationModel,
     LocalSteps,
+    PoissonArrivals,
+    SynchronousArrivals,
     TickPattern,
     UniformArrivals,
+    UniformSpeeds,
 )
 from fedlight.callbacks import ClientEvaluation, FedCheckpoint, TensorBoardMetrics
 from fedlight.local_optimizers import LocalOptimizer
@@ -124,6 +129,29 @@ def test_a_section_of_the_readme_comes_into_a_page() -> None:
         assert (part in page) == (part != "It trains with")
     with pytest.raises(ValueError, match="0 sections 'nothing'"):
         sections.on_page_markdown("See there. <!-- README: nothing -->")
+
+
+def test_one_client_on_several_tasks() -> None:
+    """The example of the guide is one of a real schedule; other processes have no overlaps."""
+
+    def tasks(arrivals: ArrivalProcess, **limits: float) -> dict[int, list[tuple[float, float]]]:
+        found: dict[int, list[tuple[float, float]]] = {}
+        for event in arrivals.simulate(num_clients=8, **limits).events:
+            found.setdefault(event.client, []).append((event.dispatched_at, event.time))
+        return found
+
+    drawn = tasks(UniformArrivals(per_round=4, max_staleness=4), max_rounds=8)
+    assert {(1.0, 5.0), (3.0, 6.0)} <= set(drawn[3])
+    for arrivals in (
+        UniformArrivals(per_round=4),
+        SynchronousArrivals(per_round=4),
+        ContinuousArrivals(UniformSpeeds(0.8), resume="on_arrival"),
+        PoissonArrivals(rate=9.0, durations=UniformSpeeds(0.8)),
+    ):
+        limits = {} if arrivals.by_rounds else {"buffer_size": 2}
+        for each in tasks(arrivals, max_time=40, **limits).values():
+            each.sort()
+            assert all(one[1] <= other[0] for one, other in pairwise(each))
 
 
 def test_the_examples_of_the_guide_are_short() -> None:
