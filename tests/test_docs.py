@@ -214,7 +214,7 @@ def test_fedlight_is_installed_from_where_it_is() -> None:
     sources = [path for folder in folders for path in folder.glob("**/*.py")]
     for path in [*PAGES, *sources]:
         for told in re.findall(r"pip install[^\n`#]*", path.read_text(encoding="utf-8")):
-            bare = re.search(r"[\s'\"]fedlight(\[[\w,]+\])?(?!\S*\.whl)['\")]*\s*(?!.*@)$", told)
+            bare = re.search(r"[\s'\"]fedlight(\[[\w,]+\])?(?=[\s'\")]|$)(?! @)", told)
             assert bare is None, f"{path.name}: {told}"
 
 
