@@ -62,7 +62,7 @@ from fedlight.types import RoundRecord
 
 
 class FedTrainer(LightningNames, RunView):
-    """Trains a LightningModule in an asynchronous federation: no client waits for another.
+    """Trains a LightningModule in a simulated federation of asynchronous clients.
 
     Args:
         arrivals: Who arrives when, how stale, after how many local steps.

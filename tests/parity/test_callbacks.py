@@ -60,6 +60,7 @@ MADE = {
 }
 
 
+@pytest.mark.covers(callbacks=MADE)
 @pytest.mark.parametrize("name", [name for name, each in CALLBACKS.items() if each.make is None])
 def test_what_has_no_meaning_is_refused_with_what_to_write(name):
     with pytest.raises(TypeError) as caught:
@@ -85,6 +86,7 @@ RUNNING = {
 }
 
 
+@pytest.mark.covers(callbacks=["Callback", "Checkpoint"])
 @pytest.mark.parametrize("name", [name for name, each in CALLBACKS.items() if each.make])
 def test_what_has_a_meaning_is_taken(name):
     make, kinds = RUNNING[name]
@@ -125,6 +127,7 @@ class Noted(lightning.Callback):
         return super().__getattribute__(name)
 
 
+@pytest.mark.covers(arguments=["callbacks"], callbacks=["Callback"])
 @pytest.mark.parametrize("val", [True, False])
 def test_the_hooks_come_in_lightnings_order(both, executor, val):
     class Unvalidated(Boring):
@@ -174,6 +177,7 @@ class Predicts(Point):
         return batch[0]
 
 
+@pytest.mark.covers(callback_hooks=["on_exception"])
 def test_an_exception_reaches_the_callback_and_teardown_comes():
     noted = Noted()
 
@@ -201,6 +205,7 @@ def test_hooks_without_a_meaning_are_named_once():
         run.fit(Point(), points([1.0], [2.0]))
 
 
+@pytest.mark.covers(callbacks=["LambdaCallback"])
 def test_lambda_callbacks_run_and_name_what_they_cannot():
     seen = []
     callback = theirs.LambdaCallback(
@@ -283,6 +288,7 @@ class Scripted(Boring):
         self.validations += 1
 
 
+@pytest.mark.covers(callbacks=["EarlyStopping"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -329,6 +335,7 @@ def test_early_stopping_on_nan_and_without_its_metric(both, executor):
 # --- checkpoints ---
 
 
+@pytest.mark.covers(callbacks=["ModelCheckpoint"])
 @pytest.mark.parametrize(("mode", "best"), [("min", 7), ("max", 1)])
 def test_model_checkpoint_keeps_what_lightning_keeps(both, executor, tmp_path, mode, best):
     class Rounds(Scripted):
@@ -395,6 +402,7 @@ def test_model_checkpoint_refuses_what_it_cannot(options, message):
 # --- the others ---
 
 
+@pytest.mark.covers(callbacks=["LearningRateMonitor"])
 def test_learning_rates_are_those_of_our_monitor():
     run = fitted(Point(), points([1.0], [2.0]), callbacks=theirs.LearningRateMonitor("epoch"))
     assert run.history[-1].metrics["lr/local"] == 0.1
@@ -403,6 +411,9 @@ def test_learning_rates_are_those_of_our_monitor():
             trainer(callbacks=theirs.LearningRateMonitor(**options))
 
 
+@pytest.mark.covers(
+    arguments=["enable_progress_bar"], callbacks=["TQDMProgressBar", "RichProgressBar"]
+)
 def test_progress_bars_are_replaced_once():
     for kind in (theirs.TQDMProgressBar, theirs.RichProgressBar):
         run = trainer(callbacks=kind(), enable_progress_bar=True)
@@ -411,6 +422,7 @@ def test_progress_bars_are_replaced_once():
             trainer(callbacks=kind(refresh_rate=0))
 
 
+@pytest.mark.covers(callbacks=["ModelSummary", "RichModelSummary"])
 def test_a_summary_is_printed_before_the_first_event(caplog, capsys):
     with caplog.at_level("INFO", logger="lightning.pytorch"):
         run = fitted(Boring(), boring_data(), callbacks=theirs.ModelSummary(), max_rounds=1)
@@ -441,6 +453,7 @@ def boring_data():
     return classes()
 
 
+@pytest.mark.covers(callbacks=["Timer"])
 def test_a_timer_ends_the_run_between_two_events(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("lightning.pytorch.callbacks.timer.time.monotonic", lambda: clock[0])
@@ -479,6 +492,7 @@ def test_a_timer_counts_the_time_before_a_checkpoint(monkeypatch, tmp_path):
     assert run.version == 4
 
 
+@pytest.mark.covers(callbacks=["DeviceStatsMonitor"])
 def test_device_stats_go_to_the_loggers_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(CPUAccelerator, "get_device_stats", lambda self, device: {"heat": 3.0})
     logger = CSVLogger(tmp_path, name="", version="")

@@ -1,13 +1,11 @@
 """The hooks of a module and of callbacks: which are called, when, and with what effect."""
 
-import inspect
 import warnings
 
 import lightning
 import pytest
 import torch
 from lightning import LightningModule
-from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 from torch import nn
 from torch.nn import functional
 
@@ -163,6 +161,7 @@ class Later(Late):
     where = "configure_model"
 
 
+@pytest.mark.covers(arguments=["precision"])
 @pytest.mark.parametrize("factory", [Late, Later])
 @pytest.mark.parametrize("precision", ["64-true", "32-true"])
 def test_layers_made_in_a_hook_have_the_precision_of_the_run(both, factory, precision):
@@ -432,44 +431,10 @@ def test_gradients_are_let_go_before_a_validation():
 
 # --- the table of all hooks ---
 
-NO_HOOKS = {
-    # called by the module, never by the trainer
-    "all_gather",
-    "clip_gradients",
-    "freeze",
-    "load_from_checkpoint",
-    "log",
-    "log_dict",
-    "lr_schedulers",
-    "manual_backward",
-    "optimizers",
-    "print",
-    "to_onnx",
-    "to_tensorrt",
-    "to_torchscript",
-    "toggle_optimizer",
-    "toggled_optimizer",
-    "unfreeze",
-    "untoggle_optimizer",
-}
-
-
-def test_every_hook_of_lightning_is_in_the_table():
-    public = {
-        name
-        for owner in (ModelHooks, DataHooks, CheckpointHooks, LightningModule)
-        for name, value in vars(owner).items()
-        if not name.startswith("_")
-        and (inspect.isfunction(value) or name == "load_from_checkpoint")
-    }
-    assert public >= NO_HOOKS
-    assert set(HOOKS) == public - NO_HOOKS
-    assert all(hook.note for hook in HOOKS.values())
-
-
 NAMED = [name for name, hook in HOOKS.items() if hook.fate is Fate.NAMED]
 
 
+@pytest.mark.covers(hooks=NAMED)
 @pytest.mark.parametrize("hook", NAMED)
 def test_a_hook_that_is_never_called_is_named(hook):
     def never(self, *args):
@@ -481,6 +446,7 @@ def test_a_hook_that_is_never_called_is_named(hook):
     assert len(seen) == 1
 
 
+@pytest.mark.covers(hooks=["predict_dataloader"])
 @pytest.mark.parametrize("fate", [Fate.WORKS, Fate.NO_MEANING])
 def test_other_hooks_are_not_warned_of(fate):
     names = [name for name, hook in HOOKS.items() if hook.fate is fate]
