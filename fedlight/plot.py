@@ -68,14 +68,17 @@ def curves(
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: No round has the metric, or an argument is outside its range.
+        TypeError: `runs` or `ax` is of the wrong kind.
+        ValueError: There are no runs, no round has the metric, or an argument is outside its range.
     """
     one_of("x", x, tuple(X_AXES))
     positive_int("smooth", smooth)
+    found = {
+        name: [_line(name, history, metric, x, smooth) for history in histories]
+        for name, histories in _named(runs).items()
+    }
     ax = _axes(ax, (6.0, 4.0))
-    named = _named(runs)
-    for number, (name, histories) in enumerate(named.items()):
-        lines = [_line(name, history, metric, x, smooth) for history in histories]
+    for number, (name, lines) in enumerate(found.items()):
         grid = lines[0][0]
         if any(not np.array_equal(grid, places) for places, _ in lines):
             first = max(places[0] for places, _ in lines)
@@ -94,7 +97,7 @@ def curves(
     ax.set_ylabel(metric)
     ax.grid(color="#e9ecef", linewidth=0.8)
     _plain(ax)
-    if any(named):
+    if any(found):
         ax.legend(frameon=False)
     return ax
 
@@ -272,16 +275,32 @@ def curve(
 
 
 def _named(runs: Any) -> dict[str, list[History]]:
-    """Return histories by name; a single run has the name ""."""
+    """Return histories by name; a single run has the name "".
+
+    Raises:
+        TypeError: They are something else.
+        ValueError: There are none, or one has no round.
+    """
     runs = getattr(runs, "history", runs)
     if not isinstance(runs, Mapping):
         histories = getattr(runs, "histories", None)
         runs = {"": runs} if histories is None else histories
-    return {name: [given] if _is_history(given) else [*given] for name, given in runs.items()}
-
-
-def _is_history(given: Sequence[Any]) -> bool:
-    return not len(given) or isinstance(given[0], RoundRecord)
+    if not runs:
+        raise ValueError(f"runs must hold one or more, got {runs!r}")
+    named = {}
+    for name, given in runs.items():
+        of = f" of {name!r}" if name else ""
+        given = getattr(given, "history", given)
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise TypeError(
+                f"runs must be a trainer's history, several by name, or the result of compare; "
+                f"got {given!r} ({type(given).__name__}){of}"
+            )
+        histories = [given] if all(isinstance(each, RoundRecord) for each in given) else [*given]
+        if not all(isinstance(each, Sequence) and len(each) for each in histories):
+            raise ValueError(f"the history{of} has no round; draw it after fit")
+        named[name] = histories
+    return named
 
 
 def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[float]]:
@@ -352,6 +371,9 @@ def _plain(ax: Axes) -> None:
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     if ax is not None:
+        kind: type[Axes] = _import("matplotlib.axes").Axes
+        if not isinstance(ax, kind):
+            raise TypeError(f"ax must be axes of matplotlib, got {ax!r} ({type(ax).__name__})")
         return ax
     made: Axes = _import("matplotlib.pyplot").subplots(figsize=size, layout="constrained")[1]
     return made

@@ -24,13 +24,12 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 import numpy as np
-from jsonargparse import auto_cli
-from jsonargparse.typing import Path_fc, PositiveInt, path_type
+from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
 from rich.console import Console
 from rich.progress import track
 
 from data_partitioners import DirichletPartitioner, IidPartitioner
-from fedlight import FederatedDataModule, compare
+from fedlight import FederatedDataModule, cli, compare
 from fedlight.aggregators import Aggregator, AsyncFedAvg, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import ContinuousArrivals, SynchronousArrivals, UniformSpeeds
 from fedlight.callbacks import ClientEvaluation
@@ -39,7 +38,6 @@ from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from fedlight.plot import curve, curves
 
-Folder = path_type("dcc")  # it may not exist yet
 LABELS = {
     "clients/val_loss_mean": "loss of the federated problem",
     "clients/val_loss_std": "its std over the clients",
@@ -108,17 +106,17 @@ def main(
     experiment: Literal["weights", "methods"] = "weights",
     dataset: str = "ylecun/mnist",
     splits: list[Literal["iid", "non-iid"]] = ["iid", "non-iid"],  # noqa: B006  # only read
-    spreads: list[float] = [0.8],  # noqa: B006
+    spreads: list[ClosedUnitInterval] = [0.8],  # noqa: B006
     num_clients: PositiveInt = 10,
     local_steps: PositiveInt = 1,
-    lrs: list[float] = [0.003],  # noqa: B006
-    interval: float = 0.5,
+    lrs: list[PositiveFloat] = [0.003],  # noqa: B006
+    interval: PositiveFloat = 0.5,
     buffer_size: PositiveInt = 10,
     aggregator: Aggregator | None = None,
-    max_time: float = 200,
+    max_time: PositiveFloat = 200,
     seeds: PositiveInt = 3,
-    logger_dir: Folder | None = None,
-    figure: Path_fc | None = None,
+    logger_dir: cli.Folder | None = None,
+    figure: cli.Figure | None = None,
 ) -> None:
     """Reproduce Figure 2 or 3 with logistic regression.
 
@@ -139,9 +137,7 @@ def main(
         figure: File for the figure, which shows the best rates, in "weights" the first one; None
             makes none.
     """
-    for name, values in {"splits": splits, "spreads": spreads, "lrs": lrs}.items():
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
+    cli.distinct(splits=splits, spreads=spreads, lrs=lrs)
     aggregators: dict[str, Aggregator] = {
         "identical": AsyncFedAvg("identical"),
         "time-based": AsyncFedAvg("time_based"),
@@ -156,8 +152,10 @@ def main(
     if aggregator is not None:
         aggregators[repr(aggregator)] = aggregator
     first = next(iter(aggregators))
+    for lr in lrs:  # a value out of range raises now
+        LocalSGD(lr=lr)
     for spread, name in product(spreads, aggregators):
-        UniformSpeeds(spread)  # raises if it is out of range
+        UniformSpeeds(spread)
         least = 2 * max(1, period(aggregators[name], np.linspace(1 - spread, 1, num_clients)))
         if max_time < least:
             raise ValueError(f"max_time must be at least {least:g} for {name}, got {max_time:g}")
@@ -166,6 +164,8 @@ def main(
         "non-iid": DirichletPartitioner(num_clients, alpha=0.1),
     }
     data = FederatedDataModule(dataset, parts["iid"], batch_size=64)
+    for split in splits:  # an impossible partition raises now, before the first run
+        data.repartition(parts[split])
 
     cells = {f"{split}, F{100 * s:g}": (split, s) for split, s in product(splits, spreads)}
     runs: dict[tuple[str, float, str], list[ComparedRun]] = {}
@@ -215,4 +215,4 @@ def main(
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

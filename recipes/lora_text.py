@@ -7,13 +7,12 @@ Without ``--model`` the encoder is a tiny BERT with random weights; nothing is d
 
 import torch
 import transformers
-from jsonargparse import auto_cli
 from jsonargparse.typing import PositiveInt
 from lightning import LightningModule, seed_everything
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
-from fedlight import FederatedDataModule, FedTrainer
+from fedlight import FederatedDataModule, FedTrainer, cli
 from fedlight.aggregators import FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 
@@ -77,4 +76,4 @@ def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveIn
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

@@ -6,15 +6,14 @@ python recipes/vision_model.py --model vit_tiny_patch16_224 --side 224
 """
 
 import timm
-from jsonargparse import auto_cli
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import PositiveFloat, PositiveInt
 from lightning import LightningModule, seed_everything
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 from torchmetrics.classification import MulticlassAccuracy
 
 from data_partitioners import DirichletPartitioner
-from fedlight import FederatedDataModule, FedTrainer
+from fedlight import FederatedDataModule, FedTrainer, cli
 from fedlight.aggregators import FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.local_optimizers import LocalSGD
@@ -43,7 +42,7 @@ def main(
     side: PositiveInt | None = None,
     num_clients: PositiveInt = 10,
     max_rounds: PositiveInt = 30,
-    lr: float = 0.05,
+    lr: PositiveFloat = 0.05,
 ) -> None:
     """Train a model of timm on images, which are resized if a side is given."""
 
@@ -75,4 +74,4 @@ def main(
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)
