@@ -30,7 +30,7 @@ except ImportError as error:
     ) from error
 
 # What is refused on purpose is raised in a line of one of these; all else is a defect.
-_PACKAGES = ("fedlight", "data_partitioners", "jsonargparse")
+_PACKAGES = ("fedlight", "data_partitioners", "datasets", "jsonargparse")
 
 _KINDS = {
     "PositiveInt": "an integer of at least 1",

@@ -98,14 +98,14 @@ def main(
         experiment: What to run.
         p: Classes per client.
         settings: Columns of the tables.
-        per_round: m, clients per round.
-        num_clients: M.
-        local_steps: c.
+        per_round: Clients that arrive in each round, m.
+        num_clients: Number of clients, M.
+        local_steps: Local steps of a client in a round, c; the mean if they are dynamic.
         batch_size: Examples per local step.
         local_optimizer: LocalSGD is Table 2, FedProx and Scaffold are Table 3.
         aggregator: The server's rule; in Figure 6 it takes the place of AFA-CD.
         probabilities: Figure 6: the weight of each client where arrivals are biased.
-        max_rounds: Rounds.
+        max_rounds: Rounds of a run.
         val_every: The test accuracy is taken after every so many rounds.
         seeds: Runs per line.
         logger_dir: A folder for TensorBoard; None writes nothing.

@@ -109,13 +109,13 @@ def main(
         experiment: What to run.
         p: Classes per client.
         settings: Columns of the tables.
-        per_round: m, clients per round.
-        num_clients: M.
-        local_steps: c.
+        per_round: Clients that arrive in each round, m.
+        num_clients: Number of clients, M.
+        local_steps: Local steps of a client in a round, c; the mean if they are dynamic.
         local_optimizer: LocalSGD is Table 2, FedProx and Scaffold are Table 3.
         aggregator: The server's rule; in the figures it takes the place of AFA-CD.
         probabilities: Figure 5: the weight of each client where arrivals are biased.
-        max_rounds: Rounds.
+        max_rounds: Rounds of a run.
         seeds: Runs per line.
         logger_dir: A folder for TensorBoard; None writes nothing.
         figure: A file for the curves, an axis for each p; None draws none.

@@ -88,13 +88,13 @@ def main(
     Args:
         dataset: A hub id, or a folder with the same files.
         settings: Columns of the table.
-        per_round: m, clients per round.
-        local_steps: c.
+        per_round: Clients that arrive in each round, m.
+        local_steps: Local steps of a client in a round, c; the mean if they are dynamic.
         batch_size: Examples per local step.
         hidden_size: Units of each of the two LSTM layers.
         local_optimizer: LocalSGD is Table 2, FedProx and Scaffold are Table 3.
         aggregator: The server's rule. With a server rate of c, AFA-CD is FedAvg.
-        max_rounds: Rounds.
+        max_rounds: Rounds of a run.
         val_every: The test accuracy is taken after every so many rounds.
         seeds: Runs per setting.
         logger_dir: A folder for TensorBoard; None writes nothing.

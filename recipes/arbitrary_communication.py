@@ -101,15 +101,15 @@ def main(
         dataset: A hub id, a folder with the same files, or "mnist-mini".
         mixing_ratios: Shares of the images that are spread evenly; a panel of the figure for each.
         patterns: Patterns of communication; a curve for each.
-        num_clients: Clients.
+        num_clients: Number of clients.
         period: Mean number of ticks between two communications of a client; 1 for "full".
         max_gap: Random and imbalanced clients communicate at least every so many ticks.
         aggregator: The server's rule; None for AsyncCommSGD.
         local_optimizer: The arithmetic of a local step; None for SGD with rate 0.1.
         max_time: Ticks; "full" ends earlier, after as many models as the others.
         seeds: Runs per curve.
-        logger_dir: Folder for TensorBoard.
-        figure: File for the figure.
+        logger_dir: Folder for TensorBoard; None writes nothing.
+        figure: File for the figure; None draws none.
     """
     cli.distinct(mixing_ratios=mixing_ratios, patterns=patterns)
     if max_time < period:

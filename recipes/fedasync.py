@@ -154,17 +154,17 @@ def main(
         max_staleness: Largest staleness, in server updates; each value is a setting.
         alphas: Mixing weights of FedAsync; the curves show the first one.
         aggregator: One more, on the same arrivals.
-        local_optimizer: Of FedAsync's clients; FedProx with mu for the paper's rho is option II.
-        baseline_optimizer: Of FedAvg and SGD.
+        local_optimizer: Local step of FedAsync; FedProx with the paper's rho as mu is option II.
+        baseline_optimizer: Local step of FedAvg and SGD.
         local_steps: Steps of a client in a round.
         per_round: Clients in a round of FedAvg.
         max_rounds: Server updates of FedAsync.
-        fedavg_rounds: Those of FedAvg; None for as many.
+        fedavg_rounds: Server updates of FedAvg; None for as many.
         decay_round: The update from which on alpha is halved.
         evaluate_every: Client updates between two evaluations.
         width: Channels of the first convolutions; 64 in the paper.
-        crop: Side of the images, cut from the middle.
-        shrink: Then they are made smaller by this factor.
+        crop: Side of the images in pixels, cut from the middle.
+        shrink: Factor by which the cut images are made smaller.
         seeds: Runs per cell.
         logger_dir: Folder for TensorBoard; None writes nothing.
         figure: File for the curves on the three axes; None makes none.

@@ -124,10 +124,10 @@ def main(
         experiment: "weights" is Figure 2, "methods" Figure 3.
         dataset: A hub id, a folder with the same files, or "mnist-mini".
         splits: Equal random shares, Dir(0.1), or both.
-        spreads: Hardware scenarios; 0.8 is F80, 0 is F0.
-        num_clients: M.
-        local_steps: K.
-        lrs: Local rates.
+        spreads: Hardware scenarios, below 1; 0.8 is F80, 0 is F0.
+        num_clients: Number of clients, M.
+        local_steps: Steps of a local run, K.
+        lrs: Local learning rates.
         interval: Virtual time between two updates of FedFix.
         buffer_size: Client updates in one server update of FedBuff.
         aggregator: One more, beside those of the experiment.
