@@ -3,7 +3,7 @@
 ``run(main)`` does what ``jsonargparse.auto_cli(main)`` does, but ends with one line on standard
 error and exit code 2 if an option is wrong, where jsonargparse shows its usage and the types that
 it has tried. `Figure` and `Folder` are types of arguments that refuse what could not be written
-after the run. ``JSONARGPARSE_DEBUG=1`` brings the tracebacks back.
+after the run. ``JSONARGPARSE_DEBUG=true`` brings the tracebacks back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 try:
     from jsonargparse import ArgumentParser, auto_cli
-    from jsonargparse.typing import extend_base_type
+    from jsonargparse.typing import extend_base_type, restricted_number_type
 except ImportError as error:
     raise ImportError(
         "fedlight.cli needs jsonargparse, which is not installed: "
@@ -35,7 +35,7 @@ _PACKAGES = ("fedlight", "data_partitioners", "datasets", "jsonargparse")
 _KINDS = {
     "PositiveInt": "an integer of at least 1",
     "NonNegativeInt": "an integer of at least 0",
-    "PositiveFloat": "a number above 0",
+    "PositiveNumber": "a finite number above 0",
     "ClosedUnitInterval": "a number from 0 to 1",
     "int": "an integer",
     "float": "a finite number",
@@ -87,6 +87,11 @@ def folder(path: str) -> Path:
         raise ValueError(f"must be a folder that can be written to, got {path!r}")
     return Path(path)
 
+
+PositiveNumber: Any = restricted_number_type(
+    "PositiveNumber", float, [(">", 0.0), ("<", float("inf"))]
+)
+"""A finite number above 0; jsonargparse's own PositiveFloat takes infinity."""
 
 Figure: Any = extend_base_type("Figure", str, lambda kind, path: figure_file(path))
 """A file for a figure, checked by `figure_file`."""
@@ -141,11 +146,11 @@ def run(main: Callable[..., Any], args: Sequence[str] | None = None) -> Any:
         text = _reason(str(error)) or "not enough memory for these options"
         if isinstance(error, ModuleNotFoundError):
             text += f"; install it: {sys.executable} -m pip install {error.name}"
-        _end(text)
+    return _end(text)  # out here the frames of `main` are gone, and with them its progress bar
 
 
 def _debugging() -> bool:
-    return bool(os.environ.get("JSONARGPARSE_DEBUG"))
+    return os.environ.get("JSONARGPARSE_DEBUG", "").lower() == "true"
 
 
 def _end(text: str) -> NoReturn:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from data_partitioners import IidPartitioner, Partitioner
-from fedlight import FederatedDataModule, FedTrainer, cli, compare
+from fedlight import FederatedDataModule, cli, compare
 from fedlight.aggregators import Aggregator, FedAsync, FedAvg
 from fedlight.aggregators.staleness import Hinge, Polynomial
 from fedlight.arrivals import UniformArrivals
@@ -174,8 +174,6 @@ def main(
     for staleness, alpha in product(max_staleness, alphas):  # values out of range raise now
         UniformArrivals(1, staleness, local_steps)
         FedAsync(alpha)
-    if aggregator is not None:  # it trains last, but what does not fit raises now
-        FedTrainer(arrivals=UniformArrivals(1), aggregator=aggregator, max_rounds=1, logger=False)
     side = crop // shrink
     if side < 4:
         raise ValueError(f"crop / shrink must be at least 4 pixels, got {crop} / {shrink}")

@@ -24,7 +24,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 import numpy as np
-from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from rich.console import Console
 from rich.progress import track
 
@@ -109,11 +109,11 @@ def main(
     spreads: list[ClosedUnitInterval] = [0.8],  # noqa: B006
     num_clients: PositiveInt = 10,
     local_steps: PositiveInt = 1,
-    lrs: list[PositiveFloat] = [0.003],  # noqa: B006
-    interval: PositiveFloat = 0.5,
+    lrs: list[cli.PositiveNumber] = [0.003],  # noqa: B006
+    interval: cli.PositiveNumber = 0.5,
     buffer_size: PositiveInt = 10,
     aggregator: Aggregator | None = None,
-    max_time: PositiveFloat = 200,
+    max_time: cli.PositiveNumber = 200,
     seeds: PositiveInt = 3,
     logger_dir: cli.Folder | None = None,
     figure: cli.Figure | None = None,
@@ -152,10 +152,8 @@ def main(
     if aggregator is not None:
         aggregators[repr(aggregator)] = aggregator
     first = next(iter(aggregators))
-    for lr in lrs:  # a value out of range raises now
-        LocalSGD(lr=lr)
     for spread, name in product(spreads, aggregators):
-        UniformSpeeds(spread)
+        UniformSpeeds(spread)  # raises if it is out of range
         least = 2 * max(1, period(aggregators[name], np.linspace(1 - spread, 1, num_clients)))
         if max_time < least:
             raise ValueError(f"max_time must be at least {least:g} for {name}, got {max_time:g}")

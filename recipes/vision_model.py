@@ -3,7 +3,7 @@
 python recipes/vision_model.py --model vit_tiny_patch16_224 --side 224 --dataset ylecun/mnist
 """
 
-from jsonargparse.typing import PositiveFloat, PositiveInt
+from jsonargparse.typing import PositiveInt
 from lightning import seed_everything
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
@@ -32,7 +32,7 @@ def main(
     side: PositiveInt | None = None,
     num_clients: PositiveInt = 10,
     max_rounds: PositiveInt = 30,
-    lr: PositiveFloat = 0.05,
+    lr: cli.PositiveNumber = 0.05,
 ) -> None:
     """Train a model of timm on images.
 

@@ -101,6 +101,34 @@ def test_it_draws_where_it_is_told():
     assert plot.curves(history([0.1]), ax=ax) is ax
 
 
+@pytest.mark.parametrize(
+    ("runs", "error", "message"),
+    [
+        ({}, ValueError, "runs must hold one or more"),
+        ([], ValueError, "the history has no round; draw it after fit"),
+        ({"a": []}, ValueError, "the history of 'a' has no round"),
+        ({"a": [history([0.1]), []]}, ValueError, "the history of 'a' has no round"),
+        (None, TypeError, "got None"),
+        ("run.csv", TypeError, "got 'run.csv'"),
+        ({"a": 3}, TypeError, r"got 3 \(int\) of 'a'"),
+    ],
+)
+def test_runs_that_are_none_are_named(runs, error, message):
+    with pytest.raises(error, match=message):
+        plot.curves(runs)
+    assert not pyplot.get_fignums(), "no empty figure is left behind"
+
+
+def test_trainers_by_name_are_drawn():
+    ax = plot.curves({"a": SimpleNamespace(history=history([0.1, 0.2]))})
+    assert ax.lines[0].get_ydata().tolist() == [0.1, 0.2]
+
+
+def test_axes_are_axes():
+    with pytest.raises(TypeError, match="ax must be axes of matplotlib"):
+        plot.curves(history([0.1]), ax=pyplot.subplots())
+
+
 def test_what_cannot_be_drawn_is_named():
     with pytest.raises(ValueError, match=r"no round of 'a' has the metric 'val_los'.*'val_acc'"):
         plot.curves({"a": history([0.1])}, "val_los")
