@@ -283,6 +283,7 @@ def compare(
     Raises:
         TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range, or the parts do not fit together.
+        OSError: `logger_dir` cannot be written to.
         KeyboardInterrupt: Ctrl-C or SIGTERM ended a run; the runs after it were not started.
 
     Example:

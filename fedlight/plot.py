@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from data_partitioners import Partition
 from fedlight._checks import one_of, positive_int
 from fedlight._pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
 from fedlight.data import FederatedDataModule
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.colors import ListedColormap
     from numpy.typing import ArrayLike, NDArray
 
-    from data_partitioners import Partition
 
 History: TypeAlias = Sequence[RoundRecord]
 
@@ -120,8 +120,8 @@ def timeline(
     that arrives, so a client can pull a version while its older results are still to come.
 
     Args:
-        events: The file of an `EventLog`, its table, or ``trainer.history`` (which contains
-            neither lost tasks nor those in flight).
+        events: The file of an `EventLog`, its table, or a trainer or its ``history`` (which
+            contains neither lost tasks nor those in flight).
         start: Virtual time at the left edge; None for the first pull.
         end: Virtual time at the right edge; None for the last arrival or update.
         max_clients: Largest number of clients, the first ones that have tasks.
@@ -130,9 +130,11 @@ def timeline(
     Raises:
         FileNotFoundError: There is no such file.
         ImportError: matplotlib is not installed.
-        ValueError: There is no task between `start` and `end`.
+        TypeError: `events` is of the wrong kind.
+        ValueError: There is no task between `start` and `end`, or the file is no event log.
     """
     positive_int("max_clients", max_clients)
+    events = getattr(events, "history", events)
     if isinstance(events, Sequence) and not isinstance(events, str):
         work, lost = work_of(events), list[tuple[int, float]]()
         updates = [record.now for record in events]
@@ -191,6 +193,7 @@ def partition(
 
     Raises:
         ImportError: matplotlib is not installed.
+        TypeError: `data` is of the wrong kind.
         ValueError: There are no labels.
     """
     positive_int("max_clients", max_clients)
@@ -203,6 +206,11 @@ def partition(
                 "plot.partition(data.partition, labels) with one label for each row"
             )
         counts, known = found
+    elif not isinstance(data, Partition):
+        raise TypeError(
+            "data must be a FederatedDataModule or a Partition, got "
+            f"{data!r} ({type(data).__name__})"
+        )
     elif labels is None:
         raise ValueError("labels must hold one label for each row of the data set, got None")
     else:
@@ -305,12 +313,23 @@ def _named(runs: Any) -> dict[str, list[History]]:
 
 def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[float]]:
     """Return the tasks, the lost tasks, and the times of server updates of an event log."""
-    if isinstance(events, str | Path):
-        import pyarrow.parquet as pq
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowInvalid, Table
 
+    if isinstance(events, str | Path):
         if not Path(events).is_file():
             raise FileNotFoundError(f"there is no file {str(events)!r}")
-        events = pq.read_table(events)
+        try:
+            events = pq.read_table(events)
+        except ArrowInvalid as error:
+            raise ValueError(
+                f"events must be the parquet file of an EventLog, got {str(events)!r}"
+            ) from error
+    if not isinstance(events, Table) or "arrives_at" not in events.column_names:
+        raise TypeError(
+            "events must be the file or the table of an EventLog, or a trainer's history, got "
+            f"{type(events).__name__}"
+        )
     rows = events.to_pylist()
     staleness = {row["serial"]: row["staleness"] for row in rows if row["event"] == "use"}
     work, lost = [], []
