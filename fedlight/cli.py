@@ -140,7 +140,7 @@ def run(main: Callable[..., Any], args: Sequence[str] | None = None) -> Any:
         return auto_cli(
             main, args=given, as_positional=False, parser_class=Parser, allow_abbrev=False
         )
-    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+    except (ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError) as error:
         if _debugging() or not _on_purpose(error, main):
             raise
         text = _reason(str(error)) or "not enough memory for these options"
@@ -163,6 +163,8 @@ def _on_purpose(error: BaseException, main: Callable[..., Any]) -> bool:
     """Whether it says what the user has to change: not a defect, in which the traceback helps."""
     if isinstance(error, OSError | ModuleNotFoundError | MemoryError):
         return True
+    if isinstance(error, RuntimeError):
+        return "can't allocate memory" in str(error)  # what torch says of a layer that is too wide
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
+import torch
 
 jsonargparse = pytest.importorskip("jsonargparse")
 
@@ -47,6 +48,10 @@ def main(
         _, _ = sizes
     if act == "memory":
         raise MemoryError
+    if act == "tensor":
+        torch.empty(10**15)
+    if act == "training":
+        raise RuntimeError("a client failed")
     if act == "package":
         import nosuchpackage  # noqa: F401
     return sizes, kind, rate, rule, other, folder, figure
@@ -129,6 +134,7 @@ def test_what_is_right_is_passed_on(tmp_path):
         (["--act", "refuse"], ["act must be something else, got refuse"]),
         (["--act", "distinct"], ["sizes must hold one or more, each of them once, got [1, 1]"]),
         (["--act", "memory"], ["not enough memory"]),
+        (["--act", "tensor"], ["[enforce fail at", "can't allocate memory"]),
         (["--act", "package"], ["No module named 'nosuchpackage'; install it: "]),
     ],
 )
@@ -143,6 +149,8 @@ def test_what_is_wrong_is_one_line(args, said, capsys):
 def test_a_defect_keeps_its_traceback():
     with pytest.raises(ValueError, match="not enough values to unpack"):
         cli.run(main, ["--act", "defect"])
+    with pytest.raises(RuntimeError, match="a client failed"):
+        cli.run(main, ["--act", "training"])
 
 
 def test_the_debugging_of_jsonargparse_brings_tracebacks_back(monkeypatch):
