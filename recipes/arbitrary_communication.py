@@ -121,9 +121,9 @@ def main(
     by_clock = aggregator.interval is not None
     local_optimizer = local_optimizer or LocalSGD(lr=0.1)
     # An impossible pattern or partition raises now, before the first run.
-    arrivals = {each: communication(each, num_clients, period, max_gap) for each in patterns}
     for ratio in mixing_ratios:
         data.repartition(MixingPartitioner(num_clients, ratio))
+    arrivals = {each: communication(each, num_clients, period, max_gap) for each in patterns}
     found = {ratio: {} for ratio in mixing_ratios}
     cells = [(ratio, pattern) for ratio in mixing_ratios for pattern in patterns]
     for ratio, pattern in track(cells, console=Console(stderr=True)):

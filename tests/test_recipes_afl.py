@@ -320,6 +320,7 @@ def test_what_would_fail_at_the_end_fails_at_once(name, argument, value, run, ca
         ("afl_mnist", {"per_round": 11}, "per_round=11 is more than the 10 clients"),
         ("arbitrary_communication", {"period": 1}, "must lie between 0 and 1, got 1.75"),
         ("arbitrary_communication", {"mixing_ratios": "[1, 2]"}, "a number from 0 to 1"),
+        ("arbitrary_communication", {"num_clients": 10**12}, "give num_partitions <= 10000"),
         ("arbitrary_communication", {"mixing_ratios": "[nan]"}, "a number from 0 to 1"),
         ("fedfix", {"lrs": "[0.1, inf]"}, "each item of --lrs must be a finite number above 0"),
         ("fedfix", {"max_time": "inf"}, "--max_time must be a finite number above 0"),
