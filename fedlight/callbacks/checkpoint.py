@@ -229,7 +229,9 @@ class FedCheckpoint(Callback):
 
     def _let_go(self, path: str, callbacks: Iterable[object]) -> None:
         """Delete a file, unless another `FedCheckpoint` of the run keeps it, which then has it."""
-        others = [each for each in callbacks if isinstance(each, FedCheckpoint) and each is not self]
+        others = [
+            each for each in callbacks if isinstance(each, FedCheckpoint) and each is not self
+        ]
         kept = {Path(other).resolve() for each in others for other in each.best_k}
         if Path(path).resolve() not in kept:
             Path(path).unlink(missing_ok=True)

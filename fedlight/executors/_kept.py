@@ -89,10 +89,10 @@ class Kept:
             else:
                 holder.clear()
                 holder.extend(content)
-        for key, (tensor, version, content) in self._tensors.items():
+        for tensor, version, content in list(self._tensors.values()):
             if tensor._version != version:
                 tensor.data.copy_(content)  # which does not count as a version
-                self._tensors[key] = tensor, tensor._version, content
+                self._tensors[id(tensor)] = tensor, tensor._version, content
 
     def _own(self, layer: MutableMapping[str, Any]) -> Iterator[tuple[str, Any]]:
         return ((key, value) for key, value in layer.items() if key not in self._everywhere)
