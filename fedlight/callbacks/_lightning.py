@@ -251,11 +251,12 @@ class Mirror(Callback):
 
     Args:
         callback: Lightning's callback.
+        of: Ours.
         write: Does it.
     """
 
-    def __init__(self, callback: theirs.Callback, write: Callable[[], None]) -> None:
-        self.callback, self._write = callback, write
+    def __init__(self, callback: theirs.Callback, of: Callback, write: Callable[[], None]) -> None:
+        self.callback, self.of, self._write = callback, of, write
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Write it, for callbacks that look during the run."""
@@ -285,7 +286,7 @@ def _early_stopping(callback: Any, root: Path) -> list[Callback]:
         callback.stopped_epoch = max(ours.stopped_round - 1, 0)  # the first epoch is 0
         callback.stopping_reason_message = ours.reason or None
 
-    return [ours, Mirror(callback, write)]
+    return [ours, Mirror(callback, ours, write)]
 
 
 def _checkpoint(callback: Any, root: Path) -> list[Callback]:
@@ -334,7 +335,7 @@ def _checkpoint(callback: Any, root: Path) -> list[Callback]:
         last = ours.last_model_path if ours.save_last else ""
         callback.last_model_path = last if last and Path(last).exists() else ""
 
-    return [ours, Mirror(callback, write)]
+    return [ours, Mirror(callback, ours, write)]
 
 
 def _learning_rate(callback: Any, root: Path) -> list[Callback]:
@@ -493,8 +494,16 @@ def adapt(callback: theirs.Callback, root: Path) -> list[Callback]:
 
 
 def as_given(callbacks: Iterable[Callback]) -> list[Any]:
-    """The callbacks, Lightning's own in the place of what calls them or writes into them."""
-    return [each.callback if isinstance(each, Adapted | Mirror) else each for each in callbacks]
+    """The callbacks, and Lightning's own beside those that call them or stand for them."""
+    listed = list(callbacks)
+    stands = {id(each.of): each.callback for each in listed if isinstance(each, Mirror)}
+    given: list[Any] = []
+    for each in listed:
+        if not isinstance(each, Mirror):
+            given.append(each.callback if isinstance(each, Adapted) else each)
+        if id(each) in stands:
+            given.append(stands[id(each)])
+    return given
 
 
 def _overrides(callback: Any, name: str) -> bool:
