@@ -393,7 +393,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         if resumed:
             say_if_over(run)
         elif self.settings.enable_autolog_hparams:  # a resumed run's loggers have them already
-            log_hyperparams(self.loggers, run.module, run.strategies())
+            log_hyperparams(self.loggers, run)
 
     def _check_sanity(self) -> None:
         steps = self.settings.num_sanity_val_steps
