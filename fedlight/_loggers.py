@@ -77,7 +77,7 @@ def _show(logger: TensorBoardLogger, values: Mapping[str, Any]) -> None:
         str(name): value if isinstance(value, bool | int | float | str) else str(value)
         for name, value in values.items()
     }
-    _, start, _ = hparams(plain, {})
+    _, start, _ = hparams(plain, {})  # type: ignore[no-untyped-call]
     logger.experiment._get_file_writer().add_summary(start)
 
 

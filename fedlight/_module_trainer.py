@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning import LightningModule
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fedlight._actor_trainer import ActorTrainer
 from fedlight._evaluation import number_of_batches
 from fedlight._moment import Moment
 from fedlight._one_device import OneDevice, unknown
@@ -19,8 +22,6 @@ from fedlight.callbacks._lightning import as_given
 from fedlight.executors._capture import LogRecorder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lightning.fabric.loggers.logger import Logger
     from lightning.pytorch.profilers import Profiler
     from torch import Tensor
@@ -56,6 +57,14 @@ class ModuleTrainer(Moment):
         self._fed, self._module, self._function = trainer, module, function
         self._ckpt_path = ckpt_path
         self.stage = {"fit": "train"}.get(function, function)
+
+    def for_actor(self) -> ActorTrainer:
+        """The answers that a local step may get in another process."""
+        own, passed = set(meanings()), {each for each in dir(self._fed) if each[0] != "_"}
+        fixed = own | {name for name in vars(self._fed) if name in passed}
+        values = {name: getattr(self, name) for name in sorted(fixed - _LIVE)}
+        answers = {name: value for name, value in values.items() if _plain(value)}
+        return ActorTrainer(answers, (own | passed) - answers.keys())
 
     # ------------------------------------------------------------------ time
 
@@ -476,6 +485,22 @@ class ModuleTrainer(Moment):
             self.ask(name)
             return getattr(self._fed, name)
         raise AttributeError(unknown(name))
+
+
+_LIVE = {
+    *("version", "current_epoch", "global_step", "now", "history", "should_stop", "interrupted"),
+    *("received_sigterm", "callback_metrics", "logged_metrics", "progress_bar_metrics"),
+    *("estimated_stepping_batches", "num_training_batches"),
+}
+"""What changes during a run, or from task to task."""
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is the same in another process."""
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    kinds = (bool, int, float, str, Path, Enum, TrainerState, OneDevice)
+    return value is None or isinstance(value, kinds)
 
 
 def meanings() -> dict[str, str]:
