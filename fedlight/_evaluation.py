@@ -28,6 +28,7 @@ from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
     from lightning import Fabric
+    from lightning.pytorch.profilers import Profiler
 
     from fedlight.data import FederatedDataModule
     from fedlight.types import Metrics
@@ -88,6 +89,7 @@ class Evaluator:
         limits: At most so many batches (int) or this share of them (float), by stage.
         seed: Seed of what a step draws.
         inference_mode: Run under ``torch.inference_mode`` instead of ``torch.no_grad``.
+        most: Beside the limits, at most so many batches of each data set.
     """
 
     def __init__(
@@ -98,9 +100,10 @@ class Evaluator:
         limits: Mapping[str, int | float | None],
         seed: int,
         inference_mode: bool = False,
+        most: int | None = None,
     ) -> None:
         self._module, self._data, self._fabric = module, datamodule, fabric
-        self._limits, self._seed = limits, seed
+        self._limits, self._seed, self._most = limits, seed, most
         self._inference_mode = inference_mode
         self._batches: dict[str, list[EvaluationBatches]] = {}
 
@@ -125,25 +128,54 @@ class Evaluator:
         """Whether the module has the step and the data module the data, and batches may be used."""
         return self.has_data(stage) and self.has_step(stage) and self._limits[stage] != 0
 
-    def check_sanity(self, steps: int, hooks: Callable[[str], None]) -> None:
-        """Run over the first validation batches, and discard the metrics.
+    def validate(
+        self, of_round: Metrics, newest: Metrics, hooks: Callable[[str], None], profiler: Profiler
+    ) -> None:
+        """Validate a new version within a fit.
+
+        Args:
+            of_round: The metrics of its round, which get those of the validation.
+            newest: The newest value of each metric, which gets both before ``on_validation_end``.
+            hooks: Calls a hook of the callbacks by its name.
+            profiler: Measures it.
+        """
+        with evaluating(self._module, "validation"):
+            self._module.on_validation_model_zero_grad()
+            hooks("on_validation_start")
+            with profiler.profile("validation"):
+                found = self("validation")
+            say_if_logged_twice(of_round, found)
+            of_round.merge(found)
+            newest.merge(of_round)
+            hooks("on_validation_end")
+
+    def check_sanity(self, steps: int, newest: Metrics, hooks: Callable[[str], None]) -> None:
+        """Run over the first validation batches; as in Lightning, hooks alone see the metrics.
 
         Args:
             steps: How many; -1 for all.
+            newest: The newest value of each metric, empty before and afterwards.
             hooks: Calls a hook of the callbacks by its name.
         """
         if not self.can("validation"):
             return
-        limits = {"validation": self._limits["validation"] if steps == -1 else steps}
         first = Evaluator(
-            self._module, self._data, self._fabric, limits, self._seed, self._inference_mode
+            self._module,
+            self._data,
+            self._fabric,
+            self._limits,
+            self._seed,
+            self._inference_mode,
+            most=None if steps == -1 else steps,
         )
         with checking_sanity(self._module):
             hooks("on_sanity_check_start")
             hooks("on_validation_start")
-            first("validation")
+            newest.merge(first("validation"))
             hooks("on_validation_end")
             hooks("on_sanity_check_end")
+        for seen in (newest, newest.prog_bar, newest.unlogged):
+            seen.clear()
 
     def get_ready(self, stage: str, verb: str) -> None:
         """Set the data up for a stage, and check that there is something to do.
@@ -173,7 +205,7 @@ class Evaluator:
             device, dtype = self._fabric.device, input_dtype(self._module)
             size, limit = self._data.eval_batch_size, self._limits[stage]
             self._batches[stage] = [
-                EvaluationBatches(examples.to(device, dtype), size, limit)
+                EvaluationBatches(examples.to(device, dtype), size, limit, self._most)
                 for examples in self._examples(stage)
             ]
         autocast = self._fabric.autocast()
@@ -198,6 +230,14 @@ class Evaluator:
         return self._data.evaluation_data(stage)
 
 
+def number_of_batches(examples: int, batch_size: int, limit: int | float | None) -> int:
+    """How many batches there are, at most `limit` (int) or this share of them (float)."""
+    number = -(-examples // batch_size)
+    if isinstance(limit, float):
+        limit = max(1, int(limit * number))
+    return number if limit is None else min(number, limit)
+
+
 class EvaluationBatches:
     """The batches of a validation and their sizes, made once and kept where they are small.
 
@@ -205,14 +245,15 @@ class EvaluationBatches:
         examples: An `ExampleTable` or `ExampleList` on the device.
         batch_size: Examples per batch.
         limit: At most so many batches (int) or this share of them (float).
+        most: Beside that, at most so many batches.
     """
 
-    def __init__(self, examples: Any, batch_size: int, limit: int | float | None) -> None:
+    def __init__(
+        self, examples: Any, batch_size: int, limit: int | float | None, most: int | None = None
+    ) -> None:
         self._examples, self._batch_size = examples, batch_size
-        number = -(-len(examples) // batch_size)
-        if isinstance(limit, float):
-            limit = max(1, int(limit * number))
-        number = number if limit is None else min(number, limit)
+        number = number_of_batches(len(examples), batch_size, limit)
+        number = number if most is None else min(number, most)
         self._sizes = [min(batch_size, len(examples) - k * batch_size) for k in range(number)]
         self._kept: list[Any] | None = None
         self._written = self._compared = False

@@ -430,6 +430,16 @@ class Run:
             "buffers": _shapes(state.buffer_layout) + _shapes(state.counter_layout),
         }
 
+    def settings(self) -> dict[str, Any]:
+        """The settings of the federation: the strategies in words, and the numbers beside them."""
+        federation = self.federation
+        return {
+            **self.strategies(),
+            "clients": federation.num_clients,
+            "batch_size": federation.batch_size,
+            "seed": federation.seed,
+        }
+
     def strategies(self) -> dict[str, str]:
         """The strategies in words, by the names of the trainer's arguments."""
         return {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,7 +17,6 @@ from fedlight._arguments import (
     as_callbacks,
     as_folder,
     as_loggers,
-    as_module,
     check_can_discard,
     check_data,
     check_module,
@@ -28,7 +27,7 @@ from fedlight._arguments import (
 )
 from fedlight._checks import integer, one_of, optional, positive
 from fedlight._endings import say_how_it_ended, say_if_over, say_what_computes
-from fedlight._evaluation import Evaluator, lent, say_if_logged_twice, show_metrics
+from fedlight._evaluation import Evaluator, lent
 from fedlight._hooks import Hooks
 from fedlight._interrupts import Alone, graceful_interrupts
 from fedlight._intervals import UpdateInterval, check_intervals
@@ -40,16 +39,17 @@ from fedlight._lightning_arguments import (
     virtual_time,
 )
 from fedlight._lightning_hooks import warn_of_hooks
+from fedlight._lightning_names import LightningNames
 from fedlight._lightning_order import set_up, start_training, with_callbacks_of
 from fedlight._loggers import begin_anew, finalize, left_open, log_hyperparams
-from fedlight._module_trainer import LightningNames, attached
-from fedlight._prediction import batches_to_predict, predict
+from fedlight._module_trainer import attached
+from fedlight._outside_of_fit import OutsideOfFit
 from fedlight._run_view import RunView
 from fedlight._surroundings import each_profiled, profiled, surroundings
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks.checkpoint import content_of
-from fedlight.checkpoint import Parts, load_weights
+from fedlight.checkpoint import Parts
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
 from fedlight.executors._auto import check_executor
@@ -61,7 +61,7 @@ from fedlight.run import Run
 from fedlight.types import RoundRecord
 
 
-class FedTrainer(LightningNames, RunView):
+class FedTrainer(OutsideOfFit, LightningNames, RunView):
     """Trains a LightningModule in a simulated federation of asynchronous clients.
 
     Args:
@@ -159,7 +159,7 @@ class FedTrainer(LightningNames, RunView):
         self.local_optimizer = instance_of(LocalOptimizer, "local_optimizer", optimizer, example)
         self.executor = check_executor(executor)
         self._trial = trial = number_of_trials(fast_dev_run)
-        self.fast_dev_run = trial > 0
+        self.fast_dev_run = fast_dev_run
         self.on_interrupt = one_of("on_interrupt", on_interrupt, ("raise", "return"))
         self.settings = lightning_settings(lightning, signature(FedTrainer).parameters, trial)
         virtual_time(max_time)
@@ -249,7 +249,7 @@ class FedTrainer(LightningNames, RunView):
         with (
             self._alone,
             lent(module, self.fabric),
-            attached(module, self, "fit") as self._logs,
+            attached(module, self, "fit", ckpt_path) as self._logs,
             surroundings(self.settings),
             profiled(self.profiler, "fit"),
             graceful_interrupts() as self._interrupt,
@@ -310,15 +310,8 @@ class FedTrainer(LightningNames, RunView):
         validated = self._validation_due()
         if validated:
             assert self._evaluator is not None
-            run.module.on_validation_model_zero_grad()
-            self._hooks("on_validation_start")
-            with self.profiler.profile("validation"):
-                found = self._evaluator("validation")
-            say_if_logged_twice(record.metrics, found)
-            record.metrics.merge(found)
+            self._evaluator.validate(record.metrics, run.metrics, self._hooks, self.profiler)
         run.metrics.merge(record.metrics)
-        if validated:
-            self._hooks("on_validation_end")
         self._hooks("on_round_end")
         run.log(self._logs.metrics())
         every = self.settings.log_every_n_steps
@@ -400,20 +393,21 @@ class FedTrainer(LightningNames, RunView):
         if resumed:
             say_if_over(run)
         elif self.settings.enable_autolog_hparams:  # a resumed run's loggers have them already
-            log_hyperparams(self.loggers, run.module, run.strategies())
+            log_hyperparams(self.loggers, run)
 
     def _check_sanity(self) -> None:
         steps = self.settings.num_sanity_val_steps
         if steps and self._evaluator is not None:
             self.sanity_checking = True
             try:
-                self._evaluator.check_sanity(steps, self._hooks)
+                with self._logs.paused():
+                    self._evaluator.check_sanity(steps, self.newest_metrics, self._hooks)
             finally:
                 self.sanity_checking = False
 
     def _finish(self, run: Run) -> None:
         say_how_it_ended(run, self.should_stop, self._interrupt.signal)
-        run.finish(trial=self.fast_dev_run)
+        run.finish(trial=self._trial > 0)
         self._hooks("on_train_end")
         run.module.on_train_end()
         self._hooks("on_fit_end")
@@ -426,125 +420,3 @@ class FedTrainer(LightningNames, RunView):
             stack.callback(run.close)
             stack.callback(finalize, self.loggers, status)
             self._hooks.all("teardown", "fit")
-
-    def _evaluator_of(
-        self, module: LightningModule, data: FederatedDataModule, inference_mode: bool = False
-    ) -> Evaluator:
-        limits = {"validation": self.limit_val_batches, "test": self.settings.limit_test_batches}
-        return Evaluator(module, data, self.fabric, limits, self.seed, inference_mode)
-
-    # ------------------------------------------------------------------ validate, test, predict
-
-    def validate(
-        self,
-        module: LightningModule | None = None,
-        datamodule: FederatedDataModule | None = None,
-        ckpt_path: str | Path | None = None,
-        verbose: bool = False,
-    ) -> list[dict[str, float]]:
-        """Run ``validation_step`` over the validation data; a dict of metrics for each data set.
-
-        Args:
-            module: The module; None for the one that was fitted.
-            datamodule: The data; None for those of ``fit``.
-            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
-            verbose: Print the metrics.
-        """
-        return self._evaluate_alone(
-            "validation", "validate", module, datamodule, ckpt_path, verbose
-        )
-
-    def test(
-        self,
-        module: LightningModule | None = None,
-        datamodule: FederatedDataModule | None = None,
-        ckpt_path: str | Path | None = None,
-        verbose: bool = False,
-    ) -> list[dict[str, float]]:
-        """Run ``test_step`` over the test data; a dict of metrics for each data set.
-
-        Args:
-            module: The module; None for the one that was fitted.
-            datamodule: The data; None for those of ``fit``.
-            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
-            verbose: Print the metrics.
-        """
-        return self._evaluate_alone("test", "test", module, datamodule, ckpt_path, verbose)
-
-    def _evaluate_alone(
-        self,
-        stage: str,
-        verb: str,
-        module: LightningModule | None,
-        datamodule: FederatedDataModule | None,
-        ckpt_path: str | Path | None,
-        verbose: bool,
-    ) -> list[dict[str, float]]:
-        module = self.module if module is None else as_module(module)
-        data = self.datamodule if datamodule is None else check_data(datamodule)
-        if data is None:
-            raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
-        self._module, self.datamodule = module, data
-        evaluator = self._evaluator_of(module, data, self.settings.inference_mode)
-        evaluator.get_ready(stage, verb)
-        with self._outside_of_fit(verb, module, ckpt_path):
-            if not evaluator.can(stage):  # its number of batches is limited to 0
-                return []
-            self._hooks(f"on_{stage}_start")
-            metrics = evaluator(stage)
-            self.newest_metrics.merge(metrics)
-            self._hooks(f"on_{stage}_end")
-        if verbose:
-            show_metrics(stage, metrics.logged())
-        return evaluator.by_data_set(stage, metrics.logged())
-
-    def predict(
-        self,
-        module: LightningModule | None = None,
-        datamodule: FederatedDataModule | None = None,
-        dataloaders: Any = None,
-        dataset: Any = None,
-        return_predictions: bool = True,
-        ckpt_path: str | Path | None = None,
-    ) -> list[Any] | None:
-        """Run ``predict_step`` (by default ``forward``) over data; what it returns for each batch.
-
-        Args:
-            module: The module; None for the one that was fitted.
-            datamodule: Its test data are taken; None for that of ``fit``.
-            dataloaders: Batches to take instead, such as a `DataLoader`; of a list of loaders the
-                result is a list for each.
-            dataset: A data set to take instead.
-            return_predictions: Whether to keep the predictions, on the CPU; else None is returned.
-            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
-        """
-        module = self.module if module is None else as_module(module)
-        data = self.datamodule if datamodule is None else check_data(datamodule)
-        limit, inference = self.settings.limit_predict_batches, self.settings.inference_mode
-        batches = batches_to_predict(module, self.fabric, data, dataloaders, dataset, limit)
-        self._module, self.datamodule = module, data
-        with self._outside_of_fit("predict", module, ckpt_path):
-            self._hooks("on_predict_start")
-            found = predict(module, self.fabric, batches, return_predictions, inference, self.seed)
-            self._hooks("on_predict_end")
-        return found
-
-    @contextmanager
-    def _outside_of_fit(
-        self, verb: str, module: LightningModule, ckpt_path: str | Path | None
-    ) -> Iterator[None]:
-        content = content_of(ckpt_path, self.callbacks)
-        with (
-            lent(module, self.fabric),
-            attached(module, self, verb),
-            surroundings(self.settings),
-            profiled(self.profiler, verb),
-        ):
-            try:
-                set_up(module, self._hooks, self.fabric, verb)
-                if content is not None:
-                    load_weights(module, content, str(ckpt_path))
-                yield
-            finally:
-                self._hooks("teardown", verb)
-                module.teardown(verb)

@@ -24,6 +24,7 @@ from torch.utils.data import TensorDataset
 from data_partitioners import IidPartitioner
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight._data_fingerprint import data_fingerprint
+from fedlight._files import replacing
 from fedlight._history import record_to_list
 from fedlight.aggregators import AFACS, Aggregator, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import (
@@ -413,6 +414,37 @@ def test_a_full_disk_leaves_the_good_file(saved, tmp_path, monkeypatch, call):
     assert path.read_bytes() == saved.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt"]
     assert read_checkpoint(path)["fedlight"]["server"]["version"] == 5
+
+
+@pytest.mark.parametrize("fails", ["last", "round=4"])
+def test_a_disk_that_is_full_between_two_files_leaves_none_that_nobody_ranks(
+    tmp_path, monkeypatch, fails
+):
+    """Round 4 is the best one, and one of its two files cannot be written."""
+
+    def begun():
+        keeper = FedCheckpoint(tmp_path, monitor="fed/time", mode="max", save_top_k=2)
+        run = trainer(callbacks=keeper, max_rounds=6)
+        return run, keeper
+
+    plain, whole = replacing, begun()[0]
+
+    def full(path, *args, **kwargs):
+        if Path(path).name.startswith(fails) and whole.version == 4:
+            raise OSError(errno.ENOSPC, "no space left", str(path))
+        return plain(path, *args, **kwargs)
+
+    monkeypatch.setattr("fedlight.checkpoint.replacing", full)
+    with pytest.raises(OSError, match="no space left"):
+        whole.fit(Boring(), classes())
+    monkeypatch.undo()
+    names = ["last.ckpt", "round=2.ckpt", "round=3.ckpt"]
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == names
+    again, keeper = begun()
+    again.fit(Boring(), classes(), ckpt_path="last")
+    assert [Path(path).name for path in keeper.best_k] == ["round=6.ckpt", "round=5.ckpt"]
+    names = ["last.ckpt", "round=5.ckpt", "round=6.ckpt"]
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == names
 
 
 def test_plain_lightning_loads_the_model(tmp_path):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric, MetricCollection
 
 from fedlight._moment import moment_of
-from fedlight.executors.base import ClientError, Executor, Job, Workplace
+from fedlight.executors._kept import Change, Kept, Untouchable
+from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
 from fedlight.local_optimizers import LocalRun
@@ -26,6 +27,11 @@ _SLOW_WHEN_STACKED = (
     nn.MultiheadAttention,
 )
 
+_KEEP_INSTEAD = (
+    'stacked clients would share them: write executor="sequential", or register_buffer in '
+    "__init__, since each client has buffers of its own"
+)
+
 
 def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Executor, str]:
     """Choose the executor of a fit and set it up.
@@ -37,10 +43,10 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
        another.
     2. If the data, the local optimizer or the module cannot be vectorised, the clients run
        sequentially. The module is tried on one stacked step of two clients.
-    3. A module whose ``training_step`` draws random numbers (dropout), changes plain attributes of
-       its own (a counter) or asks ``self.trainer`` for something that changes during a run runs
-       sequentially: stacked clients would share those, and the result would depend on who is in
-       the stack.
+    3. A module whose ``training_step`` draws random numbers (dropout), changes attributes of its
+       own (a counter, tensors for the next step) or asks ``self.trainer`` for something that
+       changes during a run runs sequentially: stacked clients would share those, and the result
+       would depend on who is in the stack.
     4. Everything else is vectorized.
 
     The rules look at the module, the data, the local optimizer and the kind of device only, so the
@@ -56,7 +62,8 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
     Raises:
         TypeError: The local optimizer's step returns something.
         ValueError: The requested executor cannot run this module, or the local optimizer's step
-            fails.
+            fails. A vectorized one refuses a module whose steps go on from tensors that the step
+            before has left on it.
     """
     _check_step(workplace)
     if isinstance(executor, str):
@@ -64,10 +71,16 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
             executor = SequentialExecutor()
         elif executor == "vectorized":
             executor = VectorizedExecutor()
+    if isinstance(executor, VectorizedExecutor):
+        shared = _what_is_shared(workplace, refuse=True) if workplace.optimizer.stackable else ""
+        kept = Kept(workplace.module)
+        try:
+            executor.setup(workplace)
+        finally:
+            kept.restore()
+        return executor, f"as given{shared}"
     if isinstance(executor, Executor):
         executor.setup(workplace)
-        if isinstance(executor, VectorizedExecutor):
-            return executor, f"as given{_what_is_shared(workplace, refuse=True)}"
         return executor, "as given"
     sequential = SequentialExecutor()
     slow = _slow_layer(workplace.module)
@@ -75,14 +88,14 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
         sequential.setup(workplace)
         return sequential, f"stacking {slow} layers does not pay on a CPU"
     vectorized = VectorizedExecutor()
-    attributes = _plain_attributes(workplace.module)
+    kept = Kept(workplace.module)
     try:
         vectorized.setup(workplace)
     except ValueError as error:
+        kept.restore()
         sequential.setup(workplace)
-        return sequential, str(error)
-    finally:
-        _restored(workplace.module, attributes)
+        return sequential, _kept_tensors(workplace) or str(error)
+    kept.restore()
     shared = _what_is_shared(workplace)
     if shared:
         vectorized.teardown()
@@ -130,24 +143,24 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
     """What the clients of a stack would share, found in one step of one client; "" for nothing.
 
     Raises:
-        ValueError: `refuse` is set and the loss has no gradient. Under ``vmap`` this raises no
-            error: the stack would silently learn nothing.
+        ValueError: `refuse` is set, and the stack would be wrong: the loss has no gradient (under
+            ``vmap`` this raises no error, and nothing would be learned), or the step goes on from
+            tensors that the step before has left on the module.
     """
     module = workplace.module
     probe = SequentialExecutor()
     probe.setup(workplace)
-    before = _plain_attributes(module)
     moment = moment_of(module)
     moment.asked.clear()
-    holders = np.flatnonzero(workplace.partition.sizes)
-    # three clients: a failure may be due to the data of one
-    outcome, drew = None, False
-    for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
-        task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
-        outcome, drew = probe.watch(Job(task, workplace.state.read()))
-        if isinstance(outcome, LocalResult):
-            break
-    changed = _restored(module, before)
+    kept = Kept(module)
+    try:
+        job, outcome, drew = _one_step(probe, workplace)
+        changes = kept.changes()
+        tensors = [each for each in changes if each.tensors]
+        if refuse and isinstance(outcome, LocalResult) and _reads(probe, job, tensors):
+            raise ValueError(f"{_what_it_keeps(module, tensors)}; {_KEEP_INSTEAD}")
+    finally:
+        kept.restore()
     if isinstance(outcome, ClientError):
         if refuse and "has no gradient" in outcome.reason:
             raise ValueError(outcome.reason.removeprefix("ValueError: "))
@@ -157,32 +170,46 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
         return f"; training_step reads {names}, which stacked clients would share"
     if drew:
         return "; training_step draws random numbers, which stacked clients would share"
-    if changed:
-        names = ", ".join(sorted(set(changed)))
+    if tensors:
+        return f"; {_what_it_keeps(module, tensors)}, which stacked clients would share"
+    if changes:
+        names = ", ".join(each.name for each in changes)
         return f"; training_step changes {names}, which stacked clients would share"
     return ""
 
 
-def _restored(module: LightningModule, before: dict[tuple[nn.Module, str], object]) -> list[str]:
-    """Restore the module's plain attributes; return the names of those that had changed."""
-    changed = [key for key, value in _plain_attributes(module).items() if before.get(key) != value]
-    for child, name in changed:
-        if (child, name) in before:
-            setattr(child, name, before[child, name])
-        else:
-            delattr(child, name)
-    return [name for _, name in changed]
+def _one_step(probe: SequentialExecutor, workplace: Workplace) -> tuple[Job, Outcome, bool]:
+    """A step of the first of three clients with which it succeeds, and whether it drew numbers."""
+    holders = np.flatnonzero(workplace.partition.sizes)
+    # three clients: a failure may be due to the data of one
+    for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
+        job = Job(Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0), workplace.state.read())
+        outcome, drew = probe.watch(job)
+        if isinstance(outcome, LocalResult):
+            break
+    return job, outcome, drew
 
 
-def _plain_attributes(module: LightningModule) -> dict[tuple[nn.Module, str], object]:
-    """Numbers and strings among the public attributes of the module and its children."""
-    return {
-        (child, name): value
-        for child in module.modules()
-        if not isinstance(child, Metric | MetricCollection)  # updated for each client apart
-        for name, value in vars(child).items()
-        if not name.startswith("_") and isinstance(value, int | float | str)
-    }
+def _reads(probe: SequentialExecutor, job: Job, left: Sequence[Change]) -> bool:
+    """Whether a step reads the tensors that the step before has left, or adds to them."""
+    if any(not isinstance(each.owner.get(each.key), Tensor) for each in left):
+        return True  # a list or the like, whose tensors it adds to
+    for each in left:
+        each.owner[each.key] = Untouchable()
+    return bool(left) and isinstance(probe.watch(job)[0], ClientError)
+
+
+def _kept_tensors(workplace: Workplace) -> str:
+    """What to say of a module that cannot be stacked because its step keeps tensors; or ""."""
+    if not (workplace.optimizer.stackable and workplace.examples.stackable):
+        return ""  # there is another reason, and no need to try a step
+    shared = _what_is_shared(workplace).lstrip("; ")
+    return shared if "keeps tensors" in shared else ""
+
+
+def _what_it_keeps(module: LightningModule, left: Sequence[Change]) -> str:
+    names = ", ".join(f"self.{each.name}" for each in left)
+    return f"training_step of {type(module).__name__} keeps tensors in {names}"
 
 
 def _check_step(workplace: Workplace) -> None:

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._checks import positive, positive_int
+from fedlight._moment import Moment, moment_of
 from fedlight.executors._auto import check_executor, resolve_executor
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.parameters import ModuleState
@@ -40,6 +41,9 @@ class RayExecutor(Executor):
     it has the same `num_actors`, `executor` and `num_cpus` on machines of one kind. If the actors'
     executor is `independent` (the sequential one is), so is this one, and the number of actors
     changes no bit either.
+
+    In a step, ``self.trainer`` answers from the task and from the trainer's settings; metrics,
+    loggers and callbacks lie in the main process and are refused.
 
     Ray pays for heavy clients or on many machines: small models are faster in one process
     (`VectorizedExecutor`).
@@ -230,6 +234,7 @@ class _Share:
     executor: Executor | str
     num_threads: int
     on_gpu: bool
+    trainer: Moment | None
 
     @classmethod
     def of(
@@ -248,6 +253,7 @@ class _Share:
             executor,
             max(1, num_threads),
             on_gpu,
+            moment_of(work.module).for_actor(),
         )
 
 
@@ -294,6 +300,7 @@ class _Actor:
         torch.set_num_threads(share.num_threads)
         device = torch.device("cuda" if share.on_gpu else "cpu")
         module = share.module.to(device)
+        module.trainer = share.trainer  # type: ignore[assignment]  # a copy of a module has none
         state = ModuleState(module)
         work = Workplace(
             module=module,

@@ -1,5 +1,6 @@
 """Two local actors: the same weights as one process, and a killed actor costs nothing but time."""
 
+import pickle
 import sys
 
 import pytest
@@ -46,7 +47,7 @@ def clients(bad: int | None = None) -> FederatedDataModule:
     return FederatedDataModule.from_client_datasets(data, batch_size=3)
 
 
-def fit(executor, *, optimizer=None, bad=None, callback=None, **more) -> FedTrainer:
+def fit(executor, *, optimizer=None, bad=None, callback=None, module=None, **more) -> FedTrainer:
     torch.manual_seed(0)
     trainer = FedTrainer(
         arrivals=UniformArrivals(4, max_staleness=2, local_steps=UniformSteps(1, 4)),
@@ -59,7 +60,7 @@ def fit(executor, *, optimizer=None, bad=None, callback=None, **more) -> FedTrai
         enable_progress_bar=False,
         **more,
     )
-    trainer.fit(Net(strict=bad is not None), clients(bad))
+    trainer.fit(module() if module else Net(strict=bad is not None), clients(bad))
     return trainer
 
 
@@ -110,6 +111,58 @@ def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(clu
     alone = fit("sequential", bad=2, on_client_failure="drop")
     assert killed.fingerprint() == alone.fingerprint()
     assert killed.num_failures == alone.num_failures > 0
+
+
+class Asks(Net):
+    """A step whose loss and logged values depend on what the trainer answers."""
+
+    names = ("world_size", "limit_val_batches", "precision", "seed", "logger", "training")
+
+    def training_step(self, batch, batch_idx):
+        rounds = self.trainer.current_epoch + self.trainer.global_step
+        self.log("steps", self.trainer.estimated_stepping_batches)
+        self.log("rounds", rounds)
+        self.log("answers", len(repr([getattr(self.trainer, name) for name in self.names])))
+        self.log("here", self.trainer.strategy.world_size + self.trainer.max_epochs)
+        assert self.trainer.state.fn == "fit"
+        return super().training_step(batch, batch_idx) * (1 + rounds)
+
+
+def test_a_step_asks_the_trainer_as_in_one_process(cluster) -> None:
+    alone = fit("sequential", module=Asks, seed=3)
+    for executor in (RayExecutor(2), RayExecutor(2, executor="sequential")):
+        shared = fit(executor, module=Asks, seed=3)
+        assert shared.fingerprint() == alone.fingerprint()
+        assert shared.history == alone.history
+    names = ("steps", "rounds", "answers", "here", "loss")
+    assert set(names) <= alone.history[-1].metrics.keys()
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda t: t.callback_metrics, "self.trainer.callback_metrics lies in the main process"),
+        (lambda t: t.datamodule, "self.trainer.datamodule lies in the main process"),
+        (lambda t: t.history, "self.trainer.history lies in the main process"),
+        (lambda t: setattr(t, "should_stop", True), "should_stop lies in the main process"),
+        (lambda t: t.fit_loop, "has no 'fit_loop': a federation has no epochs"),
+        (lambda t: t.nonsense, "has no 'nonsense'"),
+    ],
+)
+def test_what_lies_in_the_main_process_is_refused_in_an_actor(ask, said) -> None:
+    """Without Ray: an actor is a plain class, and what is sent to it goes through pickle."""
+    seen = []
+
+    class Refused(Net):
+        def on_train_start(self):
+            there = pickle.loads(pickle.dumps(self.trainer.for_actor()))
+            there.tasks = (Task(0, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0),)
+            with pytest.raises(AttributeError) as caught:
+                ask(there)
+            seen.append(str(caught.value))
+
+    fit("sequential", module=Refused)
+    assert said in seen[0]
 
 
 @pytest.mark.parametrize(

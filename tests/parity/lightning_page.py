@@ -22,6 +22,7 @@ from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 from fedlight._lightning_arguments import ARGUMENTS
 from fedlight._lightning_hooks import HOOKS, Fate
 from fedlight._module_trainer import meanings
+from fedlight._one_device import INSTEAD
 from fedlight.callbacks._lightning import CALLBACKS
 from fedlight.callbacks._lightning import HOOKS as CALLBACK_HOOKS
 
@@ -110,26 +111,7 @@ METHODS: Table = {
     "predict(ckpt_path)": _PATH,
 }
 
-_EPOCHS = "a federation has no epochs of batches; current_epoch counts rounds"
-_IN_DATA = "the data are in self.trainer.datamodule"
-_DIFFERENT = "the number of batches differs by data set; count them in the step"
-
-ABSENT: Table = {
-    name: Row(REFUSED, text)
-    for text, names in {
-        _EPOCHS: "fit_loop validate_loop test_loop predict_loop is_last_batch",
-        _IN_DATA: "train_dataloader val_dataloaders test_dataloaders predict_dataloaders",
-        _DIFFERENT: "num_val_batches num_test_batches num_predict_batches num_sanity_val_batches",
-        "validations come after rounds: check_val_every_n_epoch": "val_check_batch",
-        "look at limit_val_batches": "enable_validation",
-        "see the argument of the same name": "overfit_batches reload_dataloaders_every_n_epochs",
-        "it belongs to the trainer, not to the module": "ckpt_path enable_autolog_hparams",
-        "one process has no distributed sampler": "distributed_sampler_kwargs",
-        "look at precision": "precision_plugin scaler",
-        "write configure_model": "init_module",
-    }.items()
-    for name in names.split()
-}
+ABSENT: Table = {name: Row(REFUSED, text) for name, text in INSTEAD.items() if "." not in name}
 """Public names of `lightning.Trainer` for which ``self.trainer`` raises an AttributeError."""
 
 _NEVER_OF_CALLBACKS = {

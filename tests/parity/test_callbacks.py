@@ -372,6 +372,44 @@ def test_model_checkpoint_keeps_what_lightning_keeps(both, executor, tmp_path, m
     assert set(back.state_dict()) == set(found.fed_module.state_dict())
 
 
+def test_two_model_checkpoints_share_a_folder(both, tmp_path, monkeypatch):
+    """Each keeps what it keeps alone, and what Lightning's keep of the same scores."""
+    monkeypatch.chdir(tmp_path)
+
+    class Rounds(Scripted):
+        values = (4.0, 9.0, 4.5, 1.0, 8.5, 4.1, 3.0, 8.0)
+
+    def make():
+        return [
+            theirs.ModelCheckpoint(monitor="score", mode="min", save_top_k=2),
+            theirs.ModelCheckpoint(monitor="score", mode="max", save_top_k=2, save_last=True),
+            theirs.ModelCheckpoint(monitor="score", mode="min", save_top_k=1, every_n_epochs=2),
+        ]
+
+    judges, ours = make(), make()
+    judging = lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=8,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        callbacks=judges,
+        default_root_dir="judge",
+    )
+    loader = torch.utils.data.DataLoader(conftest.examples(4), 4)
+    judging.fit(Rounds(), loader, loader)
+    both(Rounds, rounds=8, callbacks=ours, options={"default_root_dir": "ours"})
+    assert len({judge.dirpath for judge in judges}) == 1
+    for one, judge in zip(ours, judges, strict=True):
+        judged = sorted(map(float, judge.best_k_models.values()))
+        assert sorted(map(float, one.best_k_models.values())) == pytest.approx(judged, abs=1e-6)
+        assert all(Path(path).exists() for path in one.best_k_models)
+    names = {Path(path).name for each in ours for path in each.best_k_models}
+    assert {path.name for path in Path("ours/checkpoints").glob("*.ckpt")} == {*names, "last.ckpt"}
+    assert names == {"round=2.ckpt", "round=4.ckpt", "round=5.ckpt", "round=7.ckpt"}
+
+
 def test_model_checkpoint_options(tmp_path):
     callback = theirs.ModelCheckpoint(every_n_epochs=2, save_last=True, save_top_k=-1)
     run = trainer(callbacks=callback, default_root_dir=tmp_path, max_rounds=5)

@@ -6,16 +6,19 @@ import lightning
 import pytest
 import torch
 from lightning import LightningModule
+from lightning.pytorch import callbacks as theirs
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from fedlight import Callback
 from fedlight._lightning_hooks import HOOKS, Fate
-from fedlight.callbacks import EventLog, FedCheckpoint
+from fedlight.callbacks import EarlyStopping, EventLog, FedCheckpoint
 from fedlight.checkpoint import read_checkpoint
 from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from tests.boring import Boring, Point, Recorder, classes, fitted, points, trainer
+from tests.parity.conftest import examples
 
 STILL = {"local_optimizer": LocalSGD(1e-9), "max_rounds": 1}
 TWO = ([1.0], [2.0])
@@ -470,3 +473,73 @@ def test_a_data_module_with_hooks_of_batches_is_warned_of():
     data.__class__ = Moves
     with pytest.warns(UserWarning, match="Moves overrides on_after_batch_transfer, which a fed"):
         fitted(Point(), data, max_rounds=1)
+
+
+class Sub(theirs.LambdaCallback):
+    """A subclass of one of Lightning's."""
+
+
+@pytest.mark.parametrize(
+    ("of_trainer", "of_module"),
+    [
+        ([theirs.Callback], [theirs.LambdaCallback]),
+        ([theirs.LambdaCallback], [theirs.LambdaCallback]),
+        ([theirs.LambdaCallback, theirs.Timer], [Sub]),
+        ([Sub], [theirs.LambdaCallback]),
+        ([stopping := lambda: theirs.EarlyStopping("train_loss")], [stopping]),
+        ([keeping := lambda: theirs.ModelCheckpoint("here"), theirs.Timer], [keeping, stopping]),
+        ([stopping, theirs.Timer], []),
+        ([theirs.ModelSummary], [theirs.RichModelSummary]),
+    ],
+)
+def test_a_callback_of_the_module_replaces_those_of_its_class(
+    of_trainer, of_module, tmp_path, monkeypatch
+):
+    def kept(by):
+        """Which of the callbacks given are called, in their order."""
+        (tmp_path / by.__name__).mkdir()
+        monkeypatch.chdir(tmp_path / by.__name__)
+        given = [make() for make in of_trainer]
+        own = [make() for make in of_module]
+        found = []
+
+        class Gives(Boring):
+            def configure_callbacks(self):
+                return own
+
+            def on_train_start(self):
+                found.extend(
+                    number
+                    for each in self.trainer.callbacks
+                    for number, one in enumerate([*given, *own])
+                    if each is one
+                )
+
+        by(Gives, given)
+        return found
+
+    def judge(factory, given):
+        options = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+        loader = DataLoader(examples(8), 4)
+        keeps = any(isinstance(each, theirs.ModelCheckpoint) for each in given)
+        lightning.Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            callbacks=given,
+            enable_checkpointing=keeps,
+            **options,
+        ).fit(factory(), loader, loader)
+
+    def ours(factory, given):
+        fitted(factory(), classes(), callbacks=given, max_rounds=1)
+
+    assert kept(ours) == kept(judge)
+
+
+def test_what_is_replaced_is_written_to_no_more():
+    class Gives(Boring):
+        def configure_callbacks(self):
+            return [EarlyStopping("train_loss", patience=2)]
+
+    run = fitted(Gives(), classes(), callbacks=theirs.EarlyStopping("train_loss"), max_rounds=3)
+    assert [type(each) for each in run.callbacks] == [EarlyStopping]

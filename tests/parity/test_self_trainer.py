@@ -415,7 +415,7 @@ def test_each_answer_has_a_meaning():
     assert set(SAME) <= found.keys()
     assert all(text.endswith(".") for text in found.values())
     public = {name for name in dir(ModuleTrainer) if not name.startswith("_")}
-    of_moment = {"ask", "asked", "common", "stage", "tasks", "times"}
+    of_moment = {"ask", "asked", "common", "for_actor", "stage", "tasks", "times"}
     assert public - of_moment == found.keys()
 
 
