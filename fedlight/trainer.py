@@ -26,7 +26,7 @@ from fedlight._arguments import (
     number_of_trials,
 )
 from fedlight._checks import integer, one_of, optional, positive
-from fedlight._endings import say_how_it_ended, say_if_over, say_what_computes
+from fedlight._endings import say_how_it_ended, say_if_lost, say_if_over, say_what_computes
 from fedlight._evaluation import Evaluator, lent
 from fedlight._hooks import Hooks
 from fedlight._interrupts import Alone, graceful_interrupts
@@ -36,6 +36,7 @@ from fedlight._lightning_arguments import (
     lightning_settings,
     limit_batches,
     one_device,
+    refuse_arguments,
     virtual_time,
 )
 from fedlight._lightning_hooks import warn_of_hooks
@@ -224,6 +225,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         ckpt_path: str | Path | None = None,
         *,
         model: LightningModule | None = None,
+        **others: Any,
     ) -> None:
         """Run the federation; `module` holds the server's model afterwards.
 
@@ -244,6 +246,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             SystemExit: SIGTERM did.
             RuntimeError: It is called from within a fit of the same trainer.
         """
+        refuse_arguments("fit", others)
         module = check_module(given_module(module, model))
         data = check_data(datamodule)
         with (
@@ -270,6 +273,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
                 if isinstance(error, ClientError):
                     self._hooks("on_client_failure", error.task, error)
                 self._hooks("on_exception", error)
+                data.on_exception(error)
                 raise
             finally:
                 self._end(run, status)
@@ -416,7 +420,10 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
     def _end(self, run: Run, status: str) -> None:
         """Let go of everything; what fails does not keep the rest from being let go."""
         with ExitStack() as stack:  # in the opposite order
+            if status == "success":
+                stack.callback(say_if_lost, self._logs)
             stack.callback(run.module.teardown, "fit")
             stack.callback(run.close)
             stack.callback(finalize, self.loggers, status)
-            self._hooks.all("teardown", "fit")
+            stack.callback(self._hooks.all, "teardown", "fit")
+            run.datamodule.teardown("fit")

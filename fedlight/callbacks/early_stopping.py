@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlight._checks import non_negative, number, one_of, positive_int
 from fedlight.callbacks.base import Callback
@@ -102,6 +102,14 @@ class EarlyStopping(Callback):
             raise ValueError(
                 f"EarlyStopping monitors {self.monitor!r}, which was not logged; there are "
                 f"{sorted(trainer.callback_metrics)}"
+            )
+
+    def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Warn if there was never anything to look at."""
+        if trainer.history and not any(self.monitor in each.metrics for each in trainer.history):
+            rank_zero_warn(
+                f"EarlyStopping monitors {self.monitor!r}, which no round had, so that it stopped "
+                f"nothing. There are {sorted(trainer.callback_metrics)}"
             )
 
     def _is_due(self, trainer: FedTrainer) -> bool:

@@ -387,6 +387,11 @@ class LogRecorder(Log):
             self._start()
         return values
 
+    @property
+    def names(self) -> list[str]:
+        """The names of what was logged since the last call of `collect`."""
+        return [*self._values, *self._metrics]
+
     def metrics(self) -> Metrics:
         """What was logged since the last call, by name; nothing in the usual case."""
         if not (self._values or self._metrics):

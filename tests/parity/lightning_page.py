@@ -20,6 +20,7 @@ from lightning.pytorch import callbacks as their_callbacks
 from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 
 from fedlight._lightning_arguments import ARGUMENTS
+from fedlight._lightning_arguments import METHODS as REFUSALS
 from fedlight._lightning_hooks import HOOKS, Fate
 from fedlight._module_trainer import meanings
 from fedlight._one_device import INSTEAD
@@ -56,8 +57,6 @@ NO_HOOKS = {
     *("to_torchscript", "toggle_optimizer", "toggled_optimizer", "unfreeze", "untoggle_optimizer"),
 }
 
-_CLIENTS_DATA = "give a FederatedDataModule"
-
 DATA_HOOKS: Table = {
     "prepare_data": Row(WORKS, "before setup"),
     "setup": Row(WORKS, "before the setup of callbacks and module"),
@@ -69,35 +68,30 @@ DATA_HOOKS: Table = {
         ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
         Row(NONE, "never called, with a warning: define them in the module"),
     ),
-    "teardown": Row(NONE, "never called: write a callback"),
-    "on_exception": Row(NONE, "never called: write a callback"),
-    "state_dict": Row(NONE, "never called: the data are not part of a checkpoint"),
-    "load_state_dict": Row(NONE, "never called: the data are not part of a checkpoint"),
+    "teardown": Row(WORKS, "before the teardown of callbacks and module"),
+    "on_exception": Row(WORKS, "after that of the callbacks, in fit"),
+    "state_dict": Row(NONE, "never called, with a warning: the data are not in a checkpoint"),
+    "load_state_dict": Row(NONE, "never called, with a warning: the data are not in a checkpoint"),
     "load_from_checkpoint": Row(NONE, "the data are not part of a checkpoint"),
     "from_datasets": Row(DIFFERS, "FederatedDataModule.from_client_datasets"),
 }
 
-_LOADERS = {
-    "train_dataloaders": Row(REFUSED, _CLIENTS_DATA),
-    "val_dataloaders": Row(REFUSED, "give FederatedDataModule(…, val_dataset=…)"),
-}
 _OF_ALL = {
     "datamodule": Row(DIFFERS, "a FederatedDataModule, the second argument"),
-    "weights_only": Row(REFUSED, "leave it out: checkpoints hold tensors and plain data only"),
 }
-_MODULE = Row(DIFFERS, "the first argument, named module; None for the module of fit")
+_MODULE = Row(WORKS, "the first argument, by the name module too; None for the module of fit")
 _PATH = Row(WORKS, 'loads the weights; a path, "last" or "best"')
 
 METHODS: Table = {
     "fit(model)": Row(WORKS, "the first argument, by the name module too"),
-    **{f"fit({name})": row for name, row in (_LOADERS | _OF_ALL).items()},
+    **{f"{verb}({name})": Row(REFUSED, text) for (verb, name), text in REFUSALS.items()},
+    **{f"fit({name})": row for name, row in _OF_ALL.items()},
     "fit(ckpt_path)": Row(WORKS, 'goes on to the same bits; a path, "last" or "best"'),
     **{
         f"{verb}({name})": row
-        for verb, split in (("validate", "val"), ("test", "test"))
+        for verb in ("validate", "test")
         for name, row in {
             "model": _MODULE,
-            "dataloaders": Row(REFUSED, f"give FederatedDataModule(…, {split}_dataset=…)"),
             **_OF_ALL,
             "ckpt_path": _PATH,
             "verbose": Row(DIFFERS, "prints the metrics; False by default"),
@@ -106,7 +100,6 @@ METHODS: Table = {
     "predict(model)": _MODULE,
     "predict(dataloaders)": Row(WORKS, "as in Lightning; dataset= takes a data set"),
     "predict(datamodule)": Row(DIFFERS, "a FederatedDataModule; its test data are taken"),
-    "predict(weights_only)": _OF_ALL["weights_only"],
     "predict(return_predictions)": Row(WORKS, "True by default"),
     "predict(ckpt_path)": _PATH,
 }

@@ -33,10 +33,6 @@ DIFFERENT = {
     ("on_save_checkpoint", "resume"): (1, 3),
     ("state_dict", "fit"): (1, 3),
     ("state_dict", "resume"): (1, 3),
-    ("configure_callbacks", "validate"): (1, 0),
-    ("configure_callbacks", "test"): (1, 0),
-    ("configure_callbacks", "predict"): (1, 0),
-    ("prepare_data", "predict"): (1, 0),
 }
 
 Calls = dict[str, Counter[str]]

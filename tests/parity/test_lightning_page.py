@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import lightning
 import pytest
@@ -12,6 +13,7 @@ from fedlight import FedTrainer
 from fedlight._module_trainer import meanings
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.callbacks import FedCheckpoint
+from fedlight.executors.base import ClientError
 from tests.boring import Boring, Point, fitted, points, trainer
 from tests.parity.conftest import run_both
 from tests.parity.lightning_page import (
@@ -162,23 +164,26 @@ IN_OURS = {
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.status == REFUSED])
 def test_a_refused_argument_of_a_method_raises(name):
     verb, argument = name.rstrip(")").split("(")
-    with pytest.raises(TypeError, match=argument):
-        getattr(trainer(), verb)(Point(), points(*TWO), **{argument: None})
+    text = re.escape(METHODS[name].text)
+    with pytest.raises(TypeError, match=f"^{verb} takes no {argument}: {text}$"):
+        getattr(trainer(), verb)(Point(), points(*TWO), **{argument: 1})
+    with pytest.raises(TypeError, match=f"{verb}.. got an unexpected keyword argument 'daten'"):
+        getattr(trainer(), verb)(Point(), points(*TWO), daten=1)
 
 
 @pytest.mark.covers(methods=[name for name, row in METHODS.items() if row.status != REFUSED])
 def test_accepted_arguments_of_methods_are_there():
     for name, row in METHODS.items():
-        there = name in IN_OURS or name.replace("(model)", "(module)") in IN_OURS
-        assert there == (row.status != REFUSED), name
+        assert (name in IN_OURS) == (row.status != REFUSED), name
     run = trainer(max_rounds=1)
     run.fit(model=Point(), datamodule=points(*TWO))
     for verb in ("validate", "test"):
-        getattr(run, verb)(Point(), points(*TWO), verbose=True)
+        getattr(run, verb)(model=Point(), datamodule=points(*TWO), verbose=True)
+    run.predict(model=Boring(), dataloaders=[(torch.ones(2, 4),)], weights_only=None)
 
 
 @pytest.mark.covers(data_hooks=DATA_HOOKS)
-@pytest.mark.filterwarnings("ignore:fedlight. Hooked overrides on_before_batch_transfer")
+@pytest.mark.filterwarnings("ignore:fedlight. Hooked overrides")
 def test_hooks_of_a_data_module(tmp_path):
     called = []
 
@@ -198,6 +203,14 @@ def test_hooks_of_a_data_module(tmp_path):
     run.fit(Point(), data, ckpt_path="last")
     run.validate()
     run.test()
+
+    class Fails(Point):
+        def training_step(self, batch, batch_idx):
+            raise KeyError("lost")
+
+    with pytest.raises(ClientError, match="lost"):
+        fitted(Fails(), data, max_rounds=1)
+    assert called[-2:] == ["on_exception", "teardown"]
     assert set(called) == {name for name, row in DATA_HOOKS.items() if row.status == WORKS}
     assert called[:2] == ["prepare_data", "setup"]
 
