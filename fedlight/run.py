@@ -29,6 +29,7 @@ from fedlight.checkpoint import (
     HyperParameters,
     Parts,
     differences,
+    plain,
     plain_hparams,
     write_checkpoint,
 )
@@ -293,6 +294,17 @@ class Run:
         self.history[-1].metrics.merge(values)
         self.metrics.merge(values)
 
+    def check_savable(self) -> None:
+        """Refuse now what a checkpoint of this run could not hold.
+
+        Raises:
+            TypeError: The state of a strategy or of a callback holds something that is no plain
+                data; the error names it.
+        """
+        kept: list[Stateful] = [self.aggregator, self.arrivals, *self.callbacks]
+        for each in kept:
+            plain(each.state_dict(), f"{type(each).__name__}.state_dict()")
+
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
         state = self.state
@@ -391,6 +403,10 @@ class Run:
         self._restore_frozen(content["state_dict"], path)
 
     def _check(self, saved: dict[str, Any], present: dict[str, Any], path: str) -> None:
+        if saved.get("on_client_failure") == "raise":
+            # Nothing has failed so far, or the run would have ended: the rest may be handled
+            # otherwise, as if it had been from the start.
+            saved = saved | {"on_client_failure": present.get("on_client_failure")}
         different = differences(saved, present)
         if different:
             raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
@@ -414,6 +430,7 @@ class Run:
 
     def _described(self) -> dict[str, Any]:
         federation = self.federation
+        limit = self._norm_limit
         sizes = hashlib.blake2b(federation.num_examples.tobytes(), digest_size=8).hexdigest()
         return {
             "number of clients": federation.num_clients,
@@ -422,6 +439,9 @@ class Run:
             "batch_size": federation.batch_size,
             "seed": federation.seed,
             **self.strategies(),
+            "on_client_failure": self._on_client_failure,
+            "max_update_norm": limit and limit.most,
+            "on_large_update": limit and ("clip" if limit.clip else "drop"),
         }
 
     def _described_module(self, state: ModuleState) -> dict[str, Any]:

@@ -49,7 +49,7 @@ from fedlight._run_view import RunView
 from fedlight._surroundings import each_profiled, profiled, surroundings
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
-from fedlight.callbacks.checkpoint import content_of
+from fedlight.callbacks.checkpoint import content_of, keeper_of
 from fedlight.checkpoint import Parts
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
@@ -396,7 +396,10 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         say_what_computes(run)
         if resumed:
             say_if_over(run)
-        elif self.settings.enable_autolog_hparams:  # a resumed run's loggers have them already
+            return
+        if keeper_of(self.callbacks) is not None:
+            run.check_savable()
+        if self.settings.enable_autolog_hparams:  # a resumed run's loggers have them already
             log_hyperparams(self.loggers, run)
 
     def _check_sanity(self) -> None:

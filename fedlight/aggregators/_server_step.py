@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -125,6 +126,26 @@ class ServerStep:
         """Restore the optimizer's state, after `setup`."""
         if self._optimizer is not None:
             self._optimizer.load_state_dict(state)
+
+
+def check_finite(what: str, values: Tensor) -> None:
+    """Refuse numbers that are not finite, at the step that makes them.
+
+    Args:
+        what: Who made them, for the error.
+        values: The numbers.
+
+    Raises:
+        ValueError: One of them is a nan or an infinity.
+    """
+    if math.isfinite(float(values.sum())):  # one look is nearly always enough
+        return
+    wrong = int((~torch.isfinite(values)).sum())
+    if wrong:
+        raise ValueError(
+            f"{what} must give finite numbers, got {wrong} of {values.numel()} that are nan or "
+            "infinite; look for a division by 0 or a rate that is too large"
+        )
 
 
 def next_version(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from fedlight.executors._kept import Change, Kept, Untouchable
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
-from fedlight.local_optimizers import LocalRun
+from fedlight.local_optimizers import LocalOptimizer, LocalRun
 from fedlight.types import LocalResult, Task
 
 if TYPE_CHECKING:
@@ -212,6 +212,14 @@ def _what_it_keeps(module: LightningModule, left: Sequence[Change]) -> str:
     return f"training_step of {type(module).__name__} keeps tensors in {names}"
 
 
+def _fails(optimizer: LocalOptimizer, error: Exception) -> ValueError:
+    return ValueError(
+        f"{type(optimizer).__name__}.step fails for two clients at once ({error}); all its "
+        "tensors have a leading client dimension, [n, *shape]. One that works for one client "
+        "at a time says so with stackable = False"
+    )
+
+
 def _check_step(workplace: Workplace) -> None:
     """Try one step of the local optimizer on two clients, with zero gradients.
 
@@ -238,15 +246,22 @@ def _check_step(workplace: Workplace) -> None:
     )
     optimizer.begin(run, workplace.module)
     run.step, run.evaluate = 0, zeros
+    tensors = list(run.params)
     try:
         with torch.no_grad():
             returned: object = optimizer.step(run, zeros())
+    except AttributeError as error:
+        if "params are changed in place" in str(error):
+            raise
+        raise _fails(optimizer, error) from error
     except Exception as error:
-        raise ValueError(
-            f"{type(optimizer).__name__}.step fails for two clients at once ({error}); all its "
-            "tensors have a leading client dimension, [n, *shape]. One that works for one client "
-            "at a time says so with stackable = False"
-        ) from error
+        raise _fails(optimizer, error) from error
+    if any(now is not before for now, before in zip(run.params, tensors, strict=False)):
+        raise TypeError(
+            f"{type(optimizer).__name__}.step puts other tensors into run.params, which would "
+            "train nothing: change them in place, for example run.descend(grads) or "
+            "run.params[0].copy_(value)"
+        )
     if returned is not None:
         raise TypeError(
             f"{type(optimizer).__name__}.step must change run.params in place and return nothing, "
@@ -254,7 +269,12 @@ def _check_step(workplace: Workplace) -> None:
         )
     run.step, run.evaluate = -1, None
     with torch.no_grad():
-        states = optimizer.finish(run)
+        states: Any = optimizer.finish(run)
+    if not isinstance(states, list | tuple):
+        raise TypeError(
+            f"{type(optimizer).__name__}.finish must return a list of tensors, got "
+            f"{type(states).__name__}; run.client, if the clients' states stay as they are"
+        )
     given = [tuple(state.shape) for state in states]
     if given != ([tuple(copy.shape) for copy in copies] if optimizer.client_state else []):
         raise ValueError(
