@@ -150,6 +150,7 @@ def warn_of_hooks(module: LightningModule, datamodule: LightningDataModule) -> N
     kept = [name for name in _OF_STATE if is_overridden(name, datamodule, LightningDataModule)]
     if kept:
         rank_zero_warn(
-            f"fedlight: {type(datamodule).__name__} overrides {', '.join(kept)}, which a federation "
-            "never calls: the clients' data do not change in a run; keep other state in a callback"
+            f"fedlight: {type(datamodule).__name__} overrides {', '.join(kept)}, which a "
+            "federation never calls: the clients' data do not change in a run; keep other state in "
+            "a callback"
         )

@@ -79,6 +79,7 @@ class OutsideOfFit:
             ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
             verbose: Print the metrics.
             model: The module, by its name in Lightning.
+            **others: Refused, with what to write for Lightning's.
         """
         refuse_arguments("validate", others)
         return self._evaluate_alone(
@@ -103,6 +104,7 @@ class OutsideOfFit:
             ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
             verbose: Print the metrics.
             model: The module, by its name in Lightning.
+            **others: Refused, with what to write for Lightning's.
         """
         refuse_arguments("test", others)
         return self._evaluate_alone(
@@ -158,6 +160,7 @@ class OutsideOfFit:
             return_predictions: Whether to keep the predictions, on the CPU; else None is returned.
             ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
             model: The module, by its name in Lightning.
+            **others: Refused, with what to write for Lightning's.
         """
         refuse_arguments("predict", others)
         given = given_module(module, model)

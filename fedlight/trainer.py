@@ -233,6 +233,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             module: The module; or `model`, its name in Lightning.
             datamodule: The clients' data.
             model: The module.
+            **others: Refused, with what to write for Lightning's.
             ckpt_path: A checkpoint to go on from, to the same bits as if the run had never
                 stopped; "last" for the newest whole one of the `FedCheckpoint` callback, and a
                 fresh start where there is none; "best" for the best one that it has kept.

@@ -179,7 +179,7 @@ def test_accepted_arguments_of_methods_are_there():
     run.fit(model=Point(), datamodule=points(*TWO))
     for verb in ("validate", "test"):
         getattr(run, verb)(model=Point(), datamodule=points(*TWO), verbose=True)
-    run.predict(model=Boring(), dataloaders=[(torch.ones(2, 4),)], weights_only=None)
+    run.predict(model=Boring(), dataloaders=[torch.ones(2, 4)], weights_only=None)
 
 
 @pytest.mark.covers(data_hooks=DATA_HOOKS)
