@@ -364,8 +364,9 @@ class ModuleTrainer(Moment):
 
     @property
     def check_val_every_n_epoch(self) -> int | None:
-        """``check_val_every_n_rounds``."""
-        return self._fed.check_val_every_n_rounds
+        """``check_val_every_n_rounds``; 1 where that is "auto"."""
+        every = self._fed.check_val_every_n_rounds
+        return 1 if isinstance(every, str) else every
 
     @property
     def val_check_interval(self) -> float:

@@ -30,7 +30,7 @@ from fedlight._endings import say_how_it_ended, say_if_lost, say_if_over, say_wh
 from fedlight._evaluation import Evaluator, lent
 from fedlight._hooks import Hooks
 from fedlight._interrupts import Alone, graceful_interrupts
-from fedlight._intervals import UpdateInterval, check_intervals
+from fedlight._intervals import UpdateInterval, check_intervals, validation_interval
 from fedlight._lightning_arguments import (
     LightningArguments,
     lightning_settings,
@@ -81,7 +81,9 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         devices: One device, which clients share: 1, "auto" or [k] for the k-th.
         precision: As in Lightning.
         seed: All randomness of the run follows from it.
-        check_val_every_n_rounds: Validate after every so many rounds; None for never.
+        check_val_every_n_rounds: Validate after every so many rounds; None for never. "auto" is
+            each round; but where the aggregator makes a version of fewer than ten updates, as
+            `FedAsync` does, it is every ten updates (or as many as there are clients).
         check_val_every_n_updates: Validate instead after the rounds in which the number of client
             updates that were used or dropped reaches a multiple of this.
         limit_val_batches: At most so many validation batches (int), or this share (float).
@@ -140,7 +142,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         devices: int | str | list[int] = 1,
         precision: Any = "32-true",
         seed: int = 0,
-        check_val_every_n_rounds: int | None = 1,
+        check_val_every_n_rounds: int | str | None = "auto",
         check_val_every_n_updates: int | None = None,
         limit_val_batches: int | float | None = None,
         on_client_failure: str = "raise",
@@ -170,6 +172,8 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         self.max_updates = self.limits.max_updates
         check_rounds(self.aggregator, self.arrivals)
         self.seed = integer("seed", seed)
+        if trial and check_val_every_n_rounds == "auto":
+            check_val_every_n_rounds = 1
         intervals = check_intervals(check_val_every_n_rounds, check_val_every_n_updates)
         self.check_val_every_n_rounds, self.check_val_every_n_updates = intervals
         self.limit_val_batches = trial or limit_batches("limit_val_batches", limit_val_batches)
@@ -324,7 +328,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             self.fabric.log_dict(record.metrics.logged(), step=record.version)
 
     def _validation_due(self) -> bool:
-        every = self.check_val_every_n_rounds
+        every = self._val_rounds
         if self._val_interval is not None:
             due = self._val_interval.passed(self.history)
         else:
@@ -363,9 +367,14 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         begin_anew(self._open_loggers)
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator = self._evaluator_of(module, datamodule)
-        every = self.check_val_every_n_updates
+        self._val_rounds, every = validation_interval(
+            self.check_val_every_n_rounds,
+            self.check_val_every_n_updates,
+            self.aggregator,
+            datamodule.num_clients,
+        )
         self._val_interval = None if every is None else UpdateInterval(every)
-        if every is not None or self.check_val_every_n_rounds is not None:
+        if every is not None or self._val_rounds is not None:
             self._evaluator.check_step("validation")
         limit = None
         if self.max_update_norm is not None:

@@ -152,6 +152,8 @@ def trainer(**kwargs) -> FedTrainer:
         "logger": False,
         "enable_progress_bar": False,
     }
+    if "check_val_every_n_updates" not in kwargs:
+        given["check_val_every_n_rounds"] = 1
     given.update(kwargs)
     limits = ("max_rounds", "max_time", "max_updates")
     if not any(name in given for name in limits) and not given["arrivals"].finite:

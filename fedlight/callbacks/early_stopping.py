@@ -106,7 +106,8 @@ class EarlyStopping(Callback):
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Warn if there was never anything to look at."""
-        if trainer.history and not any(self.monitor in each.metrics for each in trainer.history):
+        rounds = trainer.history
+        if self.strict and rounds and not any(self.monitor in each.metrics for each in rounds):
             rank_zero_warn(
                 f"EarlyStopping monitors {self.monitor!r}, which no round had, so that it stopped "
                 f"nothing. There are {sorted(trainer.callback_metrics)}"
