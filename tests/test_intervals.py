@@ -8,6 +8,7 @@ from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import AFACD, Aggregator, FedAsync, FedAvg, FedBuff, FedFix, next_version
 from fedlight.arrivals import ContinuousArrivals, FixedDurations, SynchronousArrivals
 from fedlight.local_optimizers import LocalSGD
+from fedlight.types import UsedUpdate
 from tests.boring import Point
 
 
@@ -15,10 +16,11 @@ class Own(Aggregator):
     """Makes a version of each update and declares nothing."""
 
     def receive(self, update):
+        self.update = update
         return True
 
     def step(self, state):
-        return next_version(state, state.params, [])
+        return next_version(state, state.params, [UsedUpdate(self.update, 1.0)])
 
 
 def validated(aggregator, clients=12, arrivals=None, updates=48, **options):
