@@ -143,7 +143,7 @@ class Evaluator:
             self._module.on_validation_model_zero_grad()
             hooks("on_validation_start")
             with profiler.profile("validation"):
-                found = self("validation")
+                found = self("validation", newest)
             say_if_logged_twice(of_round, found)
             of_round.merge(found)
             newest.merge(of_round)
@@ -171,7 +171,7 @@ class Evaluator:
         with checking_sanity(self._module):
             hooks("on_sanity_check_start")
             hooks("on_validation_start")
-            newest.merge(first("validation"))
+            newest.merge(first("validation", newest))
             hooks("on_validation_end")
             hooks("on_sanity_check_end")
         for seen in (newest, newest.prog_bar, newest.unlogged):
@@ -199,8 +199,13 @@ class Evaluator:
             raise ValueError(f"{self._data!r} has no {stage} data")
         self.check_step(stage)
 
-    def __call__(self, stage: str) -> Metrics:
-        """The metrics of a stage, "validation" or "test"."""
+    def __call__(self, stage: str, newest: Metrics) -> Metrics:
+        """The metrics of a stage, "validation" or "test".
+
+        Args:
+            stage: The stage.
+            newest: Gets what the steps have logged before the hooks at the end.
+        """
         if stage not in self._batches:
             device, dtype = self._fabric.device, input_dtype(self._module)
             size, limit = self._data.eval_batch_size, self._limits[stage]
@@ -211,7 +216,7 @@ class Evaluator:
         autocast = self._fabric.autocast()
         first, *more = self._batches[stage]
         return evaluate(
-            self._module, first, stage, autocast, self._seed, more, self._inference_mode
+            self._module, first, stage, autocast, self._seed, more, self._inference_mode, newest
         )
 
     def by_data_set(self, stage: str, metrics: Mapping[str, float]) -> list[dict[str, float]]:
@@ -315,6 +320,7 @@ def evaluate(
     seed: int = 0,
     more: Sequence[Iterable[tuple[int, Any]]] = (),
     inference_mode: bool = False,
+    newest: Metrics | None = None,
 ) -> Metrics:
     """Run ``validation_step`` or ``test_step`` over batches; the metrics that it logged.
 
@@ -336,6 +342,7 @@ def evaluate(
         seed: Seed of what the step draws.
         more: Sizes and batches of further data sets.
         inference_mode: Run the steps under ``torch.inference_mode`` instead of ``torch.no_grad``.
+        newest: Gets what the steps have logged before the hooks at the end, which may read it.
 
     Raises:
         ValueError: The step does not take the ``dataloader_idx`` that it needs, or needs one though
@@ -386,6 +393,12 @@ def evaluate(
                     if more:
                         logged |= recorder.collect(max(examples, 1), reset=False)
                 recorder.dataloader_idx = None
+                ends = [f"on_{stage}_epoch_end", f"on_{stage}_end"]
+                if newest is not None and any(
+                    is_overridden(name, module, LightningModule) for name in ends
+                ):
+                    logged |= recorder.collect(max(examples, 1), reset=False)
+                    newest.merge(metrics_from(logged))
                 recorder.next_hook()
                 getattr(module, f"on_{stage}_epoch_end")()
                 getattr(module, f"on_{stage}_end")()

@@ -130,7 +130,7 @@ class OutsideOfFit:
             if not evaluator.can(stage):  # its number of batches is limited to 0
                 return []
             self._hooks(f"on_{stage}_start")
-            metrics = evaluator(stage)
+            metrics = evaluator(stage, self.newest_metrics)
             self.newest_metrics.merge(metrics)
             self._hooks(f"on_{stage}_end")
         if verbose:

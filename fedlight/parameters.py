@@ -232,9 +232,12 @@ class ModuleState:
 
         It is the one that was written last, without a copy, unless a tensor was changed since.
         """
-        if self._written is not None and self._written[1] == self._changes():
-            return self._written[0]
-        return self.read()
+        return self.read() if self._written is None or self.is_changed else self._written[0]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a tensor of the module was changed since the last `write`."""
+        return self._written is not None and self._written[1] != self._changes()
 
     def moved(self, pulled: Tensor) -> Tensor:
         """Return delta, the parameters minus those at the start, shape ``[P]``.

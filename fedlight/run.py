@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import lightning
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlight._data_fingerprint import data_fingerprint
@@ -283,8 +284,25 @@ class Run:
 
         Executors leave the module as they found it, so hooks and validation see the newest version.
         """
+        if self.module_state.is_changed:
+            rank_zero_warn(
+                f"fedlight: something has changed the weights of {type(self.module).__name__} "
+                "while updates were arriving (on_update, on_train_epoch_start of a callback); this "
+                "is lost with the server's next version. Change them in on_round_end or "
+                "on_train_epoch_end, or around a validation"
+            )
         self.module_state.write(self.server.state)
         self.history.append(record)
+
+    def adopt(self) -> None:
+        """Take what hooks have changed in the module into the newest version, as it holds there.
+
+        Clients that pull from now on get it; those that are at work have pulled what was before.
+        """
+        present = self.module_state.present()
+        if present is not self.server.state:
+            new = self.server.adopt(present.params, present.buffers, present.counters)
+            self.module_state.write(new)
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the newest round."""

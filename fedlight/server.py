@@ -16,6 +16,8 @@ from fedlight.loop import Event, Handled
 from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedlight.arrivals.schedule import Schedule
     from fedlight.clients import Clients
     from fedlight.executors.pending import PendingRun
@@ -288,6 +290,21 @@ class Server:
         self.version = state.version
         self._unchanged = Handled(state.version)
         return record
+
+    def adopt(self, params: Tensor, buffers: Tensor, counters: Tensor) -> ServerState:
+        """Change the newest version in place of making another one, as a hook has done.
+
+        Args:
+            params: Its parameters, shape ``[P]``.
+            buffers: Its floating buffers, shape ``[Q]``.
+            counters: Its integer buffers, shape ``[R]``.
+
+        Returns:
+            The version, with the same number.
+        """
+        self.state = ServerState(self.version, params, buffers, counters, self.state.shared)
+        self.versions[self.version] = self.state
+        return self.state
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""

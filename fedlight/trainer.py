@@ -307,7 +307,9 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
                     continue
                 with run.between_events():
                     self.should_stop |= self.interrupted
-                    self._hooks("on_event_end")
+                    if self._hooks.methods("on_event_end"):
+                        self._hooks("on_event_end")
+                        run.adopt()
                 if self.should_stop:
                     return
 
@@ -323,6 +325,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         run.metrics.merge(record.metrics)
         self._hooks("on_round_end")
         run.log(self._logs.metrics())
+        run.adopt()
         every = self.settings.log_every_n_steps
         if self.loggers and (validated or (every and record.version % every == 0)):
             self.fabric.log_dict(record.metrics.logged(), step=record.version)
@@ -427,6 +430,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         run.finish(trial=self._trial > 0)
         self._hooks("on_train_end")
         run.module.on_train_end()
+        run.adopt()
         self._hooks("on_fit_end")
         run.module.on_fit_end()
 

@@ -270,7 +270,8 @@ class Mirror(Callback):
 def _early_stopping(callback: Any, root: Path) -> list[Callback]:
     ours = EarlyStopping(
         callback.monitor,
-        min_delta=abs(callback.min_delta),  # Lightning keeps it with the sign of the mode
+        # Lightning keeps it with the sign of the mode.
+        min_delta=callback.min_delta * (1 if callback.mode == "max" else -1),
         patience=max(callback.patience, 1),  # which is what 0 comes to
         verbose=callback.verbose,
         mode=callback.mode,

@@ -145,8 +145,12 @@ class SequentialExecutor(Executor):
                 _check_place(work.module, work.state, run)
             run.step, run.evaluate = -1, None
             metrics = self._recorder.collect(rows.numel())
-        except Exception as error:
+        except Exception:
             self._recorder.clear()
+            try:
+                work.state.check_kept()  # what else fails then has this reason
+            except ValueError as kept:
+                error = kept
             hint = hint_about(error, work.examples, work.partition[task.client_id])
             return ClientError.of(task, error, hint)
         with torch.no_grad():
