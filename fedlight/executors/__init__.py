@@ -6,6 +6,7 @@ cluster. They agree up to float tolerance, and each gives the same bits for the 
 """
 
 from fedlight.executors.base import ClientError, Executor, Job, Workplace
+from fedlight.executors.processes import ProcessExecutor
 from fedlight.executors.ray import RayExecutor
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
@@ -14,6 +15,7 @@ __all__ = [
     "ClientError",
     "Executor",
     "Job",
+    "ProcessExecutor",
     "RayExecutor",
     "SequentialExecutor",
     "VectorizedExecutor",

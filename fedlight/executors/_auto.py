@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric, MetricCollection
 
 from fedlight._moment import moment_of
+from fedlight.executors._plain import plain_attributes
 from fedlight.executors.base import ClientError, Executor, Job, Workplace
+from fedlight.executors.processes import ProcessExecutor
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
 from fedlight.local_optimizers import LocalRun
@@ -47,7 +48,8 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
     same fit gets the same executor on every machine of a kind.
 
     Args:
-        executor: "auto", "sequential", "vectorized", or an executor, which is taken as it is.
+        executor: "auto", "sequential", "vectorized", "processes", or an executor, which is taken
+            as it is.
         workplace: What the local runs share.
 
     Returns:
@@ -64,6 +66,8 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
             executor = SequentialExecutor()
         elif executor == "vectorized":
             executor = VectorizedExecutor()
+        elif executor == "processes":
+            executor = ProcessExecutor()
     if isinstance(executor, Executor):
         executor.setup(workplace)
         if isinstance(executor, VectorizedExecutor):
@@ -75,7 +79,7 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
         sequential.setup(workplace)
         return sequential, f"stacking {slow} layers does not pay on a CPU"
     vectorized = VectorizedExecutor()
-    attributes = _plain_attributes(workplace.module)
+    attributes = plain_attributes(workplace.module)
     try:
         vectorized.setup(workplace)
     except ValueError as error:
@@ -100,7 +104,7 @@ def check_executor(executor: object) -> Executor | str:
     """
     if isinstance(executor, Executor):
         return executor
-    names = ("auto", "sequential", "vectorized")
+    names = ("auto", "sequential", "vectorized", "processes")
     listed = ", ".join(repr(name) for name in names)
     if isinstance(executor, str):
         if executor in names:
@@ -136,7 +140,7 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
     module = workplace.module
     probe = SequentialExecutor()
     probe.setup(workplace)
-    before = _plain_attributes(module)
+    before = plain_attributes(module)
     moment = moment_of(module)
     moment.asked.clear()
     holders = np.flatnonzero(workplace.partition.sizes)
@@ -165,24 +169,13 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
 
 def _restored(module: LightningModule, before: dict[tuple[nn.Module, str], object]) -> list[str]:
     """Restore the module's plain attributes; return the names of those that had changed."""
-    changed = [key for key, value in _plain_attributes(module).items() if before.get(key) != value]
+    changed = [key for key, value in plain_attributes(module).items() if before.get(key) != value]
     for child, name in changed:
         if (child, name) in before:
             setattr(child, name, before[child, name])
         else:
             delattr(child, name)
     return [name for _, name in changed]
-
-
-def _plain_attributes(module: LightningModule) -> dict[tuple[nn.Module, str], object]:
-    """Numbers and strings among the public attributes of the module and its children."""
-    return {
-        (child, name): value
-        for child in module.modules()
-        if not isinstance(child, Metric | MetricCollection)  # updated for each client apart
-        for name, value in vars(child).items()
-        if not name.startswith("_") and isinstance(value, int | float | str)
-    }
 
 
 def _check_step(workplace: Workplace) -> None:
