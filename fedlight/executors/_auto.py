@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedlight._moment import moment_of
 from fedlight.executors._plain import plain_attributes
 from fedlight.executors.base import ClientError, Executor, Job, Workplace
-from fedlight.executors.processes import ProcessExecutor
+from fedlight.executors.processes import ProcessExecutor, cores_to_use
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
 from fedlight.local_optimizers import LocalRun
@@ -77,7 +77,9 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
     slow = _slow_layer(workplace.module)
     if workplace.state.device.type == "cpu" and slow:
         sequential.setup(workplace)
-        return sequential, f"stacking {slow} layers does not pay on a CPU"
+        cores = cores_to_use()
+        faster = f'; on {cores} cores executor="processes" may be faster' if cores > 1 else ""
+        return sequential, f"stacking {slow} layers does not pay on a CPU{faster}"
     vectorized = VectorizedExecutor()
     attributes = plain_attributes(workplace.module)
     try:

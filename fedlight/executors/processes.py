@@ -27,6 +27,11 @@ _PATIENCE = 300.0  # seconds for the first step of a worker
 _PER_WORKER = 8  # jobs of a call: the last ones to finish leave few cores idle
 
 
+def cores_to_use() -> int:
+    """The cores that this process may use; 0 where `ProcessExecutor` does not run."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
+
+
 class ProcessExecutor(Executor):
     """Spreads clients over the cores of this machine, one client after another in each process.
 
@@ -65,13 +70,14 @@ class ProcessExecutor(Executor):
     independent = True
 
     def __init__(self, workers: int | None = None, max_batch: int | None = None) -> None:
-        if sys.platform != "linux":
+        cores = cores_to_use()
+        if not cores:
             raise RuntimeError(
                 "ProcessExecutor forks this process, which is safe on Linux only; write "
                 "executor='sequential', or RayExecutor(num_actors=…)"
             )
         given = optional(positive_int, "workers", workers)
-        self.workers = len(os.sched_getaffinity(0)) if given is None else given
+        self.workers = cores if given is None else given
         batch = optional(positive_int, "max_batch", max_batch)
         self.max_batch = _PER_WORKER * self.workers if batch is None else batch
         self._team: list[_Worker] = []
@@ -80,14 +86,20 @@ class ProcessExecutor(Executor):
         """Fork the workers; each tries one step.
 
         Raises:
-            ValueError: The run is not on the CPU; the local optimizer cannot work on the module; or
-                the module's step does what only one process can do.
+            ValueError: The run is not on the CPU, or in a process that may not start others; the
+                local optimizer cannot work on the module; or the module's step does what only one
+                process can do.
             RuntimeError: A worker dies, or does not answer.
         """
         if workplace.state.device.type != "cpu":
             raise ValueError(
                 f"ProcessExecutor computes on the CPU, and the run is on {workplace.state.device}; "
                 "write accelerator='cpu', or executor='auto'"
+            )
+        if multiprocessing.current_process().daemon:
+            raise ValueError(
+                "ProcessExecutor starts processes, which this one may not do, as it is a daemon of "
+                "multiprocessing itself (a worker of a Pool); write executor='sequential'"
             )
         self._work, self._inner = workplace, SequentialExecutor()
         self._inner.setup(workplace)  # here, so that its errors are raised once

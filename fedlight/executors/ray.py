@@ -15,6 +15,7 @@ from fedlight._checks import positive, positive_int
 from fedlight.executors._auto import check_executor, resolve_executor
 from fedlight.executors._failure import Failure
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
+from fedlight.executors.processes import ProcessExecutor
 from fedlight.parameters import ModuleState
 from fedlight.types import LocalResult
 
@@ -69,9 +70,10 @@ class RayExecutor(Executor):
     ) -> None:
         self.num_actors = positive_int("num_actors", num_actors)
         self.executor = check_executor(executor)
-        if isinstance(self.executor, RayExecutor):
+        several = isinstance(self.executor, RayExecutor | ProcessExecutor)
+        if several or self.executor == "processes":
             raise ValueError(
-                "executor must be the executor of one actor, got another RayExecutor; "
+                f"executor must be the executor of one actor, a single process, got {executor!r}; "
                 "for example executor='vectorized'"
             )
         self.max_batch = positive_int("max_batch", max_batch)

@@ -26,6 +26,7 @@ from fedlight.executors import (
     ClientError,
     Job,
     ProcessExecutor,
+    RayExecutor,
     SequentialExecutor,
     Workplace,
 )
@@ -279,6 +280,20 @@ def test_a_run_that_is_not_on_the_cpu_is_refused() -> None:
         ProcessExecutor(2).setup(work)
 
 
+def test_a_process_that_may_not_start_others_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: mock.Mock(daemon=True))
+    with pytest.raises(ValueError, match="it is a daemon of multiprocessing itself"):
+        fit(ProcessExecutor(2))
+
+
+def test_a_fit_in_another_thread_has_the_same_bits() -> None:
+    prints = []
+    other = threading.Thread(target=lambda: prints.append(fit(ProcessExecutor(2)).fingerprint()))
+    other.start()
+    other.join()
+    assert prints == [fit("sequential").fingerprint()]
+
+
 SCRIPT = """
 import multiprocessing, os, signal, sys, time
 import torch
@@ -358,6 +373,13 @@ def test_the_default_is_one_worker_for_each_core_that_may_be_used(monkeypatch) -
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5})
     assert repr(ProcessExecutor()) == "ProcessExecutor(workers=3)"
     assert ProcessExecutor().max_batch == 24
+
+
+def test_an_actor_of_ray_does_not_fork() -> None:
+    pytest.importorskip("ray")
+    for executor in ("processes", ProcessExecutor(2)):
+        with pytest.raises(ValueError, match="the executor of one actor, a single process, got "):
+            RayExecutor(executor=executor)
 
 
 def test_other_systems_are_refused(monkeypatch) -> None:
