@@ -359,7 +359,7 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
         total = new_tensor((length,), tensors[0])
         for start in range(0, length, _PIECE):
             piece = torch.stack([tensor[start : start + _PIECE] for tensor in tensors])
-            torch.matmul(factors, piece, out=total[start : start + _PIECE])
+            torch.mm(factors[None], piece, out=total[None, start : start + _PIECE])
         return total
     return factors @ (torch.stack(list(tensors)) if block is None else block)
 

@@ -69,8 +69,8 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         arrivals: Who arrives when, how stale, after how many local steps.
         aggregator: How the server makes a new version from client updates.
         local_optimizer: The arithmetic of a local run; None for the module's own optimizer.
-        executor: "auto", "sequential", "vectorized" or an `Executor`; changes the speed, never
-            the result (up to float tolerance between executors).
+        executor: "auto", "sequential", "vectorized", "processes" or an `Executor`; changes the
+            speed, never the result (up to float tolerance between executors).
         max_rounds: Stop after this many server updates.
         max_time: Stop before the first event later than this virtual time.
         max_updates: Stop after this many client updates have arrived.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedlight._moment import moment_of
 from fedlight.executors._kept import Change, Kept, Untouchable
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
+from fedlight.executors.processes import ProcessExecutor, cores_to_use
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
 from fedlight.local_optimizers import LocalOptimizer, LocalRun
@@ -53,7 +54,8 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
     same fit gets the same executor on every machine of a kind.
 
     Args:
-        executor: "auto", "sequential", "vectorized", or an executor, which is taken as it is.
+        executor: "auto", "sequential", "vectorized", "processes", or an executor, which is taken
+            as it is.
         workplace: What the local runs share.
 
     Returns:
@@ -71,6 +73,8 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
             executor = SequentialExecutor()
         elif executor == "vectorized":
             executor = VectorizedExecutor()
+        elif executor == "processes":
+            executor = ProcessExecutor()
     if isinstance(executor, VectorizedExecutor):
         shared = _what_is_shared(workplace, refuse=True) if workplace.optimizer.stackable else ""
         kept = Kept(workplace.module)
@@ -86,7 +90,9 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
     slow = _slow_layer(workplace.module)
     if workplace.state.device.type == "cpu" and slow:
         sequential.setup(workplace)
-        return sequential, f"stacking {slow} layers does not pay on a CPU"
+        cores = cores_to_use()
+        faster = f'; on {cores} cores executor="processes" may be faster' if cores > 1 else ""
+        return sequential, f"stacking {slow} layers does not pay on a CPU{faster}"
     vectorized = VectorizedExecutor()
     kept = Kept(workplace.module)
     try:
@@ -113,7 +119,7 @@ def check_executor(executor: object) -> Executor | str:
     """
     if isinstance(executor, Executor):
         return executor
-    names = ("auto", "sequential", "vectorized")
+    names = ("auto", "sequential", "vectorized", "processes")
     listed = ", ".join(repr(name) for name in names)
     if isinstance(executor, str):
         if executor in names:

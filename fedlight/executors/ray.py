@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
@@ -15,7 +14,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from fedlight._checks import positive, positive_int
 from fedlight._moment import Moment, moment_of
 from fedlight.executors._auto import check_executor, resolve_executor
+from fedlight.executors._failure import Failure
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
+from fedlight.executors.processes import ProcessExecutor
 from fedlight.parameters import ModuleState
 from fedlight.types import LocalResult
 
@@ -73,9 +74,10 @@ class RayExecutor(Executor):
     ) -> None:
         self.num_actors = positive_int("num_actors", num_actors)
         self.executor = check_executor(executor)
-        if isinstance(self.executor, RayExecutor):
+        several = isinstance(self.executor, RayExecutor | ProcessExecutor)
+        if several or self.executor == "processes":
             raise ValueError(
-                "executor must be the executor of one actor, got another RayExecutor; "
+                f"executor must be the executor of one actor, a single process, got {executor!r}; "
                 "for example executor='vectorized'"
             )
         self.max_batch = positive_int("max_batch", max_batch)
@@ -202,22 +204,13 @@ class RayExecutor(Executor):
             f"give RayExecutor a smaller max_batch (now {self.max_batch})"
         )
 
-    def _outcome(self, job: Job, result: LocalResult | _Failure) -> Outcome:
-        if isinstance(result, _Failure):
-            cause = RuntimeError(f"in a Ray actor:\n{result.trace}") if result.trace else None
-            return ClientError(job.task, result.reason, cause)
+    def _outcome(self, job: Job, result: LocalResult | Failure) -> Outcome:
+        if isinstance(result, Failure):
+            return result.error(job.task, "a Ray actor")
         return _result_on(result, self._device)
 
     def __repr__(self) -> str:
         return f"RayExecutor(num_actors={self.num_actors}, executor={self.executor!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A `ClientError` in the form in which an actor sends it: an exception may not pickle."""
-
-    reason: str
-    trace: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -324,7 +317,7 @@ class _Actor:
     def independent(self) -> bool:
         return self._executor.independent
 
-    def run(self, jobs: Sequence[Job]) -> list[LocalResult | _Failure]:
+    def run(self, jobs: Sequence[Job]) -> list[LocalResult | Failure]:
         outcomes = self._executor.run([_on(job, self._device) for job in jobs])
         return [_sent(outcome) for outcome in outcomes]
 
@@ -368,12 +361,10 @@ def _result_on(result: LocalResult, device: torch.device | str) -> LocalResult:
     )
 
 
-def _sent(outcome: Outcome) -> LocalResult | _Failure:
+def _sent(outcome: Outcome) -> LocalResult | Failure:
     """An outcome on the CPU. Rows are copied: a view would send the whole block of its stack."""
     if isinstance(outcome, ClientError):
-        cause = outcome.__cause__
-        trace = "" if cause is None else "".join(traceback.format_exception(cause))
-        return _Failure(outcome.reason, trace)
+        return Failure.of(outcome)
     result = _result_on(outcome, "cpu")
     state = result.client_state
     return result._replace(

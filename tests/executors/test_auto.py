@@ -1,4 +1,6 @@
+import os
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -47,10 +49,17 @@ def test_plain_modules_are_stacked():
         (nn.MultiheadAttention(4, 1), "MultiheadAttention"),
     ],
 )
-def test_slow_layers_run_one_by_one_on_a_cpu(layer, name):
+@pytest.mark.parametrize(
+    ("cores", "faster"),
+    [({0}, ""), ({0, 1}, '; on 2 cores executor="processes" may be faster')],
+)
+def test_slow_layers_run_one_by_one_on_a_cpu(layer, name, cores, faster, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores, raising=False)
     module = Boring()
     module.layer = layer
-    assert chosen(module) == (SequentialExecutor, f"stacking {name} layers does not pay on a CPU")
+    reason = f"stacking {name} layers does not pay on a CPU{faster}"
+    assert chosen(module) == (SequentialExecutor, reason)
 
 
 class Mixes(Boring):
