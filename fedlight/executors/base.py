@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities.memory import is_oom_error
 from torch import Tensor
 
 from fedlight._checks import rate_at
@@ -125,6 +126,14 @@ class Executor(ABC):
         """Release everything that `setup` made."""
         return
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must know of this one to compute the same clients together."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up, after `setup`, what `state_dict` of an executor gave, perhaps of another one."""
+        return
+
 
 class ClientError(RuntimeError):
     """A client's local run failed. The cause is chained.
@@ -157,7 +166,7 @@ class ClientError(RuntimeError):
             Exception: `cause` itself, if the machine failed and not the client.
         """
         # Dropping clients because memory ran out would bias the run without a word.
-        if isinstance(cause, torch.OutOfMemoryError) or "CUDA error" in str(cause):
+        if ran_out_of_memory(cause) or "CUDA error" in str(cause):
             raise cause
         notes = "".join(f" {note}" for note in getattr(cause, "__notes__", ()))
         return cls(
@@ -165,6 +174,28 @@ class ClientError(RuntimeError):
             f"{type(cause).__name__}: {str(cause).rstrip('.') if hint else cause}{notes}{hint}",
             cause,
         )
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the memory of a device or of this machine is full."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or is_oom_error(error)
+
+
+def advised(error: BaseException, workplace: Workplace) -> BaseException:
+    """The error of a single client for which there is no memory, with a note that says what helps.
+
+    Args:
+        error: The error, which is returned.
+        workplace: What was computed, and where.
+    """
+    words = (
+        f"fedlight: a single client does not fit in the memory of {workplace.state.device}; write "
+        f"a smaller batch_size for the FederatedDataModule (now {workplace.batch_size}), "
+        'precision="bf16-mixed" or a smaller model'
+    )
+    if words not in getattr(error, "__notes__", ()):
+        error.add_note(words)
+    return error
 
 
 Outcome: TypeAlias = "LocalResult | ClientError"

@@ -21,8 +21,10 @@ from fedlight.executors.base import (
     Job,
     Outcome,
     Workplace,
+    advised,
     loss_of,
     not_finite,
+    ran_out_of_memory,
 )
 from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
@@ -78,6 +80,10 @@ class SequentialExecutor(Executor):
                 local_runs(work.module) as self._moment,
             ):
                 return [self._one(job) for job in jobs]
+        except Exception as error:
+            if ran_out_of_memory(error):
+                advised(error, work)
+            raise
         finally:
             work.state.write(before)
 

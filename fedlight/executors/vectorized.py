@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -23,7 +25,16 @@ from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors._unused import step_without
-from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace, not_finite
+from fedlight.executors.base import (
+    ClientError,
+    Executor,
+    Job,
+    Outcome,
+    Workplace,
+    advised,
+    not_finite,
+    ran_out_of_memory,
+)
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
 from fedlight.parameters import FlatLayout
@@ -57,6 +68,11 @@ class VectorizedExecutor(Executor):
             three times as much per client; no limit on other devices.
 
     The limits in bytes hold from two clients on: a single client is computed whatever it takes.
+
+    A stack for which memory runs out is split in halves, with a warning, and the rest of the run
+    keeps to the smaller size (a resumed run, too). Only a single client that does not fit ends the
+    run. Results differ between sizes of a stack in their last bits; for the same bits wherever the
+    run is repeated, give `max_batch` the size that the warning names.
 
     Raises:
         ValueError: A limit is below 1.
@@ -96,11 +112,15 @@ class VectorizedExecutor(Executor):
         parts = tree_leaves(workplace.examples.gather(torch.zeros(1, dtype=torch.int64)))
         self._example_bytes = sum(part.nbytes for part in parts)
         self.max_batch = self._most(max(part.nbytes for part in parts))
+        self._reduced_to: int | None = None
+        most = self.max_batch
         self._try()
+        self._say_if_reduced(most)
 
     def teardown(self) -> None:
         """Release the module and the data."""
         del self._work, self._step, self._untraced, self._unused, self._moment, self._example_bytes
+        del self._reduced_to
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -111,25 +131,44 @@ class VectorizedExecutor(Executor):
             size = int(offsets[client + 1] - offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
+        most = self.max_batch
         self._work.state.check_kept()  # a callback may have frozen a layer since
         with isolated_rng(), local_runs(self._work.module) as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
-                for start in range(0, len(indices), self.max_batch):
+                start = 0
+                while start < len(indices):
                     chunk = indices[start : start + self.max_batch]
+                    start += len(chunk)
                     stack = self._outcomes([jobs[index] for index in chunk])
                     results.update(zip(chunk, stack, strict=True))
+        self._say_if_reduced(most)
         return [results[index] for index in range(len(jobs))]
 
     def _outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run a stack; if it raises, split it in halves until the failing clients are isolated."""
         try:
-            return self._stack(jobs)
+            outcomes = self._fitting(jobs)
+            if outcomes is not None:
+                return outcomes
         except ClientError as error:
             if len(jobs) == 1:
                 return [error]
         half = len(jobs) // 2
         return [*self._outcomes(jobs[:half]), *self._outcomes(jobs[half:])]
+
+    def _fitting(self, jobs: Sequence[Job]) -> list[Outcome] | None:
+        """Run a stack; None if memory ran out for it, so that later ones hold half as many."""
+        try:
+            return self._stack(jobs)
+        except Exception as error:
+            if not ran_out_of_memory(error):
+                raise
+            if len(jobs) == 1:
+                raise advised(error, self._work) from error.__cause__
+        garbage_collection_cuda()  # not before: the error's traceback holds the stack's tensors
+        self._reduce(len(jobs) - len(jobs) // 2)
+        return None
 
     @torch.no_grad()
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -280,6 +319,30 @@ class VectorizedExecutor(Executor):
             fitting -= 1
         return max(1, fitting)
 
+    def _reduce(self, most: int) -> None:
+        """Let no stack of this run hold more than `most` clients, padding included."""
+        while most > 1 and stack_size(most) > most:
+            most -= 1
+        self._reduced_to = self.max_batch = min(self.max_batch, most)
+
+    def _say_if_reduced(self, before: int) -> None:
+        if self.max_batch < before:
+            rank_zero_warn(
+                f"VectorizedExecutor: the memory of {self._work.state.device} ran out for a stack "
+                f"of clients; from now on a stack holds at most {self.max_batch}. Another size may "
+                "change the last bits of results; for the same bits in every run write "
+                f"executor=VectorizedExecutor(max_batch={self.max_batch})"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The size to which stacks were reduced because memory ran out, if it did."""
+        return {} if self._reduced_to is None else {"max_batch": self._reduced_to}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep to the size to which stacks were reduced before a checkpoint."""
+        if "max_batch" in state:
+            self._reduce(state["max_batch"])
+
     def _rates(self, jobs: Sequence[Job]) -> float | Tensor:
         rates = [self._work.lr(job.task) for job in jobs]
         if len(set(rates)) == 1:
@@ -302,7 +365,9 @@ class VectorizedExecutor(Executor):
             task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
             try:
                 with isolated_rng(), local_runs(work.module) as self._moment:
-                    self._stack([Job(task, work.state.read())] * 2)
+                    job = Job(task, work.state.read())
+                    if self._fitting([job] * 2) is None:
+                        self._fitting([job])
             except ClientError as error:
                 failures.append(error)
             else:
