@@ -316,7 +316,7 @@ class LogRecorder(Log):
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise not_one_number(key, value)
         value = value.detach().clone()
-        if value.device.type != self._module.device.type:  # all are read at once later
+        if value.device != self._module.device:  # all are read at once later
             value = value.to(self._module.device)
         self._keep(key, how)
         self._values.setdefault(key, []).append(value)
