@@ -203,7 +203,7 @@ Outcome: TypeAlias = "LocalResult | ClientError"
 
 
 def not_finite(
-    losses: Sequence[float],
+    losses: Sequence[float] | Tensor,
     deltas: Tensor,
     buffers: Tensor,
     pulled: Tensor,
@@ -212,7 +212,7 @@ def not_finite(
     """Find what is not finite in n local runs.
 
     Args:
-        losses: The loss of each run, summed over its steps.
+        losses: The loss of each run, summed over its steps; numbers, or a tensor ``[n]``.
         deltas: Parameters after minus before, shape ``[n, P]``.
         buffers: Floating buffers after the runs, shape ``[n, Q]``.
         pulled: Floating buffers before the runs, shape ``[n, Q]``. Entries that were infinite
@@ -223,12 +223,21 @@ def not_finite(
         For each run, what is not finite in words ("" if everything is), and the norm of its delta.
     """
     # A sum is finite only if all its terms are, so one look at the total is nearly always enough.
-    norms = torch.linalg.vector_norm(deltas, dim=1).tolist()
-    total = sum(losses) + sum(norms)
+    n, figures = len(losses), [torch.linalg.vector_norm(deltas, dim=1)]
+    if isinstance(losses, Tensor):
+        figures.append(losses)
     if buffers.shape[1]:
-        total += buffers.sum().item()
+        figures.append(buffers.sum()[None])
     if states is not None:
-        total += states.sum().item()
+        figures.append(states.sum()[None])
+    # All are read at once: the host waits for the device once.
+    read: list[float] = (figures[0] if len(figures) == 1 else torch.cat(figures)).tolist()
+    norms = read[:n]
+    if isinstance(losses, Tensor):
+        losses = read[n : 2 * n]
+        total = sum(read)
+    else:
+        total = sum(losses) + sum(read)
     reasons = [""] * len(losses)
     if math.isfinite(total):
         return reasons, norms

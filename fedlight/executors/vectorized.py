@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedlight._checks import positive_int
-from fedlight._memory import copied
+from fedlight._memory import copied, sent
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batches import StackedBatches, batch_rows
 from fedlight.executors._labels import hint_about
@@ -181,16 +181,15 @@ class VectorizedExecutor(Executor):
         steps = [job.task.num_steps for job in jobs]
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # results of the padding are not used
         pulled = _stacked([job.pulled.params for job in jobs])
-        params = copied(pulled)
+        filled = _filled(layout, pulled)
         # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
         buffers = _pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
         counters = _pieces(state.counter_layout, [job.pulled.counters for job in jobs])
-        filled = layout.views(params)
         run = LocalRun(
-            params=filled if n == len(jobs) else layout.views(params[:n]),
+            params=filled if n == len(jobs) else [param[:n] for param in filled],
             pulled=layout.views(pulled[:n]),
             lr=self._rates(jobs[:n]),
-            num_steps=torch.tensor(steps, device=state.device),
+            num_steps=sent(steps, state.device),
             tasks=[job.task for job in jobs[:n]],
             seed=work.seed,
         )
@@ -219,7 +218,7 @@ class VectorizedExecutor(Executor):
                     stack = _Stack(
                         self._step,
                         active,
-                        filled if width == len(jobs) else layout.views(params[:width]),
+                        filled if width == len(jobs) else [param[:width] for param in filled],
                         [block[:width] for block in buffers],
                         [block[:width] for block in counters],
                     )
@@ -237,7 +236,7 @@ class VectorizedExecutor(Executor):
             raise ClientError.of(first, error, hint) from error
         states = work.optimizer.finish(run)
         clients = layout.flatten(states, leading=1) if states else None
-        deltas = params.sub_(pulled)[:n]
+        deltas = _block(layout, filled).sub_(pulled)[:n]
         floating = _joined(state.buffer_layout, buffers, n, state.device)
         before = _stacked([job.pulled.buffers for job in jobs[:n]])
         reasons, norms = not_finite(losses, deltas, floating, before, clients)
@@ -284,16 +283,19 @@ class VectorizedExecutor(Executor):
                 if k < len(batches):
                     groups[len(batches[k])].append(index)
             for length, indices in groups.items():
-                which = torch.tensor(indices, device=state.device)
+                which = sent(indices, state.device)
                 rows = np.stack([parts[index][k] for index in indices])
                 grads, _ = self._step(
                     [tensor[which] for tensor in run.pulled],
                     [block[which] for block in buffers],
                     [block[which] for block in counters],
-                    work.examples.gather(torch.from_numpy(rows).to(state.device)),
+                    work.examples.gather(
+                        torch.from_numpy(rows).to(state.device, non_blocking=True)
+                    ),
                     0,
                 )
-                share = run.pulled[0].new_tensor([length / sizes[index] for index in indices])
+                shares = [length / sizes[index] for index in indices]
+                share = sent(shares, state.device, run.pulled[0].dtype)
                 for gradient, term in zip(total, grads, strict=True):
                     gradient[which] += term * per_client(share, term)
         return total
@@ -348,7 +350,7 @@ class VectorizedExecutor(Executor):
         if len(set(rates)) == 1:
             return rates[0]
         layout = self._work.state.param_layout
-        return torch.tensor(rates, dtype=layout.dtype, device=self._work.state.device)
+        return sent(rates, self._work.state.device, layout.dtype)
 
     def _rows(self, jobs: Sequence[Job]) -> Tensor:
         work = self._work
@@ -466,6 +468,23 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
     if all(row is rows[0] for row in rows):
         return rows[0].expand(len(rows), -1)
     return torch.stack(list(rows))
+
+
+def _filled(layout: FlatLayout, pulled: Tensor) -> list[Tensor]:
+    """The parameters of a stack at its start, ``[n, *shape]`` each.
+
+    On a CPU they are views of one block. The fused kernels of other devices, which change all
+    parameters in one launch, take tensors without gaps only.
+    """
+    if pulled.device.type == "cpu":
+        return layout.views(copied(pulled))
+    return [view.clone(memory_format=torch.contiguous_format) for view in layout.views(pulled)]
+
+
+def _block(layout: FlatLayout, params: list[Tensor]) -> Tensor:
+    """The parameters of a stack as one block ``[n, P]``, to be changed in place."""
+    base = params[0]._base
+    return layout.flatten(params, leading=1) if base is None else base
 
 
 def _pieces(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:
