@@ -94,7 +94,7 @@ class Watch(Callback):
         self.counts = Counts()
         self.place = SERVER
         self.active = False
-        self._modes = (_Reads(self._waited), _Launches(self._launched))
+        self._modes: tuple[Any, ...] = ()
         self._since = 0  # operators since the last local step
         self._early: list[str] = []  # waits since then: within a local run if another step comes
 
@@ -103,6 +103,8 @@ class Watch(Callback):
         due = self.first <= trainer.version < self.last
         if due and not self.active:
             self._begun = trainer.version
+            device = trainer.run.module_state.device
+            self._modes = (_Reads(self._waited, device), _Launches(self._launched))
             for mode in self._modes:
                 mode.__enter__()
         elif self.active and not due:
@@ -208,27 +210,31 @@ def _dense(tensor: Tensor) -> bool:
 class _Reads(TorchFunctionMode):
     """Tells of calls for which the host waits for the device."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], device: torch.device) -> None:
         super().__init__()
-        self._tell = tell
+        self._tell, self._device = tell, device.type
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function, and tell if it waits."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if _waits(name, args, kwargs, result):
+        if _waits(self._device, name, args, kwargs, result):
             self._tell(f"{_line()} {name.strip('_')}")
         return result
 
 
-def _waits(name: str, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> bool:
+def _waits(
+    device: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], result: Any
+) -> bool:
+    """Whether the host has waited in a call."""
     given = args[0] if args and isinstance(args[0], Tensor) else None
     if name in _READS:
-        return given is not None
+        return given is not None and given.device.type == device
     if name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return any(isinstance(each, Tensor) and each.dtype == torch.bool for each in index)
+        masks = [each for each in index if isinstance(each, Tensor) and each.dtype == torch.bool]
+        return any(mask.device.type == device for mask in masks)
     if name in ("tensor", "as_tensor", "new_tensor"):
         return isinstance(result, Tensor) and result.device.type != "cpu"
     if name in ("to", "copy_", "cuda") and given is not None:

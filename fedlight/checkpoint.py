@@ -157,7 +157,7 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
         TypeError: There is something else in it; names the place.
     """
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.detach().cpu()  # plain Lightning reads it where there is no such device, too
     if isinstance(value, HyperParameters):
         return dict(value)
     if isinstance(value, np.generic):

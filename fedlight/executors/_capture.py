@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from numbers import Number
 from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -367,8 +368,11 @@ class LogRecorder(Log):
             reset: Whether metric objects are reset.
         """
         values: dict[str, LoggedValue] = {}
+        # All are read at once, because each time the host waits for the device.
+        every = [value.reshape(()) for logged in self._values.values() for value in logged]
+        read = iter(torch.stack(every).tolist() if every else ())
         for name, logged in self._values.items():
-            numbers = torch.stack([value.reshape(()) for value in logged]).tolist()
+            numbers = list(islice(read, len(logged)))
             weights = self._weights[name]
             how = self._options.get(name, USUAL)
             if name in self._metrics:
