@@ -25,6 +25,24 @@ CORE = (
     "tests/executors",
 )
 LEFT_OUT = ("tests/executors/test_ray.py",)
+WITH_THE_CPU = {
+    "tests/executors/test_surroundings.py": "has tensors that are no buffers in its modules",
+    "tests/local_optimizers/test_module_optimizer.py::test_parameters_that_share": "compares",
+    "tests/local_optimizers/test_own.py::test_a_servers_vector_alone": "compares",
+    "tests/local_optimizers/test_own.py::test_feddyn_by_hand": "compares",
+    "tests/local_optimizers/test_own.py::test_overlapping_tasks_start": "compares",
+    "tests/local_optimizers/test_own.py::test_sam_with_batchnorm": "compares",
+    "tests/local_optimizers/test_scaffold.py::test_float32_control_variates": "compares",
+    "tests/local_optimizers/test_scaffold.py::test_option_1_is_the_gradient": "compares",
+    "tests/test_resume.py::test_stopped_at_every_round[LSTM": "has no kernel for a fused LSTM here",
+    "tests/test_resume.py::test_the_module_is_the_servers_model_right_after": "compares",
+    "tests/test_trainer.py::test_examples_of_any_kind": "makes a tensor on the CPU in its step",
+    "tests/test_trainer.py::test_it_says_once_which_executor": "expects the words 'on cpu'",
+    "tests/test_trainer.py::test_self_device_and_loggers": "expects the CPU",
+    "tests/test_trainer.py::test_the_module_is_given_back": "a parameter is another object after a "
+    "way there and back, which it is not with CUDA",
+}
+"""Tests that need the CPU, and why: they compare with its tensors, or put some among others."""
 
 
 def build() -> None:
@@ -61,8 +79,11 @@ def main() -> int:
         command = ["-c", made + "print(table([A, B], 'cpu'))"]
     else:
         plugin = ["-m", "pytest", "-p", "tests.device.pretended", "-o", "addopts="]
-        files = [] if any(not each.startswith("-") for each in given) else CORE
+        named = any((ROOT / each.partition("::")[0]).exists() for each in given)
+        files = () if named else CORE
         ignored = [f"--ignore={each}" for each in LEFT_OUT]
+        if files:
+            ignored += [f"--deselect={each}" for each in WITH_THE_CPU]
         command = [*plugin, "--import-mode=importlib", "-q", *ignored, *given, *files]
     return subprocess.run([sys.executable, *command], env=surroundings, cwd=ROOT).returncode
 
