@@ -28,8 +28,10 @@ def new_tensor(shape: torch.Size | tuple[int, ...], like: Tensor) -> Tensor:
     return torch.from_numpy(block[start : start + size]).view(like.dtype).view(shape)
 
 
-def sent(values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return numbers as a tensor on a device.
+def sent(
+    values: float | Sequence[float], device: torch.device, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return a number or several as a tensor on a device.
 
     Unlike ``torch.tensor(values, device=device)``, it does not wait for what the device is doing.
     """

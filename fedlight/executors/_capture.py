@@ -18,6 +18,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+from fedlight._memory import sent
 from fedlight.types import LoggedAs, LoggedValue, Metrics
 
 if TYPE_CHECKING:
@@ -313,12 +314,14 @@ class LogRecorder(Log):
 
     def _take(self, key: str, value: Any, how: Options, batch_size: int | None) -> None:
         if isinstance(value, Number):
-            value = torch.tensor(float(value), device=self._module.device)  # type: ignore[arg-type]  # complex fails here
+            value = sent(float(value), self._module.device)  # type: ignore[arg-type]  # complex fails here
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise not_one_number(key, value)
         value = value.detach().clone()
         if value.device != self._module.device:  # all are read at once later
-            value = value.to(self._module.device)
+            # Only on the way to a device: the host must not read what has not arrived.
+            to_device = value.device.type == "cpu"
+            value = value.to(self._module.device, non_blocking=to_device)
         self._keep(key, how)
         self._values.setdefault(key, []).append(value)
         self._weights.setdefault(key, []).append(batch_size or self.batch_size)

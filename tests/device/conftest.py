@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+collect_ignore = ["pretended.py"]  # a plugin, which is there only if it is asked for
+
 
 @pytest.fixture(autouse=True)
 def memory(request):

@@ -1,6 +1,7 @@
 """How often the host waits for the device, and how many operators a step has."""
 
 import pytest
+import torch
 from torch import nn
 
 from benchmarks.operators import LOCAL_RUN, counted
@@ -42,6 +43,22 @@ def test_no_wait_in_a_local_run_two_a_stack_and_none_at_the_server(
     assert counts.waits[LOCAL_RUN].total() == 0
     assert counts.waits_per_stack() <= 2, counts.waits
     assert counts.waits_per_version() <= 1, counts.waits
+
+
+class Hosted(Boring):
+    """Logs numbers of the host."""
+
+    def training_step(self, batch, batch_idx):
+        self.log_dict({"lr": 0.1, "host": torch.tensor(2.0), "one": torch.ones(1)})
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("executor", [VectorizedExecutor, SequentialExecutor])
+def test_numbers_of_the_host_are_logged_without_a_wait(executor):
+    data = classes(sizes=(8,) * 12)
+    counts = counted(Hosted(), data, executor=executor(), per_round=4, rounds=(20, 22))
+    assert counts.waits[LOCAL_RUN].total() == 0
+    assert counts.waits_per_stack() == 2
 
 
 def test_a_traced_step_has_few_operators():
