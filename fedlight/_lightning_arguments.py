@@ -96,7 +96,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     "num_nodes": Argument(
         _REFUSED, "a run has one process; write executor=RayExecutor(…) for several machines", (1,)
     ),
-    "precision": Argument(_WORKS, "as in Lightning"),
+    "precision": Argument(
+        _DIFFERS, 'as in Lightning, but for "16-mixed" on a GPU: write "bf16-mixed"'
+    ),
     "logger": Argument(_WORKS, "as in Lightning; the default one is TensorBoard"),
     "callbacks": Argument(_WORKS, "ours and Lightning's; see the table of callbacks"),
     "fast_dev_run": Argument(_DIFFERS, "so many rounds and validation batches"),

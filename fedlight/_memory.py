@@ -1,6 +1,8 @@
-"""Large tensors on the CPU."""
+"""Large tensors on the CPU, and small ones on their way to another device."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -24,6 +26,16 @@ def new_tensor(shape: torch.Size | tuple[int, ...], like: Tensor) -> Tensor:
     block = np.empty(size + _ALIGNMENT, np.uint8)
     start = -block.ctypes.data % _ALIGNMENT
     return torch.from_numpy(block[start : start + size]).view(like.dtype).view(shape)
+
+
+def sent(
+    values: float | Sequence[float], device: torch.device, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return a number or several as a tensor on a device.
+
+    Unlike ``torch.tensor(values, device=device)``, it does not wait for what the device is doing.
+    """
+    return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
 def copied(tensor: Tensor) -> Tensor:

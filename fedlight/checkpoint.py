@@ -160,7 +160,7 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
     if type(value) in _NUMBERS:
         return value
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.detach().cpu()  # plain Lightning reads it where there is no such device, too
     if isinstance(value, HyperParameters):
         return dict(value)
     if isinstance(value, np.generic):

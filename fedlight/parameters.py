@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torchmetrics import Metric, MetricCollection
 
-from fedlight._memory import new_tensor
+from fedlight._memory import new_tensor, sent
 from fedlight.types import ServerState
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
         weights: m weights.
     """
     block = _common_block(tensors)
-    factors = tensors[0].new_tensor(weights)
+    factors = sent(weights, tensors[0].device, tensors[0].dtype)
     if block is None and (length := len(tensors[0])) > _PIECE:
         # Piece by piece, since a block of all would take as much memory as they do.
         total = new_tensor((length,), tensors[0])

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fedlight.aggregators import Aggregator
     from fedlight.arrivals import ArrivalProcess
     from fedlight.data import FederatedDataModule
+    from fedlight.data.examples import ExampleList, ExampleTable
     from fedlight.executors import Executor
     from fedlight.executors.large_updates import NormLimit
     from fedlight.local_optimizers import LocalOptimizer
@@ -90,9 +91,10 @@ class Run:
             its checkpoint. Nothing that is computed depends on it.
         federation: Who takes part.
         schedule: What happens next; the clock.
-        server: The versions of the model. This and the next five are there from `begin` on.
+        server: The versions of the model. This and the next six are there from `begin` on.
         clients: The clients' runs and states.
         pool: The local runs to be computed.
+        examples: The clients' examples on the device of the run.
         executor: The executor, set up.
         executor_reason: Why it was chosen.
         module_state: Reads and writes the module.
@@ -106,6 +108,7 @@ class Run:
     server: Server
     clients: Clients
     pool: Pool
+    examples: ExampleTable | ExampleList
     executor: Executor
     executor_reason: str
     module_state: ModuleState
@@ -165,12 +168,13 @@ class Run:
         self.module_state = state = ModuleState(module)
         if self._checkpoint is not None:
             self._put_over(*self._checkpoint)
+        self.examples = datamodule.train_data.to(state.device, input_dtype(module))
         workplace = Workplace(
             module=module,
             state=state,
             optimizer=self.local_optimizer,
             partition=partition,
-            examples=datamodule.train_data.to(state.device, input_dtype(module)),
+            examples=self.examples,
             batch_size=datamodule.batch_size,
             seed=self.federation.seed,
             autocast=self._autocast,
@@ -190,7 +194,9 @@ class Run:
             self._watcher,
         )
         if self._checkpoint is not None:
-            self.server.load_state_dict(self._checkpoint[0]["fedlight"]["server"])
+            saved = self._checkpoint[0]["fedlight"]
+            self.executor.load_state_dict(saved.get("executor", {}))
+            self.server.load_state_dict(saved["server"])
             state.write(self.server.state)
             self._checkpoint = None
         self._state_watch = StateWatch([self.arrivals, self.aggregator])
@@ -366,6 +372,7 @@ class Run:
                 "federation": self.describe(),
                 "server": self.server.state_dict(),
                 "schedule": self.schedule.state_dict(),
+                "executor": self.executor.state_dict(),
                 "history": Growing(self.history, record_to_list),
                 "metrics": dict(self.metrics),
                 "callbacks": [[key, each.state_dict()] for key, each in _keyed(self.callbacks)],

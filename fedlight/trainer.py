@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Unpack
 
-from lightning import Fabric, LightningModule
+from lightning import LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.profilers import Profiler
 
@@ -26,6 +26,7 @@ from fedlight._arguments import (
     number_of_trials,
 )
 from fedlight._checks import integer, one_of, optional, positive
+from fedlight._device import fabric_of
 from fedlight._endings import say_how_it_ended, say_if_lost, say_if_over, say_what_computes
 from fedlight._evaluation import Evaluator, lent
 from fedlight._hooks import Hooks
@@ -35,7 +36,6 @@ from fedlight._lightning_arguments import (
     LightningArguments,
     lightning_settings,
     limit_batches,
-    one_device,
     refuse_arguments,
     virtual_time,
 )
@@ -79,7 +79,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             False.
         accelerator: As in Lightning.
         devices: One device, which clients share: 1, "auto" or [k] for the k-th.
-        precision: As in Lightning.
+        precision: As in Lightning, but for "16-mixed" on a GPU: write "bf16-mixed".
         seed: All randomness of the run follows from it.
         check_val_every_n_rounds: Validate after every so many rounds; None for never. "auto" is
             each round; but where the aggregator makes a version of fewer than ten updates, as
@@ -189,13 +189,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         self.callbacks = as_callbacks(
             callbacks, enable_progress_bar, self.default_root_dir, self.settings
         )
-        self.fabric = Fabric(
-            accelerator=accelerator,
-            devices=one_device(devices),
-            precision=precision,
-            loggers=self.loggers,
-            callbacks=self.callbacks,
-        )
+        self.fabric = fabric_of(accelerator, devices, precision, self.loggers, self.callbacks)
         super().__init__()
         self.datamodule: FederatedDataModule | None = None
         self.should_stop = self.sanity_checking = False

@@ -71,7 +71,7 @@ class Sums(Callback):
         self.total, self.losses = torch.zeros(2), []
 
     def on_round_end(self, trainer, module):
-        self.total += trainer.state.params[:2]
+        self.total += trainer.state.params[:2].cpu()
         self.losses.append(trainer.history[-1].metrics.get("train_loss", math.nan))
 
     def state_dict(self):

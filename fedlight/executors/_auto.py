@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +14,14 @@ from torch import Tensor, nn
 
 from fedlight._moment import moment_of
 from fedlight.executors._kept import Change, Kept, Untouchable
-from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
+from fedlight.executors.base import (
+    ClientError,
+    Executor,
+    Job,
+    Outcome,
+    Workplace,
+    ran_out_of_memory,
+)
 from fedlight.executors.processes import ProcessExecutor, cores_to_use
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
@@ -21,12 +31,12 @@ from fedlight.types import LocalResult, Task
 if TYPE_CHECKING:
     from lightning import LightningModule
 
-_SLOW_WHEN_STACKED = (
-    nn.modules.conv._ConvNd,
-    nn.RNNBase,
-    nn.RNNCellBase,
-    nn.MultiheadAttention,
-)
+# Their fused operators have no rule for `vmap`, which loops over the clients or fails.
+_SLOW_EVERYWHERE = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+_SLOW_ON_A_CPU = (nn.modules.conv._ConvNd,)
+
+_FALLS_BACK = re.compile(r"batching rule for (\S+?)\.? ")
+"""How torch says that ``vmap`` has to compute an operator for one client after another."""
 
 _KEEP_INSTEAD = (
     'stacked clients would share them: write executor="sequential", or register_buffer in '
@@ -39,9 +49,10 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
 
     ``"auto"`` applies the first rule that fits:
 
-    1. On a CPU, a module with convolutions, recurrent layers or `nn.MultiheadAttention` runs
-       sequentially: batched versions of those layers are slower there than one client after
-       another.
+    1. A module with recurrent layers or `nn.MultiheadAttention` runs sequentially, on a CPU one
+       with convolutions too: batched versions of those layers are slower than one client after
+       another, or there are none. On other devices the same holds for a module one of whose
+       operators ``vmap`` can only compute for one client after another (attention of one's own).
     2. If the data, the local optimizer or the module cannot be vectorised, the clients run
        sequentially. The module is tried on one stacked step of two clients.
     3. A module whose ``training_step`` draws random numbers (dropout), changes attributes of its
@@ -67,7 +78,11 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
             fails. A vectorized one refuses a module whose steps go on from tensors that the step
             before has left on it.
     """
-    _check_step(workplace)
+    try:
+        _check_step(workplace)
+    except Exception as error:
+        if not ran_out_of_memory(error):  # two clients may have no room where one has
+            raise
     if isinstance(executor, str):
         if executor == "sequential":
             executor = SequentialExecutor()
@@ -87,21 +102,30 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
         executor.setup(workplace)
         return executor, "as given"
     sequential = SequentialExecutor()
-    slow = _slow_layer(workplace.module)
-    if workplace.state.device.type == "cpu" and slow:
+    on_cpu = workplace.state.device.type == "cpu"
+    slow = _layer(workplace.module, _SLOW_EVERYWHERE)
+    if slow or on_cpu:
+        slow = slow or _layer(workplace.module, _SLOW_ON_A_CPU)
+    if slow:
         sequential.setup(workplace)
-        cores = cores_to_use()
+        where = " on a CPU" if on_cpu else ""
+        cores = cores_to_use() if on_cpu else 1
         faster = f'; on {cores} cores executor="processes" may be faster' if cores > 1 else ""
-        return sequential, f"stacking {slow} layers does not pay on a CPU{faster}"
+        return sequential, f"stacking {slow} layers does not pay{where}{faster}"
     vectorized = VectorizedExecutor()
     kept = Kept(workplace.module)
     try:
-        vectorized.setup(workplace)
+        with nullcontext(list[str]()) if on_cpu else _operators_in_a_loop() as looped:
+            vectorized.setup(workplace)
     except ValueError as error:
         kept.restore()
         sequential.setup(workplace)
         return sequential, _kept_tensors(workplace) or str(error)
     kept.restore()
+    if looped and not on_cpu:
+        vectorized.teardown()
+        sequential.setup(workplace)
+        return sequential, f"vmap computes {looped[0]} for one client after another"
     shared = _what_is_shared(workplace)
     if shared:
         vectorized.teardown()
@@ -131,11 +155,27 @@ def check_executor(executor: object) -> Executor | str:
     )
 
 
-def _slow_layer(module: LightningModule) -> str:
-    for child in module.modules():
-        if isinstance(child, _SLOW_WHEN_STACKED):
-            return type(child).__name__
-    return ""
+def _layer(module: LightningModule, kinds: tuple[type[nn.Module], ...]) -> str:
+    """The name of the first layer of some kinds, or ""."""
+    return next((type(c).__name__ for c in module.modules() if isinstance(c, kinds)), "")
+
+
+@contextmanager
+def _operators_in_a_loop() -> Iterator[list[str]]:
+    """Collect the operators for which torch warns that ``vmap`` has no rule; pass on the rest."""
+    found: list[str] = []
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield found
+    finally:
+        for each in caught:
+            match = _FALLS_BACK.search(str(each.message))
+            if match:
+                found.append(match[1])
+            else:
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def describe_device(device: torch.device) -> str:
@@ -261,6 +301,8 @@ def _check_step(workplace: Workplace) -> None:
             raise
         raise _fails(optimizer, error) from error
     except Exception as error:
+        if ran_out_of_memory(error):
+            raise
         raise _fails(optimizer, error) from error
     if any(now is not before for now, before in zip(run.params, tensors, strict=False)):
         raise TypeError(

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from numbers import Number
 from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+from fedlight._memory import sent
 from fedlight.types import LoggedAs, LoggedValue, Metrics
 
 if TYPE_CHECKING:
@@ -312,12 +314,14 @@ class LogRecorder(Log):
 
     def _take(self, key: str, value: Any, how: Options, batch_size: int | None) -> None:
         if isinstance(value, Number):
-            value = torch.tensor(float(value), device=self._module.device)  # type: ignore[arg-type]  # complex fails here
+            value = sent(float(value), self._module.device)  # type: ignore[arg-type]  # complex fails here
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise not_one_number(key, value)
         value = value.detach().clone()
-        if value.device.type != self._module.device.type:  # all are read at once later
-            value = value.to(self._module.device)
+        if value.device != self._module.device:  # all are read at once later
+            # Only on the way to a device: the host must not read what has not arrived.
+            to_device = value.device.type == "cpu"
+            value = value.to(self._module.device, non_blocking=to_device)
         self._keep(key, how)
         self._values.setdefault(key, []).append(value)
         self._weights.setdefault(key, []).append(batch_size or self.batch_size)
@@ -367,8 +371,11 @@ class LogRecorder(Log):
             reset: Whether metric objects are reset.
         """
         values: dict[str, LoggedValue] = {}
+        # All are read at once, because each time the host waits for the device.
+        every = [value.reshape(()) for logged in self._values.values() for value in logged]
+        read = iter(torch.stack(every).tolist() if every else ())
         for name, logged in self._values.items():
-            numbers = torch.stack([value.reshape(()) for value in logged]).tolist()
+            numbers = list(islice(read, len(logged)))
             weights = self._weights[name]
             how = self._options.get(name, USUAL)
             if name in self._metrics:

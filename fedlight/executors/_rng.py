@@ -50,7 +50,7 @@ def _cuda_in_use() -> bool:
 def rng_states() -> tuple[object, ...]:
     """Return the states of the global generators in a form that can be compared."""
     numpy = np.random.get_state()  # noqa: NPY002
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else []
     return (
         random.getstate(),
         [part.tolist() if isinstance(part, np.ndarray) else part for part in numpy],

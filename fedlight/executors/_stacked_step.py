@@ -324,7 +324,9 @@ class _StepLog(Log):
             self._put(key, torch.full((), number, dtype=self._dtype, device=self._device), how)
         elif isinstance(value, Tensor) and value.numel() == 1:
             value = _kept(value).reshape(())
-            self._put(key, value.to(device=self._device, dtype=self._dtype), how)
+            from_host = value.device.type == "cpu"
+            kept = value.to(self._device, self._dtype, non_blocking=from_host)
+            self._put(key, kept, how)
         else:
             raise not_one_number(key, value)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._checks import positive, positive_int
+from fedlight._checks import non_negative, positive, positive_int
 from fedlight._moment import Moment, moment_of
 from fedlight.executors._auto import check_executor, resolve_executor
 from fedlight.executors._failure import Failure
@@ -54,7 +55,8 @@ class RayExecutor(Executor):
         executor: The executor of each actor: "auto", "sequential", "vectorized" or an `Executor`.
         max_batch: Largest number of clients in flight at once, over all actors.
         num_cpus: CPU cores (and torch threads) of an actor.
-        num_gpus: GPUs of an actor; None for an even share of the GPUs of the cluster.
+        num_gpus: GPUs of an actor, a whole number or a part of one; None to share the GPUs of the
+            cluster evenly, so that as few actors as possible are on one of them.
         address: A cluster to join; None to use the one that is running, or else to start one here.
 
     Raises:
@@ -82,7 +84,7 @@ class RayExecutor(Executor):
             )
         self.max_batch = positive_int("max_batch", max_batch)
         self.num_cpus = positive("num_cpus", num_cpus)
-        self.num_gpus = num_gpus
+        self.num_gpus = None if num_gpus is None else _gpus(num_gpus)
         self.address = address
         # for "auto" the actors know only after they have tried the module: `setup` asks them
         self.independent = self.executor == "sequential" or (
@@ -96,7 +98,8 @@ class RayExecutor(Executor):
 
         Raises:
             ValueError: An actor cannot run the module, the data or the local optimizer; or the
-                cluster has fewer CPU cores than the actors ask for, which would never start.
+                cluster has fewer CPU cores or GPUs than the actors ask for, which would never
+                start.
         """
         ray = self._ray
         # What cannot be copied is refused before Ray starts.
@@ -110,11 +113,12 @@ class RayExecutor(Executor):
                 configure_logging=False,
                 num_cpus=None if self.address else max(2, round(self.num_actors * self.num_cpus)),
             )
-        self._check_cores()
+        there = ray.cluster_resources()
         self._device = workplace.state.device
         gpus = self.num_gpus
         if gpus is None:
-            gpus = float(ray.cluster_resources().get("GPU", 0)) / self.num_actors
+            gpus = _share_of_gpus(int(there.get("GPU", 0)), self.num_actors)
+        self._check_room(there, gpus)
         self._make = ray.remote(_Actor).options(num_cpus=self.num_cpus, num_gpus=gpus).remote
         try:
             self._share = ray.put(replace(share, on_gpu=gpus > 0))
@@ -126,17 +130,22 @@ class RayExecutor(Executor):
         self._check_actors()
         self.independent = all(ray.get([actor.independent.remote() for actor in self._actors]))
 
-    def _check_cores(self) -> None:
+    def _check_room(self, there: Mapping[str, float], gpus: float) -> None:
         """Refuse actors for which the cluster has no room: they would never start."""
-        there = float(self._ray.cluster_resources().get("CPU", 0))
-        if self.num_actors * self.num_cpus > there:
-            if self._started_here:
-                self._ray.shutdown()
-            raise ValueError(
-                f"{self.num_actors} actors of {self.num_cpus:g} CPU cores each would wait for ever "
-                f"in a cluster of {there:g}: write a smaller num_actors or num_cpus, or add nodes "
-                "first"
-            )
+        cores, cards = float(there.get("CPU", 0)), int(there.get("GPU", 0))
+        if self.num_actors * self.num_cpus > cores:
+            words, asked, found = "CPU cores", self.num_cpus, cores
+        elif self.num_actors > _room(cards, gpus):
+            words, asked, found = "GPUs", gpus, cards
+        else:
+            return
+        if self._started_here:
+            self._ray.shutdown()
+        raise ValueError(
+            f"{self.num_actors} actors of {asked:g} {words} each would wait for ever in a cluster "
+            f"of {found:g}: write a smaller num_actors or num_{words.split()[0].lower()}s, or add "
+            "nodes first"
+        )
 
     def _check_actors(self) -> None:
         """Wait until all actors are there, and say so if others hold the cores that they need.
@@ -320,6 +329,42 @@ class _Actor:
     def run(self, jobs: Sequence[Job]) -> list[LocalResult | Failure]:
         outcomes = self._executor.run([_on(job, self._device) for job in jobs])
         return [_sent(outcome) for outcome in outcomes]
+
+
+def _gpus(value: object) -> float:
+    """`num_gpus`, if Ray takes it.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is negative, or neither whole nor below 1.
+    """
+    number = non_negative("num_gpus", value)
+    if number > 1 and number % 1:
+        raise ValueError(
+            f"num_gpus must be a whole number, or a part of a GPU below 1, got {value!r}"
+        )
+    return number
+
+
+def _share_of_gpus(cards: int, actors: int) -> float:
+    """GPUs of an actor such that all fit: one, or what is left of one that several share.
+
+    A GPU cannot be put together from parts of two. So three actors on two GPUs get a half each,
+    not two thirds, of which only two would start.
+    """
+    if cards == 0:
+        return 0.0
+    each = -(-actors // cards)
+    share = 1 / each
+    # Ray counts in units of 1/10000.
+    return math.floor(share * 10_000) / 10_000
+
+
+def _room(cards: int, gpus: float) -> float:
+    """How many actors with so many GPUs each fit on the cards."""
+    if gpus == 0:
+        return math.inf
+    return cards // gpus if gpus >= 1 else cards * math.floor(1 / gpus + 1e-9)
 
 
 def _shares(jobs: Sequence[Job], num_actors: int) -> list[list[int]]:

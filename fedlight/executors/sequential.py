@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedlight._memory import sent
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, step_function
@@ -21,8 +22,10 @@ from fedlight.executors.base import (
     Job,
     Outcome,
     Workplace,
+    advised,
     loss_of,
     not_finite,
+    ran_out_of_memory,
 )
 from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
@@ -78,6 +81,10 @@ class SequentialExecutor(Executor):
                 local_runs(work.module) as self._moment,
             ):
                 return [self._one(job) for job in jobs]
+        except Exception as error:
+            if ran_out_of_memory(error):
+                advised(error, work)
+            raise
         finally:
             work.state.write(before)
 
@@ -104,7 +111,7 @@ class SequentialExecutor(Executor):
             params=[param.detach().unsqueeze(0) for param in work.state.params],
             pulled=layout.views(job.pulled.params.unsqueeze(0)),
             lr=work.lr(task),
-            num_steps=torch.tensor([task.num_steps], device=work.state.device),
+            num_steps=sent([task.num_steps], work.state.device),
             tasks=[task],
             seed=work.seed,
         )
@@ -125,7 +132,7 @@ class SequentialExecutor(Executor):
         seed_all(derived_seed(work.seed, Concern.TRAINING, task.client_id, task.visit))
         work.state.write(job.pulled)
         run = self._local_run(job)
-        rows = torch.from_numpy(work.batch_rows(task)).to(work.state.device)
+        rows = torch.from_numpy(work.batch_rows(task)).to(work.state.device, non_blocking=True)
         self._recorder.batch_size = rows.shape[1]
         losses: list[Tensor] = []
         try:
@@ -159,7 +166,7 @@ class SequentialExecutor(Executor):
             states = work.optimizer.finish(run)
         client = layout.flatten([state[0] for state in states]) if states else None
         (reason,), (norm,) = not_finite(
-            [float(torch.stack([loss.reshape(()) for loss in losses]).sum()) if losses else 0.0],
+            torch.stack([loss.reshape(()) for loss in losses]).sum()[None] if losses else [0.0],
             delta[None],
             buffers[None],
             job.pulled.buffers[None],
@@ -176,7 +183,7 @@ class SequentialExecutor(Executor):
         total = [torch.zeros_like(param).unsqueeze(0) for param in work.state.params]
         for part in work.all_rows(client_id):
             share = len(part) / len(work.partition[client_id])
-            rows = torch.from_numpy(part).to(work.state.device)
+            rows = torch.from_numpy(part).to(work.state.device, non_blocking=True)
             _, grads, _ = self._gradient(rows, 0)
             for gradient, term in zip(total, grads, strict=True):
                 gradient.add_(term, alpha=share)

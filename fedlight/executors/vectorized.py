@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedlight._checks import positive_int
-from fedlight._memory import copied
+from fedlight._memory import copied, sent
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batches import StackedBatches, batch_rows
 from fedlight.executors._labels import hint_about
@@ -23,7 +25,16 @@ from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors._unused import step_without
-from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace, not_finite
+from fedlight.executors.base import (
+    ClientError,
+    Executor,
+    Job,
+    Outcome,
+    Workplace,
+    advised,
+    not_finite,
+    ran_out_of_memory,
+)
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
 from fedlight.parameters import FlatLayout
@@ -57,6 +68,11 @@ class VectorizedExecutor(Executor):
             three times as much per client; no limit on other devices.
 
     The limits in bytes hold from two clients on: a single client is computed whatever it takes.
+
+    A stack for which memory runs out is split in halves, with a warning, and the rest of the run
+    keeps to the smaller size (a resumed run, too). Only a single client that does not fit ends the
+    run. Results differ between sizes of a stack in their last bits; for the same bits wherever the
+    run is repeated, give `max_batch` the size that the warning names.
 
     Raises:
         ValueError: A limit is below 1.
@@ -96,11 +112,15 @@ class VectorizedExecutor(Executor):
         parts = tree_leaves(workplace.examples.gather(torch.zeros(1, dtype=torch.int64)))
         self._example_bytes = sum(part.nbytes for part in parts)
         self.max_batch = self._most(max(part.nbytes for part in parts))
+        self._reduced_to: int | None = None
+        most = self.max_batch
         self._try()
+        self._say_if_reduced(most)
 
     def teardown(self) -> None:
         """Release the module and the data."""
         del self._work, self._step, self._untraced, self._unused, self._moment, self._example_bytes
+        del self._reduced_to
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -111,25 +131,44 @@ class VectorizedExecutor(Executor):
             size = int(offsets[client + 1] - offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
+        most = self.max_batch
         self._work.state.check_kept()  # a callback may have frozen a layer since
         with isolated_rng(), local_runs(self._work.module) as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
-                for start in range(0, len(indices), self.max_batch):
+                start = 0
+                while start < len(indices):
                     chunk = indices[start : start + self.max_batch]
+                    start += len(chunk)
                     stack = self._outcomes([jobs[index] for index in chunk])
                     results.update(zip(chunk, stack, strict=True))
+        self._say_if_reduced(most)
         return [results[index] for index in range(len(jobs))]
 
     def _outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run a stack; if it raises, split it in halves until the failing clients are isolated."""
         try:
-            return self._stack(jobs)
+            outcomes = self._fitting(jobs)
+            if outcomes is not None:
+                return outcomes
         except ClientError as error:
             if len(jobs) == 1:
                 return [error]
         half = len(jobs) // 2
         return [*self._outcomes(jobs[:half]), *self._outcomes(jobs[half:])]
+
+    def _fitting(self, jobs: Sequence[Job]) -> list[Outcome] | None:
+        """Run a stack; None if memory ran out for it, so that later ones hold half as many."""
+        try:
+            return self._stack(jobs)
+        except Exception as error:
+            if not ran_out_of_memory(error):
+                raise
+            if len(jobs) == 1:
+                raise advised(error, self._work) from error.__cause__
+        garbage_collection_cuda()  # not before: the error's traceback holds the stack's tensors
+        self._reduce(len(jobs) - len(jobs) // 2)
+        return None
 
     @torch.no_grad()
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -142,16 +181,15 @@ class VectorizedExecutor(Executor):
         steps = [job.task.num_steps for job in jobs]
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # results of the padding are not used
         pulled = _stacked([job.pulled.params for job in jobs])
-        params = copied(pulled)
+        filled = _filled(layout, pulled)
         # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
         buffers = _pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
         counters = _pieces(state.counter_layout, [job.pulled.counters for job in jobs])
-        filled = layout.views(params)
         run = LocalRun(
-            params=filled if n == len(jobs) else layout.views(params[:n]),
+            params=filled if n == len(jobs) else [param[:n] for param in filled],
             pulled=layout.views(pulled[:n]),
             lr=self._rates(jobs[:n]),
-            num_steps=torch.tensor(steps, device=state.device),
+            num_steps=sent(steps, state.device),
             tasks=[job.task for job in jobs[:n]],
             seed=work.seed,
         )
@@ -180,7 +218,7 @@ class VectorizedExecutor(Executor):
                     stack = _Stack(
                         self._step,
                         active,
-                        filled if width == len(jobs) else layout.views(params[:width]),
+                        filled if width == len(jobs) else [param[:width] for param in filled],
                         [block[:width] for block in buffers],
                         [block[:width] for block in counters],
                     )
@@ -198,7 +236,7 @@ class VectorizedExecutor(Executor):
             raise ClientError.of(first, error, hint) from error
         states = work.optimizer.finish(run)
         clients = layout.flatten(states, leading=1) if states else None
-        deltas = params.sub_(pulled)[:n]
+        deltas = _block(layout, filled).sub_(pulled)[:n]
         floating = _joined(state.buffer_layout, buffers, n, state.device)
         before = _stacked([job.pulled.buffers for job in jobs[:n]])
         reasons, norms = not_finite(losses, deltas, floating, before, clients)
@@ -245,16 +283,19 @@ class VectorizedExecutor(Executor):
                 if k < len(batches):
                     groups[len(batches[k])].append(index)
             for length, indices in groups.items():
-                which = torch.tensor(indices, device=state.device)
+                which = sent(indices, state.device)
                 rows = np.stack([parts[index][k] for index in indices])
                 grads, _ = self._step(
                     [tensor[which] for tensor in run.pulled],
                     [block[which] for block in buffers],
                     [block[which] for block in counters],
-                    work.examples.gather(torch.from_numpy(rows).to(state.device)),
+                    work.examples.gather(
+                        torch.from_numpy(rows).to(state.device, non_blocking=True)
+                    ),
                     0,
                 )
-                share = run.pulled[0].new_tensor([length / sizes[index] for index in indices])
+                shares = [length / sizes[index] for index in indices]
+                share = sent(shares, state.device, run.pulled[0].dtype)
                 for gradient, term in zip(total, grads, strict=True):
                     gradient[which] += term * per_client(share, term)
         return total
@@ -280,12 +321,36 @@ class VectorizedExecutor(Executor):
             fitting -= 1
         return max(1, fitting)
 
+    def _reduce(self, most: int) -> None:
+        """Let no stack of this run hold more than `most` clients, padding included."""
+        while most > 1 and stack_size(most) > most:
+            most -= 1
+        self._reduced_to = self.max_batch = min(self.max_batch, most)
+
+    def _say_if_reduced(self, before: int) -> None:
+        if self.max_batch < before:
+            rank_zero_warn(
+                f"VectorizedExecutor: the memory of {self._work.state.device} ran out for a stack "
+                f"of clients; from now on a stack holds at most {self.max_batch}. Another size may "
+                "change the last bits of results; for the same bits in every run write "
+                f"executor=VectorizedExecutor(max_batch={self.max_batch})"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The size to which stacks were reduced because memory ran out, if it did."""
+        return {} if self._reduced_to is None else {"max_batch": self._reduced_to}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep to the size to which stacks were reduced before a checkpoint."""
+        if "max_batch" in state:
+            self._reduce(state["max_batch"])
+
     def _rates(self, jobs: Sequence[Job]) -> float | Tensor:
         rates = [self._work.lr(job.task) for job in jobs]
         if len(set(rates)) == 1:
             return rates[0]
         layout = self._work.state.param_layout
-        return torch.tensor(rates, dtype=layout.dtype, device=self._work.state.device)
+        return sent(rates, self._work.state.device, layout.dtype)
 
     def _rows(self, jobs: Sequence[Job]) -> Tensor:
         work = self._work
@@ -302,7 +367,9 @@ class VectorizedExecutor(Executor):
             task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
             try:
                 with isolated_rng(), local_runs(work.module) as self._moment:
-                    self._stack([Job(task, work.state.read())] * 2)
+                    job = Job(task, work.state.read())
+                    if self._fitting([job] * 2) is None:
+                        self._fitting([job])
             except ClientError as error:
                 failures.append(error)
             else:
@@ -401,6 +468,23 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
     if all(row is rows[0] for row in rows):
         return rows[0].expand(len(rows), -1)
     return torch.stack(list(rows))
+
+
+def _filled(layout: FlatLayout, pulled: Tensor) -> list[Tensor]:
+    """The parameters of a stack at its start, ``[n, *shape]`` each.
+
+    On a CPU they are views of one block. The fused kernels of other devices, which change all
+    parameters in one launch, take tensors without gaps only.
+    """
+    if pulled.device.type == "cpu":
+        return layout.views(copied(pulled))
+    return [view.clone(memory_format=torch.contiguous_format) for view in layout.views(pulled)]
+
+
+def _block(layout: FlatLayout, params: list[Tensor]) -> Tensor:
+    """The parameters of a stack as one block ``[n, P]``, to be changed in place."""
+    base = params[0]._base
+    return layout.flatten(params, leading=1) if base is None else base
 
 
 def _pieces(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:

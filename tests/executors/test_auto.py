@@ -1,6 +1,7 @@
 import os
 import random
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -9,7 +10,12 @@ from torch import nn
 
 from fedlight import FederatedDataModule
 from fedlight.executors import ClientError, SequentialExecutor, VectorizedExecutor
-from fedlight.executors._auto import check_executor, describe_device, resolve_executor
+from fedlight.executors._auto import (
+    _operators_in_a_loop,
+    check_executor,
+    describe_device,
+    resolve_executor,
+)
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
 from tests.boring import Boring, Measured, classes, fitted, workplace
 
@@ -60,6 +66,24 @@ def test_slow_layers_run_one_by_one_on_a_cpu(layer, name, cores, faster, monkeyp
     module.layer = layer
     reason = f"stacking {name} layers does not pay on a CPU{faster}"
     assert chosen(module) == (SequentialExecutor, reason)
+
+
+def test_operators_that_vmap_computes_one_by_one_are_found_whoever_calls_them():
+    def attention(q):
+        return nn.functional.scaled_dot_product_attention(q, q, q)
+
+    heads = torch.ones(3, 1, 1, 2, 4)
+    with warnings.catch_warnings(record=True) as passed_on:
+        warnings.simplefilter("always")
+        with _operators_in_a_loop() as found:
+            torch.vmap(attention)(heads)
+            warnings.warn("the module's own", stacklevel=1)
+    assert [str(each.message) for each in passed_on] == ["the module's own"]
+    (name,) = set(found)
+    assert name.startswith("aten::_scaled_dot_product")
+    with _operators_in_a_loop() as found:
+        torch.vmap(torch.sin)(heads)
+    assert found == []
 
 
 class Mixes(Boring):

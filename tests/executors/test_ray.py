@@ -12,7 +12,7 @@ from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import AFACD
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.executors import Job, RayExecutor, VectorizedExecutor, Workplace
-from fedlight.executors.ray import _Actor, _Share, _shares
+from fedlight.executors.ray import _Actor, _room, _Share, _share_of_gpus, _shares
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
 from fedlight.types import ServerState, Task
@@ -89,6 +89,30 @@ def test_more_actors_than_the_cluster_has_cores_for_are_refused(cluster, given) 
     with pytest.raises(ValueError, match=r"CPU cores each would wait for ever in a cluster of 2: "):
         fit(RayExecutor(executor="sequential", **given))
     assert fit(RayExecutor(3, executor="sequential", num_cpus=0.5)).version > 0
+
+
+@pytest.mark.parametrize(
+    ("cards", "actors", "each"),
+    [(0, 3, 0.0), (1, 1, 1.0), (4, 3, 1.0), (2, 3, 0.5), (2, 5, 0.3333), (1, 7, 0.1428)],
+)
+def test_gpus_are_shared_so_that_all_actors_fit(cards, actors, each) -> None:
+    assert _share_of_gpus(cards, actors) == each
+    assert _room(cards, each) >= actors
+
+
+def test_more_actors_than_the_cluster_has_gpus_for_are_refused(cluster, monkeypatch) -> None:
+    resources = {"CPU": 8.0, "GPU": 2.0}
+    monkeypatch.setattr(cluster, "cluster_resources", lambda: resources)
+    for num_gpus in (1, 0.667):  # two thirds of a GPU are left over twice, and make no whole
+        executor = RayExecutor(3, executor="sequential", num_gpus=num_gpus)
+        words = (
+            rf"3 actors of {num_gpus} GPUs each would wait for ever in a cluster of 2: .*num_gpus"
+        )
+        with pytest.raises(ValueError, match=words):
+            fit(executor)
+    for wrong in (-1, 1.5):
+        with pytest.raises(ValueError, match=r"num_gpus must be"):
+            RayExecutor(num_gpus=wrong)
 
 
 def test_actors_that_wait_for_others_say_so(cluster, monkeypatch) -> None:
