@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric, MetricCollection
 
 from fedlight._moment import moment_of
+from fedlight.executors._attributes import own_generators, plain_attributes, restored
 from fedlight.executors.base import ClientError, Executor, Job, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
@@ -37,10 +37,10 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
        another.
     2. If the data, the local optimizer or the module cannot be vectorised, the clients run
        sequentially. The module is tried on one stacked step of two clients.
-    3. A module whose ``training_step`` draws random numbers (dropout), changes plain attributes of
-       its own (a counter) or asks ``self.trainer`` for something that changes during a run runs
-       sequentially: stacked clients would share those, and the result would depend on who is in
-       the stack.
+    3. A module whose ``training_step`` draws from the generators of Python or NumPy, changes plain
+       attributes of its own (a counter) or asks ``self.trainer`` for something that changes during
+       a run runs sequentially: stacked clients would share those, and the result would depend on
+       who is in the stack. (Dropout and torch's other random functions have streams of their own.)
     4. Everything else is vectorized.
 
     The rules look at the module, the data, the local optimizer and the kind of device only, so the
@@ -75,14 +75,14 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
         sequential.setup(workplace)
         return sequential, f"stacking {slow} layers does not pay on a CPU"
     vectorized = VectorizedExecutor()
-    attributes = _plain_attributes(workplace.module)
+    attributes = plain_attributes(workplace.module)
     try:
         vectorized.setup(workplace)
     except ValueError as error:
         sequential.setup(workplace)
         return sequential, str(error)
     finally:
-        _restored(workplace.module, attributes)
+        restored(workplace.module, attributes)
     shared = _what_is_shared(workplace)
     if shared:
         vectorized.teardown()
@@ -130,24 +130,27 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
     """What the clients of a stack would share, found in one step of one client; "" for nothing.
 
     Raises:
-        ValueError: `refuse` is set and the loss has no gradient. Under ``vmap`` this raises no
-            error: the stack would silently learn nothing.
+        ValueError: `refuse` is set, and clients would share random numbers or the loss has no
+            gradient. Under ``vmap`` neither raises an error: the stack would silently learn
+            nothing.
     """
     module = workplace.module
     probe = SequentialExecutor()
     probe.setup(workplace)
-    before = _plain_attributes(module)
+    before, generators = plain_attributes(module), own_generators(module)
     moment = moment_of(module)
     moment.asked.clear()
     holders = np.flatnonzero(workplace.partition.sizes)
     # three clients: a failure may be due to the data of one
-    outcome, drew = None, False
+    outcome, drawn = None, list[str]()
     for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
         task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
-        outcome, drew = probe.watch(Job(task, workplace.state.read()))
+        outcome, drawn = probe.watch(Job(task, workplace.state.read()))
         if isinstance(outcome, LocalResult):
             break
-    changed = _restored(module, before)
+    changed = restored(module, before)
+    after = own_generators(module)
+    drawn += [name for name, state in generators.items() if after.get(name) != state]
     if isinstance(outcome, ClientError):
         if refuse and "does not require grad" in outcome.reason:
             raise ValueError(
@@ -158,34 +161,18 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
     if moment.asked:
         names = ", ".join(f"self.trainer.{name}" for name in sorted(moment.asked))
         return f"; training_step reads {names}, which stacked clients would share"
-    if drew:
-        return "; training_step draws random numbers, which stacked clients would share"
+    if drawn:
+        names = " and ".join(drawn)
+        if refuse:
+            raise ValueError(
+                f"a local step draws from {names}, which stacked clients would share; draw with "
+                'torch.rand and its kin, or use executor="sequential"'
+            )
+        return f"; a local step draws from {names}, which stacked clients would share"
     if changed:
         names = ", ".join(sorted(set(changed)))
         return f"; training_step changes {names}, which stacked clients would share"
     return ""
-
-
-def _restored(module: LightningModule, before: dict[tuple[nn.Module, str], object]) -> list[str]:
-    """Restore the module's plain attributes; return the names of those that had changed."""
-    changed = [key for key, value in _plain_attributes(module).items() if before.get(key) != value]
-    for child, name in changed:
-        if (child, name) in before:
-            setattr(child, name, before[child, name])
-        else:
-            delattr(child, name)
-    return [name for _, name in changed]
-
-
-def _plain_attributes(module: LightningModule) -> dict[tuple[nn.Module, str], object]:
-    """Numbers and strings among the public attributes of the module and its children."""
-    return {
-        (child, name): value
-        for child in module.modules()
-        if not isinstance(child, Metric | MetricCollection)  # updated for each client apart
-        for name, value in vars(child).items()
-        if not name.startswith("_") and isinstance(value, int | float | str)
-    }
 
 
 def _check_step(workplace: Workplace) -> None:

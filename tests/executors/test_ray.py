@@ -106,7 +106,7 @@ def test_it_is_independent_exactly_if_its_actors_executors_are(
 ) -> None:
     module, data = Net(), clients()
     if executor == "auto":
-        module.net.append(torch.nn.Dropout())  # so that the actor chooses the sequential one
+        module.layer = torch.nn.Conv1d(1, 1, 1)  # so that the actor chooses the sequential one
     ray = RayExecutor(1, executor=executor)
     assert ray.independent is before
     work = Workplace(
