@@ -138,8 +138,8 @@ def _normal(
     if any(value is not None for value in options.values()):
         raise Uncovered(f"with {', '.join(sorted(options))}=")
     like = given[0]
-    shape = sum(given).shape  # broadcast
     with torch.no_grad():
+        shape = (mean + std).shape
         drawn = quantiles(draw, "normal", shape, like.dtype, like.device)
         made: Tensor = (drawn * std + mean).to(like.dtype)
     return made
@@ -157,7 +157,8 @@ def _coins(draw: Streams, input: Tensor, p: Any) -> Tensor:
     if not isinstance(p, Tensor):
         return below(draw, input.shape, float(p), input.device)
     dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
-    return uniform(draw, input.shape, dtype, input.device) < p
+    drawn: Tensor = uniform(draw, input.shape, dtype, input.device) < p
+    return drawn
 
 
 @stands_for(torch.multinomial, torch.Tensor.multinomial)

@@ -38,15 +38,18 @@ def uniform(draw: Streams, shape: Sequence[int], dtype: torch.dtype, device: Any
 
 
 def below(draw: Streams, shape: Sequence[int], p: float, device: Any) -> Tensor:
-    """Booleans that are true with probability p, rounded to a multiple of 2^-32."""
+    """Whole numbers, 1 with probability p (rounded to a multiple of 2^-32) and 0 otherwise."""
     if math.isnan(p) or not 0 <= p <= 1:
         raise Uncovered(f"with the probability {p}")
     if p in (0, 1):
-        return torch.full(torch.Size(shape), p == 1, device=device)
+        return torch.full(torch.Size(shape), int(p), device=device)
     # Sixteen bits are half the work, and exact for the probabilities that allow them.
     digits, kind = (16, torch.int16) if (p * 2**16).is_integer() else (32, torch.int32)
-    limit = round(p * 2**digits) - 2 ** (digits - 1)
-    return torch.lt(draw.bits(shape, device, kind), min(limit, 2 ** (digits - 1) - 1))
+    limit = min(round(p * 2**digits), 2**digits - 1) - 2 ** (digits - 1)
+    limit = max(limit, 1 - 2 ** (digits - 1))
+    # `bits < limit`; a CPU makes booleans of numbers and numbers of booleans one at a time
+    drawn: Tensor = limit - draw.bits(shape, device, kind).clamp(limit - 1, limit)
+    return drawn
 
 
 def whole(draw: Streams, low: int, high: int, shape: Sequence[int], device: Any) -> Tensor:
