@@ -1,4 +1,4 @@
-"""Plain attributes that a step may change, as tensors it may not: a counter, a name."""
+"""Attributes of a module that a step may change beside its parameters and buffers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,25 @@ from torchmetrics import Metric, MetricCollection
 
 if TYPE_CHECKING:
     from lightning import LightningModule
+
+
+class Attributes:
+    """All attributes of the module and its children as they are now, to be put back.
+
+    One that is assigned anew comes back, whatever it is; what is changed within one does not.
+
+    Args:
+        module: The module.
+    """
+
+    def __init__(self, module: LightningModule) -> None:
+        self._before = [(vars(child), dict(vars(child))) for child in module.modules()]
+
+    def put_back(self) -> None:
+        """Put them back."""
+        for attributes, before in self._before:
+            attributes.clear()
+            attributes.update(before)
 
 
 def plain_attributes(module: LightningModule) -> dict[tuple[nn.Module, str], object]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlight._moment import local_runs, moment_of
-from fedlight.executors._attributes import plain_attributes, restored
+from fedlight.executors._attributes import Attributes
 from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, step_function
 from fedlight.executors._labels import out_of_range
@@ -138,14 +138,14 @@ class SequentialExecutor(Executor):
         """
         if self._draws:
             return self._one(job)
-        module = self._work.module
-        # A step may count its calls. Later, a job that is the first to draw counts twice.
-        attributes = plain_attributes(module) if self._draws is None else None
+        # A step may count its calls or keep a state on the module. (Too dear for each job: one that
+        # is the first to draw later in a run leaves there what two runs leave.)
+        before = Attributes(self._work.module) if self._draws is None else None
         outcome = self._one(job)
         self._draws = has_moved(self._seeded)
         if self._draws:
-            if attributes is not None:
-                restored(module, attributes)
+            if before is not None:
+                before.put_back()
             self._recorder.clear()
             outcome = self._one(job)
         return outcome

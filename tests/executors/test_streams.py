@@ -23,7 +23,7 @@ from fedlight.local_optimizers import LocalSGD, Scaffold
 from fedlight.types import Task
 from tests.boring import Boring, classes, fitted, workplace
 
-ARRIVALS = UniformArrivals(per_round=3, max_staleness=2, local_steps=UniformSteps(1, 6))
+ARRIVALS = UniformArrivals(per_round=3, max_staleness=2, local_steps=UniformSteps(1, 4))
 
 
 class Noisy(LightningModule):
@@ -97,13 +97,13 @@ def test_one_by_one_and_in_stacks_of_any_size(kind, optimizer):
         "sequential",
         VectorizedExecutor(),
         VectorizedExecutor(max_batch=2),
-        VectorizedExecutor(max_batch=1),
         "auto",
+        max_rounds=3,
         local_optimizer=OPTIMIZERS[optimizer](),
     )
     for other in others:
         assert_close(one, other)
-    assert optimizer != "extra gradients" or Extra.different.count(True) > 100
+    assert optimizer != "extra gradients" or Extra.different.count(True) > 20
     assert isinstance(others[-1].run.executor, VectorizedExecutor)
 
 
@@ -127,7 +127,7 @@ def test_a_traced_step_draws_the_same(kind, monkeypatch):
     module, prints = kind(), []
     for waits in (4, 10**9):
         after = waits
-        prints.append(runs(module, VectorizedExecutor(max_batch=3), max_rounds=12)[0].fingerprint())
+        prints.append(runs(module, VectorizedExecutor(max_batch=3))[0].fingerprint())
     assert prints[0] == prints[1]
     traces = [trace for trace in made[0].traces.values() if trace is not None]
     assert traces
@@ -191,11 +191,13 @@ def test_a_module_may_begin_to_draw_in_the_middle_of_a_run():
 class Counting(Dropping):
     def __init__(self):
         super().__init__()
-        self.steps = 0
+        self.steps, self.last = 0, None
 
     def training_step(self, batch, batch_idx):
         self.steps += 1
-        return super().training_step(batch, batch_idx)
+        self.starts = self.starts + (self.last is None) if hasattr(self, "starts") else 1
+        self.last = super().training_step(batch, batch_idx)
+        return self.last
 
 
 def test_the_first_run_that_draws_is_counted_once():
@@ -203,7 +205,7 @@ def test_the_first_run_that_draws_is_counted_once():
     executor, work = SequentialExecutor(), workplace(module, classes())
     executor.setup(work)
     executor.run([Job(task(client, 0), work.state.read()) for client in (0, 1)])
-    assert module.steps == 6
+    assert (module.steps, module.starts) == (6, 1)
 
 
 class Plain(Dropping):
