@@ -46,7 +46,13 @@ def clients(bad: int | None = None) -> FederatedDataModule:
     return FederatedDataModule.from_client_datasets(data, batch_size=3)
 
 
-def fit(executor, *, optimizer=None, bad=None, callback=None, **more) -> FedTrainer:
+class Drops(Net):
+    def __init__(self, strict: bool = False) -> None:
+        super().__init__(strict)
+        self.net.append(torch.nn.Dropout(0.3))
+
+
+def fit(executor, *, optimizer=None, bad=None, callback=None, net=Net, **more) -> FedTrainer:
     torch.manual_seed(0)
     trainer = FedTrainer(
         arrivals=UniformArrivals(4, max_staleness=2, local_steps=UniformSteps(1, 4)),
@@ -59,7 +65,7 @@ def fit(executor, *, optimizer=None, bad=None, callback=None, **more) -> FedTrai
         enable_progress_bar=False,
         **more,
     )
-    trainer.fit(Net(strict=bad is not None), clients(bad))
+    trainer.fit(net(strict=bad is not None), clients(bad))
     return trainer
 
 
@@ -81,6 +87,16 @@ def test_the_same_weights_as_one_process(cluster) -> None:
     torch.testing.assert_close(shared.state.shared, alone.state.shared, rtol=1e-11, atol=1e-12)
     for one, other in zip(alone.history, shared.history, strict=True):
         assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-6)
+
+
+def test_dropout_draws_the_same_on_any_number_of_actors(cluster) -> None:
+    given = {"net": Drops, "precision": "64-true"}
+    alone = fit("sequential", **given)
+    for actors in (1, 2):
+        shared = fit(RayExecutor(actors, executor="sequential"), **given)
+        assert shared.fingerprint() == alone.fingerprint()
+    stacked = fit(RayExecutor(2, executor="vectorized"), **given)
+    torch.testing.assert_close(stacked.state.params, alone.state.params, rtol=1e-11, atol=1e-12)
 
 
 def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(cluster) -> None:
