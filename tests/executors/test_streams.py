@@ -37,13 +37,13 @@ class Noisy(LightningModule):
 
     def training_step(self, batch, batch_idx):
         x, y = batch
-        mixed = x[torch.randperm(len(x))]
-        x = x + 0.1 * torch.randn_like(x) + 0.1 * mixed * torch.rand(())
+        mixed = x[torch.randperm(len(x), device=x.device)]
+        x = x + 0.1 * torch.randn_like(x) + 0.1 * mixed * torch.rand((), device=x.device)
         hidden = functional.dropout(self.net(x), 0.1)
-        noise = torch.distributions.Normal(0.0, 1.0).rsample((7,)).to(hidden)
-        self.level = 0.5 * self.level + torch.rand((), dtype=hidden.dtype)
+        noise = torch.distributions.Normal(0.0, hidden.new_ones(7), validate_args=False)
+        self.level = 0.5 * self.level + torch.rand((), dtype=hidden.dtype, device=hidden.device)
         self.log("level", self.level)
-        return functional.cross_entropy(self.head(hidden + 0.1 * noise), y)
+        return functional.cross_entropy(self.head(hidden + 0.1 * noise.rsample()), y)
 
 
 class Dropping(Boring):
@@ -236,7 +236,7 @@ class VmapsItself(Dropping):
         x, y = batch
         scores = vmap(self.net, randomness="different")(x)
         assert (scores[0] != scores[1]).any()
-        same = vmap(lambda x: functional.dropout(torch.ones(50), 0.5) * x.sum(), randomness="same")
+        same = vmap(lambda x: functional.dropout(x.new_ones(50), 0.5) * x.sum(), randomness="same")
         shown = same(x) != 0
         assert (shown[0] == shown[1]).all()
         return functional.cross_entropy(scores, y)
