@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlight._moment import moment_of
+from fedlight.executors._attributes import own_generators
 from fedlight.executors._kept import Change, Kept, Untouchable
 from fedlight.executors.base import (
     ClientError,
@@ -55,10 +56,11 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
        operators ``vmap`` can only compute for one client after another (attention of one's own).
     2. If the data, the local optimizer or the module cannot be vectorised, the clients run
        sequentially. The module is tried on one stacked step of two clients.
-    3. A module whose ``training_step`` draws random numbers (dropout), changes attributes of its
-       own (a counter, tensors for the next step) or asks ``self.trainer`` for something that
-       changes during a run runs sequentially: stacked clients would share those, and the result
-       would depend on who is in the stack.
+    3. A module whose ``training_step`` draws from the generators of Python or NumPy, changes
+       attributes of its own (a counter, tensors for the next step) or asks ``self.trainer`` for
+       something that changes during a run runs sequentially: stacked clients would share those, and
+       the result would depend on who is in the stack. (Dropout and torch's other random functions
+       have streams of their own.)
     4. Everything else is vectorized.
 
     The rules look at the module, the data, the local optimizer and the kind of device only, so the
@@ -190,17 +192,20 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
 
     Raises:
         ValueError: `refuse` is set, and the stack would be wrong: the loss has no gradient (under
-            ``vmap`` this raises no error, and nothing would be learned), or the step goes on from
-            tensors that the step before has left on the module.
+            ``vmap`` this raises no error, and nothing would be learned), clients would share random
+            numbers, or the step goes on from tensors that the step before has left on the module.
     """
     module = workplace.module
     probe = SequentialExecutor()
     probe.setup(workplace)
+    generators = own_generators(module)
     moment = moment_of(module)
     moment.asked.clear()
     kept = Kept(module)
     try:
-        job, outcome, drew = _one_step(probe, workplace)
+        job, outcome, drawn = _one_step(probe, workplace)
+        after = own_generators(module)
+        drawn += [name for name, state in generators.items() if after.get(name) != state]
         changes = kept.changes()
         tensors = [each for each in changes if each.tensors]
         if refuse and isinstance(outcome, LocalResult) and _reads(probe, job, tensors):
@@ -214,8 +219,14 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
     if moment.asked:
         names = ", ".join(f"self.trainer.{name}" for name in sorted(moment.asked))
         return f"; training_step reads {names}, which stacked clients would share"
-    if drew:
-        return "; training_step draws random numbers, which stacked clients would share"
+    if drawn:
+        names = " and ".join(drawn)
+        if refuse:
+            raise ValueError(
+                f"a local step draws from {names}, which stacked clients would share; draw with "
+                'torch.rand and its kin, or use executor="sequential"'
+            )
+        return f"; a local step draws from {names}, which stacked clients would share"
     if tensors:
         return f"; {_what_it_keeps(module, tensors)}, which stacked clients would share"
     if changes:
@@ -224,16 +235,16 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
     return ""
 
 
-def _one_step(probe: SequentialExecutor, workplace: Workplace) -> tuple[Job, Outcome, bool]:
-    """A step of the first of three clients with which it succeeds, and whether it drew numbers."""
+def _one_step(probe: SequentialExecutor, workplace: Workplace) -> tuple[Job, Outcome, list[str]]:
+    """A step of the first of three clients with which it succeeds, and what it drew from."""
     holders = np.flatnonzero(workplace.partition.sizes)
     # three clients: a failure may be due to the data of one
     for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
         job = Job(Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0), workplace.state.read())
-        outcome, drew = probe.watch(job)
+        outcome, drawn = probe.watch(job)
         if isinstance(outcome, LocalResult):
             break
-    return job, outcome, drew
+    return job, outcome, drawn
 
 
 def _reads(probe: SequentialExecutor, job: Job, left: Sequence[Change]) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from fedlight.executors._batches import StackedBatches, batch_rows
 from fedlight.executors._labels import hint_about
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
+from fedlight.executors._streams import FULL_GRADIENT, StackKeys, again
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors._unused import step_without
 from fedlight.executors.base import (
@@ -55,9 +56,9 @@ class VectorizedExecutor(Executor):
     The clients of a stack are sorted by their number of steps, so that at step k only a prefix of
     the stack still works. Clients whose batches differ in size go into different stacks.
 
-    The clients of a stack share the global random generators. If ``training_step`` draws from them
-    (dropout), a run is still reproducible bit by bit, but the numbers of a client depend on the
-    other clients in its stack, so they differ between executors and between values of `max_batch`.
+    Dropout and torch's other random functions give each client the numbers that it gets alone. A
+    step whose random numbers the clients would share is refused: those of Python or NumPy, of a
+    ``generator=`` of its own, and of functions such as ``torch.poisson``.
 
     Args:
         max_batch: Largest number of clients in a stack.
@@ -204,11 +205,12 @@ class VectorizedExecutor(Executor):
             run.shared = stored([job.pulled.shared for job in jobs[:n]])
         rows = self._rows(jobs)
         batches = StackedBatches(work.examples, rows, self._example_bytes)
+        keys = StackKeys(work.seed, [job.task for job in jobs], steps[0], state.device)
         recorder = StackedRecorder(work.module, steps, rows.shape[-1])
         part, active = run, -1
         try:
             if work.optimizer.needs_full_gradient:
-                run.full_gradient = self._full_gradients(jobs[:n], run, buffers, counters)
+                run.full_gradient = self._full_gradients(jobs[:n], run, buffers, counters, keys)
             work.optimizer.begin(run, work.module)
             for k in range(steps[0]):
                 working = _working(steps, k, active)
@@ -217,6 +219,7 @@ class VectorizedExecutor(Executor):
                     part = part.first(active)  # not run.first: `part` has the newest memory
                     stack = _Stack(
                         self._step,
+                        keys,
                         active,
                         filled if width == len(jobs) else [param[:width] for param in filled],
                         [block[:width] for block in buffers],
@@ -226,7 +229,8 @@ class VectorizedExecutor(Executor):
                 unused = self._not_used(stack, batch, k)
                 grads, logged = stack.gradients(batch, k, keep=active)
                 recorder.add(logged, active)
-                part.step, part.evaluate = k, partial(stack.extra_gradients, batches, k)
+                part.step = k
+                part.evaluate = partial(stack.extra_gradients, batches, k, count(1))
                 step_without(work.optimizer, part, grads, unused)
                 part.step, part.evaluate = -1, None
                 del batch, grads  # so that the next ones lie where these are in the cache
@@ -257,8 +261,8 @@ class VectorizedExecutor(Executor):
         """The positions of the parameters that the loss of step k does not use."""
         key = k if self._step.reads_index else 0
         if key not in self._unused:
-            tensors = stack.params, stack.buffers, stack.counters
-            self._unused[key] = self._untraced.unused(*tensors, batch, k)
+            tensors, keys = stack.tensors, partial(stack.keys.step, k, 1)
+            self._unused[key] = self._untraced.unused(*tensors, batch, k, keys)
         return self._unused[key]
 
     def _full_gradients(
@@ -267,6 +271,7 @@ class VectorizedExecutor(Executor):
         run: LocalRun,
         buffers: Sequence[Tensor],
         counters: Sequence[Tensor],
+        keys: StackKeys,
     ) -> list[Tensor]:
         """Compute the gradient of each f_i at the pulled model over all the client's examples.
 
@@ -293,6 +298,7 @@ class VectorizedExecutor(Executor):
                         torch.from_numpy(rows).to(state.device, non_blocking=True)
                     ),
                     0,
+                    partial(keys.one, FULL_GRADIENT + k, indices),
                 )
                 shares = [length / sizes[index] for index in indices]
                 share = sent(shares, state.device, run.pulled[0].dtype)
@@ -397,6 +403,7 @@ class _Stack:
 
     Attributes:
         step: Computes the gradients.
+        keys: The keys of the clients' random numbers.
         active: How many clients work; the rest is padding.
         params: Their parameters, ``[width, *shape]`` each, which the local optimizer changes.
         buffers: Their floating buffers, ``[width, *shape]`` each.
@@ -404,25 +411,37 @@ class _Stack:
     """
 
     step: TracedStep
+    keys: StackKeys
     active: int
     params: list[Tensor]
     buffers: list[Tensor]
     counters: list[Tensor]
 
-    def gradients(self, batch: Any, k: int, keep: int) -> tuple[list[Tensor], StackedLog]:
+    @property
+    def tensors(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """The parameters and the buffers."""
+        return self.params, self.buffers, self.counters
+
+    def gradients(
+        self, batch: Any, k: int, keep: int, times: int = 0
+    ) -> tuple[list[Tensor], StackedLog]:
         """Compute the clients' gradients, ``[active, *shape]`` each, and what they logged.
 
         Args:
             batch: The stacked batch, a tuple or a dict of tensors ``[width, b, ...]``.
             k: Number of the local step.
             keep: How many clients, from the first on, keep the buffers that the step leaves.
+            times: How often gradients of this step were computed before.
         """
         width = len(self.params[0])
+        keys = partial(self.keys.step, k, width)
+        if times:
+            keys = partial(self.keys.one, again(k, times), range(width))
         if keep == width:
-            return self.step(self.params, self.buffers, self.counters, batch, k)
+            return self.step(self.params, self.buffers, self.counters, batch, k, keys)
         moved = [block.clone() for block in self.buffers]
         counted = [block.clone() for block in self.counters]
-        grads, logged = self.step(self.params, moved, counted, batch, k)
+        grads, logged = self.step(self.params, moved, counted, batch, k, keys)
         if keep:
             for old, new in zip(self.buffers + self.counters, moved + counted, strict=True):
                 old[:keep] = new[:keep]
@@ -430,15 +449,18 @@ class _Stack:
             grads = [grad[: self.active] for grad in grads]
         return grads, logged
 
-    def extra_gradients(self, batches: StackedBatches, k: int) -> list[Tensor]:
+    def extra_gradients(
+        self, batches: StackedBatches, k: int, times: Iterator[int]
+    ) -> list[Tensor]:
         """Compute the gradients at the present parameters again, without any other effect.
 
         Args:
             batches: Give the batch anew, as the step may have changed it in place.
             k: Number of the local step.
+            times: Counts the calls for this step.
         """
         batch = batches.anew(k, len(self.params[0]))
-        return self.gradients(batch, k, keep=0)[0]
+        return self.gradients(batch, k, keep=0, times=next(times))[0]
 
 
 def stack_size(n: int) -> int:

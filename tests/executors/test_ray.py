@@ -47,7 +47,15 @@ def clients(bad: int | None = None) -> FederatedDataModule:
     return FederatedDataModule.from_client_datasets(data, batch_size=3)
 
 
-def fit(executor, *, optimizer=None, bad=None, callback=None, module=None, **more) -> FedTrainer:
+class Drops(Net):
+    def __init__(self, strict: bool = False) -> None:
+        super().__init__(strict)
+        self.net.append(torch.nn.Dropout(0.3))
+
+
+def fit(
+    executor, *, optimizer=None, bad=None, callback=None, module=None, net=Net, **more
+) -> FedTrainer:
     torch.manual_seed(0)
     trainer = FedTrainer(
         arrivals=UniformArrivals(4, max_staleness=2, local_steps=UniformSteps(1, 4)),
@@ -60,7 +68,7 @@ def fit(executor, *, optimizer=None, bad=None, callback=None, module=None, **mor
         enable_progress_bar=False,
         **more,
     )
-    trainer.fit(module() if module else Net(strict=bad is not None), clients(bad))
+    trainer.fit(module() if module else net(strict=bad is not None), clients(bad))
     return trainer
 
 
@@ -121,6 +129,16 @@ def test_actors_that_wait_for_others_say_so(cluster, monkeypatch) -> None:
         UserWarning, match=r"\d of 2 actors have started in 0 s; the others wait for"
     ):
         fit(RayExecutor(2, executor="sequential"))
+
+
+def test_dropout_draws_the_same_on_any_number_of_actors(cluster) -> None:
+    given = {"net": Drops, "precision": "64-true"}
+    alone = fit("sequential", **given)
+    for actors in (1, 2):
+        shared = fit(RayExecutor(actors, executor="sequential"), **given)
+        assert shared.fingerprint() == alone.fingerprint()
+    stacked = fit(RayExecutor(2, executor="vectorized"), **given)
+    torch.testing.assert_close(stacked.state.params, alone.state.params, rtol=1e-11, atol=1e-12)
 
 
 def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(cluster) -> None:
@@ -198,7 +216,7 @@ def test_it_is_independent_exactly_if_its_actors_executors_are(
 ) -> None:
     module, data = Net(), clients()
     if executor == "auto":
-        module.net.append(torch.nn.Dropout())  # so that the actor chooses the sequential one
+        module.layer = torch.nn.Conv1d(1, 1, 1)  # so that the actor chooses the sequential one
     ray = RayExecutor(1, executor=executor)
     assert ray.independent is before
     work = Workplace(
