@@ -327,7 +327,11 @@ class Run:
         """
         kept: list[Stateful] = [self.aggregator, self.arrivals, *self.callbacks]
         for each in kept:
-            plain(each.state_dict(), f"{type(each).__name__}.state_dict()")
+            try:
+                state = each.state_dict()
+            except Exception:  # it may tell of what comes with the first update; then it is checked
+                continue
+            plain(state, f"{type(each).__name__}.state_dict()")
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""

@@ -45,6 +45,10 @@ _KEEP_INSTEAD = (
 )
 
 
+class _Draws(ValueError):
+    """Clients would share random numbers."""
+
+
 def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Executor, str]:
     """Choose the executor of a fit and set it up.
 
@@ -93,12 +97,19 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
         elif executor == "processes":
             executor = ProcessExecutor()
     if isinstance(executor, VectorizedExecutor):
-        shared = _what_is_shared(workplace, refuse=True) if workplace.optimizer.stackable else ""
+        shared, draws = "", None
+        try:
+            if workplace.optimizer.stackable:
+                shared = _what_is_shared(workplace, refuse=True)
+        except _Draws as error:
+            draws = error
         kept = Kept(workplace.module)
         try:
-            executor.setup(workplace)
+            executor.setup(workplace)  # may name the very function that draws
         finally:
             kept.restore()
+        if draws is not None:
+            raise draws
         return executor, f"as given{shared}"
     if isinstance(executor, Executor):
         executor.setup(workplace)
@@ -222,7 +233,7 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
     if drawn:
         names = " and ".join(drawn)
         if refuse:
-            raise ValueError(
+            raise _Draws(
                 f"a local step draws from {names}, which stacked clients would share; draw with "
                 'torch.rand and its kin, or use executor="sequential"'
             )

@@ -15,8 +15,8 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
 from fedlight._moment import moment_of
-from fedlight.executors._failure import Failure
 from fedlight.executors._attributes import plain_attributes
+from fedlight.executors._failure import Failure
 from fedlight.executors.base import ClientError, Job, Workplace
 from fedlight.types import LocalResult, ServerState, Task
 

@@ -193,14 +193,11 @@ class SequentialExecutor(Executor):
                 _check_place(work.module, work.state, run)
             run.step, run.evaluate = -1, None
             metrics = self._recorder.collect(rows.numel())
-        except Exception:
+        except Exception as error:
             self._recorder.clear()
-            try:
-                work.state.check_kept()  # what else fails then has this reason
-            except ValueError as kept:
-                error = kept
-            hint = hint_about(error, work.examples, work.partition[task.client_id])
-            return ClientError.of(task, error, hint)
+            cause = self._cause(error)
+            hint = hint_about(cause, work.examples, work.partition[task.client_id])
+            return ClientError.of(task, cause, hint)
         with torch.no_grad():
             delta = work.state.moved(job.pulled.params)
             buffers, counters = work.state.read_buffers(), work.state.read_counters()
@@ -217,6 +214,14 @@ class SequentialExecutor(Executor):
             return ClientError(task, reason)
         measured = Measured(delta, delta._version, norm)
         return LocalResult(delta, buffers, counters, metrics, client, measured=measured)
+
+    def _cause(self, error: Exception) -> Exception:
+        """Why a local run fails: from a changed set of parameters all else would follow."""
+        try:
+            self._work.state.check_kept()
+        except ValueError as changed:
+            return changed
+        return error
 
     def _full_gradient(self, task: Task) -> list[Tensor]:
         """Compute the gradient of f_i at the module's parameters over all the client's examples."""
