@@ -1,5 +1,7 @@
 """Runs on a device whose tensors do not mix with those of the CPU."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,7 @@ def test_what_has_no_batched_operators_runs_one_by_one():
 
 def test_a_stack_for_which_memory_runs_out_is_halved(memory):
     def run(room):
+        gc.collect()
         memory.reset_peak()
         memory.limit(0 if room is None else memory.memory() + room)
         try:
@@ -144,6 +147,7 @@ def test_client_evaluation_does_not_hold_the_training_data_twice(memory):
     size = 4 * 4000 * (4 * 4 + 8)
 
     def peak(*callbacks):
+        gc.collect()  # what earlier tests have left behind
         memory.reset_peak()
         before = memory.memory()
         fitted(Boring(), data, callbacks=callbacks, check_val_every_n_rounds=None, max_rounds=2)
