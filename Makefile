@@ -1,4 +1,4 @@
-# make quickstart    trains the README's example
+# make quickstart    trains three aggregators on one schedule and prints a table
 # make test          runs the tests and the examples in the docstrings
 # make lint          ruff and mypy
 # make docs          builds the guide, with the reference of all classes, in site/

@@ -1,6 +1,6 @@
 """Speed and memory, with the raw PyTorch floors timed in the same run.
 
-    python benchmarks/run.py [--device cuda] [--quick] [--only A B CNN LSTM unequal growth memory]
+    python benchmarks/run.py [--device cuda] [--quick] [--only A B CNN LSTM unequal dropout …]
 
 Contenders take turns, several times; a rate is the median over the turns and a ratio is the
 median of the ratios within each turn, so that a machine that is busy for a while does no harm.
@@ -25,16 +25,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
+from torch import nn
 
 from benchmarks import clock
 from benchmarks.federations import Timing, asynchronous, timed
 from benchmarks.floors import Floor
 from benchmarks.scale import growth_tables, memory_table
-from benchmarks.workloads import LSTM, SMALL_CNN, A, B, Workload
+from benchmarks.workloads import DROPOUT, LSTM, SMALL_CNN, A, B, Workload
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.executors import RayExecutor, VectorizedExecutor
 
-PARTS = ("A", "B", "CNN", "LSTM", "unequal", "growth", "memory")
+PARTS = ("A", "B", "CNN", "LSTM", "unequal", "dropout", "growth", "memory")
 
 
 def main() -> None:
@@ -61,6 +62,9 @@ def main() -> None:
             compare(workload, chosen.device, turns, size)
     if "unequal" in chosen.only:
         unequal(chosen.device, turns, size)
+    if "dropout" in chosen.only:
+        for workload in DROPOUT:
+            dropout(workload, chosen.device, turns, size)
     if "growth" in chosen.only:
         for title, rows in growth_tables(chosen.quick):
             show(title, rows)
@@ -155,6 +159,25 @@ def unequal(device: str, turns: int, size: float) -> None:
         for name, each in found.items()
     }
     show("A, vectorized: local steps a second", table(steps, {"5 steps each": "5 steps each"}))
+
+
+def dropout(workload: Workload, device: str, turns: int, size: float) -> None:
+    """The same network with dropout in front of its last layer against the one without."""
+    data = workload.data()
+    updates = int(size * 40) * workload.per_round  # some 30 rounds go by before a step is traced
+
+    def with_dropout(p: float) -> nn.Module:
+        *before, last = workload.net()
+        return nn.Sequential(*before, nn.Dropout(p), last)
+
+    contenders = {"without": partial(timed, workload, data, device, updates)}
+    for p in (0.5, 0.1):
+        dropped = replace(workload, net=partial(with_dropout, p))
+        contenders[f"Dropout({p})"] = partial(timed, dropped, data, device, updates)
+    show(
+        f"{workload.name}, FedAvg, vectorized",
+        table(taking_turns(contenders, turns), {"without": "without"}),
+    )
 
 
 def taking_turns(

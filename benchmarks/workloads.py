@@ -1,4 +1,4 @@
-"""The four workloads: random examples of the right shapes, so that they run anywhere."""
+"""The workloads: random examples of the right shapes, so that they run anywhere."""
 
 from __future__ import annotations
 
@@ -117,6 +117,20 @@ B = Workload(
     batch_size=64,
     per_round=100,
     steps=5,
+)
+DROPOUT = tuple(
+    Workload(
+        f"MLP 784-200-10, 100 clients of 600, batch {batch_size}, 5 steps, 20 per round",
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10)),
+        (1, 28, 28),
+        classes=10,
+        clients=100,
+        examples=600,
+        batch_size=batch_size,
+        per_round=20,
+        steps=5,
+    )
+    for batch_size in (20, 64)
 )
 SMALL_CNN = Workload(
     "CNN: two 5x5 convolutions, 100 clients of 100, batch 20, 5 steps, 10 per round",

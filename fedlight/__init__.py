@@ -1,4 +1,4 @@
-"""fedlight: asynchronous federated learning for LightningModules; no client waits for another."""
+"""fedlight: asynchronous federated learning for LightningModules."""
 
 from __future__ import annotations
 

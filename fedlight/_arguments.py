@@ -37,11 +37,21 @@ def instance_of(kind: type[Any], name: str, value: object, example: str) -> Any:
     if isinstance(value, type):
         raise TypeError(f"{name} must be an object, got the class {value.__name__}; call it")
     if not isinstance(value, kind):
+        if _is_of_other_package(value):
+            raise TypeError(
+                f"{name} must be of type {kind.__name__}, got {type(value).__name__} of "
+                f"{_OTHER_PACKAGE}, which is another package with classes of its own: import it "
+                "from lightning.pytorch"
+            )
         raise TypeError(
             f"{name} must be of type {kind.__name__}, got {value!r} ({type(value).__name__}); "
             f"for example {example}"
         )
     return value
+
+
+def _is_of_other_package(value: object) -> bool:
+    return any(kind.__module__.split(".")[0] == _OTHER_PACKAGE for kind in type(value).__mro__)
 
 
 def as_module(module: object) -> LightningModule:
@@ -54,7 +64,7 @@ def as_module(module: object) -> LightningModule:
         raise TypeError(f"module must be an object, got the class {module.__name__}; call it")
     module = _uncompiled(module)
     if not isinstance(module, LightningModule):
-        if any(kind.__module__.startswith(_OTHER_PACKAGE) for kind in type(module).__mro__):
+        if _is_of_other_package(module):
             raise TypeError(
                 f"module must be a LightningModule, got {type(module).__name__} of "
                 f"{_OTHER_PACKAGE}, which is another package with classes of its own: write "

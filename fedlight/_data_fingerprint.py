@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
+from fedlight._in_words import in_words
 from fedlight.data.examples import ExampleList, ExampleTable
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ _ROWS = 1024
 
 
 def data_fingerprint(partition: Partition, examples: ExampleTable | ExampleList) -> str:
-    """Sixteen hexadecimal digits of who holds which rows and of a sample of the stored rows.
+    """Sixteen hexadecimal digits of who holds which rows, of a sample of them, and of functions.
 
     Only stored tensors, and items of Python's own lists, are looked at. Other data sets compute an
     example when it is asked for: that may be slow, draw random numbers or count accesses, which
-    would change the run.
+    would change the run. Of ``transform`` and ``collate_fn`` the code counts.
 
     Args:
         partition: The rows of each client.
@@ -43,7 +44,17 @@ def data_fingerprint(partition: Partition, examples: ExampleTable | ExampleList)
             for row in chosen.tolist():
                 for part in _bytes(stored[row]):
                     digest.update(part)
+    for function in _functions(examples):
+        digest.update(in_words(function).encode())
     return digest.hexdigest()
+
+
+def _functions(examples: ExampleTable | ExampleList) -> Iterator[Any]:
+    """What the user lets be done to the rows."""
+    if isinstance(examples, ExampleList) and examples.collate_fn is not default_collate:
+        yield examples.collate_fn
+    if examples.transform is not None:
+        yield examples.transform
 
 
 def _stored(examples: ExampleTable | ExampleList) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from fedlight.executors._auto import describe_device
 from fedlight.participation import warn_if_unfair
 
 if TYPE_CHECKING:
+    from fedlight.executors._capture import LogRecorder
     from fedlight.run import Run
 
 
@@ -34,6 +35,15 @@ def say_if_over(run: Run) -> None:
         rank_zero_info(
             f"fedlight: the checkpoint is at its limit already ({run.server.version} rounds, "
             f"{run.server.num_updates} updates); to continue, raise max_rounds or max_updates"
+        )
+
+
+def say_if_lost(logs: LogRecorder) -> None:
+    """Warn of values that the module has logged after the last round."""
+    if logs.names:
+        rank_zero_warn(
+            f"fedlight: self.log of {', '.join(logs.names)} comes after the last round, so no "
+            "logger gets it; log in a step, in on_train_epoch_end or in on_validation_epoch_end"
         )
 
 

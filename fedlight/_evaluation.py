@@ -21,12 +21,14 @@ from fedlight._evaluation_step import evaluation_step
 from fedlight._moment import checking_sanity, evaluating
 from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, metrics_from
+from fedlight.executors._labels import hint_about_batch
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.parameters import input_dtype
 from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
     from lightning import Fabric
+    from lightning.pytorch.profilers import Profiler
 
     from fedlight.data import FederatedDataModule
     from fedlight.types import Metrics
@@ -87,6 +89,7 @@ class Evaluator:
         limits: At most so many batches (int) or this share of them (float), by stage.
         seed: Seed of what a step draws.
         inference_mode: Run under ``torch.inference_mode`` instead of ``torch.no_grad``.
+        most: Beside the limits, at most so many batches of each data set.
     """
 
     def __init__(
@@ -97,9 +100,10 @@ class Evaluator:
         limits: Mapping[str, int | float | None],
         seed: int,
         inference_mode: bool = False,
+        most: int | None = None,
     ) -> None:
         self._module, self._data, self._fabric = module, datamodule, fabric
-        self._limits, self._seed = limits, seed
+        self._limits, self._seed, self._most = limits, seed, most
         self._inference_mode = inference_mode
         self._batches: dict[str, list[EvaluationBatches]] = {}
 
@@ -124,25 +128,54 @@ class Evaluator:
         """Whether the module has the step and the data module the data, and batches may be used."""
         return self.has_data(stage) and self.has_step(stage) and self._limits[stage] != 0
 
-    def check_sanity(self, steps: int, hooks: Callable[[str], None]) -> None:
-        """Run over the first validation batches, and discard the metrics.
+    def validate(
+        self, of_round: Metrics, newest: Metrics, hooks: Callable[[str], None], profiler: Profiler
+    ) -> None:
+        """Validate a new version within a fit.
+
+        Args:
+            of_round: The metrics of its round, which get those of the validation.
+            newest: The newest value of each metric, which gets both before ``on_validation_end``.
+            hooks: Calls a hook of the callbacks by its name.
+            profiler: Measures it.
+        """
+        with evaluating(self._module, "validation"):
+            self._module.on_validation_model_zero_grad()
+            hooks("on_validation_start")
+            with profiler.profile("validation"):
+                found = self("validation", newest)
+            say_if_logged_twice(of_round, found)
+            of_round.merge(found)
+            newest.merge(of_round)
+            hooks("on_validation_end")
+
+    def check_sanity(self, steps: int, newest: Metrics, hooks: Callable[[str], None]) -> None:
+        """Run over the first validation batches; as in Lightning, hooks alone see the metrics.
 
         Args:
             steps: How many; -1 for all.
+            newest: The newest value of each metric, empty before and afterwards.
             hooks: Calls a hook of the callbacks by its name.
         """
         if not self.can("validation"):
             return
-        limits = {"validation": self._limits["validation"] if steps == -1 else steps}
         first = Evaluator(
-            self._module, self._data, self._fabric, limits, self._seed, self._inference_mode
+            self._module,
+            self._data,
+            self._fabric,
+            self._limits,
+            self._seed,
+            self._inference_mode,
+            most=None if steps == -1 else steps,
         )
         with checking_sanity(self._module):
             hooks("on_sanity_check_start")
             hooks("on_validation_start")
-            first("validation")
+            newest.merge(first("validation", newest))
             hooks("on_validation_end")
             hooks("on_sanity_check_end")
+        for seen in (newest, newest.prog_bar, newest.unlogged):
+            seen.clear()
 
     def get_ready(self, stage: str, verb: str) -> None:
         """Set the data up for a stage, and check that there is something to do.
@@ -166,19 +199,24 @@ class Evaluator:
             raise ValueError(f"{self._data!r} has no {stage} data")
         self.check_step(stage)
 
-    def __call__(self, stage: str) -> Metrics:
-        """The metrics of a stage, "validation" or "test"."""
+    def __call__(self, stage: str, newest: Metrics) -> Metrics:
+        """The metrics of a stage, "validation" or "test".
+
+        Args:
+            stage: The stage.
+            newest: Gets what the steps have logged before the hooks at the end.
+        """
         if stage not in self._batches:
             device, dtype = self._fabric.device, input_dtype(self._module)
             size, limit = self._data.eval_batch_size, self._limits[stage]
             self._batches[stage] = [
-                EvaluationBatches(examples.to(device, dtype), size, limit)
+                EvaluationBatches(examples.to(device, dtype), size, limit, self._most)
                 for examples in self._examples(stage)
             ]
         autocast = self._fabric.autocast()
         first, *more = self._batches[stage]
         return evaluate(
-            self._module, first, stage, autocast, self._seed, more, self._inference_mode
+            self._module, first, stage, autocast, self._seed, more, self._inference_mode, newest
         )
 
     def by_data_set(self, stage: str, metrics: Mapping[str, float]) -> list[dict[str, float]]:
@@ -197,6 +235,14 @@ class Evaluator:
         return self._data.evaluation_data(stage)
 
 
+def number_of_batches(examples: int, batch_size: int, limit: int | float | None) -> int:
+    """How many batches there are, at most `limit` (int) or this share of them (float)."""
+    number = -(-examples // batch_size)
+    if isinstance(limit, float):
+        limit = max(1, int(limit * number))
+    return number if limit is None else min(number, limit)
+
+
 class EvaluationBatches:
     """The batches of a validation and their sizes, made once and kept where they are small.
 
@@ -204,17 +250,18 @@ class EvaluationBatches:
         examples: An `ExampleTable` or `ExampleList` on the device.
         batch_size: Examples per batch.
         limit: At most so many batches (int) or this share of them (float).
+        most: Beside that, at most so many batches.
     """
 
-    def __init__(self, examples: Any, batch_size: int, limit: int | float | None) -> None:
+    def __init__(
+        self, examples: Any, batch_size: int, limit: int | float | None, most: int | None = None
+    ) -> None:
         self._examples, self._batch_size = examples, batch_size
-        number = -(-len(examples) // batch_size)
-        if isinstance(limit, float):
-            limit = max(1, int(limit * number))
-        number = number if limit is None else min(number, limit)
+        number = number_of_batches(len(examples), batch_size, limit)
+        number = number if most is None else min(number, most)
         self._sizes = [min(batch_size, len(examples) - k * batch_size) for k in range(number)]
         self._kept: list[Any] | None = None
-        self._written = False
+        self._written = self._compared = False
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         if not self._sizes:
@@ -232,16 +279,29 @@ class EvaluationBatches:
         return size <= _KEPT_BYTES
 
     def _watched(self, kept: list[Any]) -> Iterator[tuple[int, Any]]:
-        """The kept batches; if a step writes to one of them, the next pass gets new ones."""
+        """The kept batches; if a step writes to one of them, the next pass gets new ones.
+
+        torch counts what is written to a tensor, but not through ``tensor.data`` or an array of
+        numpy in the same memory: in the first pass the numbers themselves are compared.
+        """
         for size, batch in zip(self._sizes, kept, strict=True):
             parts = tree_leaves(batch)
             before = [part._version for part in parts]
+            copies = [] if self._compared else [part.clone() for part in parts]
             yield size, batch
-            if [part._version for part in parts] != before:
+            if [part._version for part in parts] != before or not all(map(_equal, copies, parts)):
                 self._kept, self._written = None, True
+        self._compared = True
 
     def _made(self) -> Iterator[tuple[int, Any]]:
         return zip(self._sizes, self._examples.batches(self._batch_size), strict=False)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers; nan is the same as nan."""
+    if torch.equal(one, other):
+        return True
+    return one.is_floating_point() and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def show_metrics(stage: str, metrics: Mapping[str, float]) -> None:
@@ -260,6 +320,7 @@ def evaluate(
     seed: int = 0,
     more: Sequence[Iterable[tuple[int, Any]]] = (),
     inference_mode: bool = False,
+    newest: Metrics | None = None,
 ) -> Metrics:
     """Run ``validation_step`` or ``test_step`` over batches; the metrics that it logged.
 
@@ -281,6 +342,7 @@ def evaluate(
         seed: Seed of what the step draws.
         more: Sizes and batches of further data sets.
         inference_mode: Run the steps under ``torch.inference_mode`` instead of ``torch.no_grad``.
+        newest: Gets what the steps have logged before the hooks at the end, which may read it.
 
     Raises:
         ValueError: The step does not take the ``dataloader_idx`` that it needs, or needs one though
@@ -321,11 +383,22 @@ def evaluate(
                         if prepared is not None:
                             batch = prepared(batch)
                         before(batch, index, *which)
-                        output = step(batch, index, number)
+                        try:
+                            output = step(batch, index, number)
+                        except Exception as error:
+                            if hint := hint_about_batch(error, batch, "The batch's"):
+                                error.add_note(f"({hint.removeprefix('. ')})")
+                            raise
                         after(output, batch, index, *which)
                     if more:
                         logged |= recorder.collect(max(examples, 1), reset=False)
                 recorder.dataloader_idx = None
+                ends = [f"on_{stage}_epoch_end", f"on_{stage}_end"]
+                if newest is not None and any(
+                    is_overridden(name, module, LightningModule) for name in ends
+                ):
+                    logged |= recorder.collect(max(examples, 1), reset=False)
+                    newest.merge(metrics_from(logged))
                 recorder.next_hook()
                 getattr(module, f"on_{stage}_epoch_end")()
                 getattr(module, f"on_{stage}_end")()

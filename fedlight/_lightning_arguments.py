@@ -96,7 +96,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     "num_nodes": Argument(
         _REFUSED, "a run has one process; write executor=RayExecutor(…) for several machines", (1,)
     ),
-    "precision": Argument(_WORKS, "as in Lightning"),
+    "precision": Argument(
+        _DIFFERS, 'as in Lightning, but for "16-mixed" on a GPU: write "bf16-mixed"'
+    ),
     "logger": Argument(_WORKS, "as in Lightning; the default one is TensorBoard"),
     "callbacks": Argument(_WORKS, "ours and Lightning's; see the table of callbacks"),
     "fast_dev_run": Argument(_DIFFERS, "so many rounds and validation batches"),
@@ -179,6 +181,27 @@ ARGUMENTS: Mapping[str, Argument] = {
 """Each argument of `lightning.Trainer` 2.6, in its order."""
 
 
+_PLAIN = "leave it out: checkpoints hold tensors and plain data only"
+
+METHODS = {
+    ("fit", "train_dataloaders"): "give a FederatedDataModule as the second argument",
+    ("fit", "val_dataloaders"): "give FederatedDataModule(…, val_dataset=…)",
+    ("validate", "dataloaders"): "give FederatedDataModule(…, val_dataset=…)",
+    ("test", "dataloaders"): "give FederatedDataModule(…, test_dataset=…)",
+    **{(method, "weights_only"): _PLAIN for method in ("fit", "validate", "test", "predict")},
+}
+"""Arguments of the methods of `lightning.Trainer` that those of `FedTrainer` refuse."""
+
+_FORMER = {
+    "resume_from_checkpoint": "write trainer.fit(module, datamodule, ckpt_path=…)",
+    "checkpoint_callback": "write enable_checkpointing=…",
+    "progress_bar_refresh_rate": "write enable_progress_bar=…",
+    "weights_summary": "write enable_model_summary=…",
+    "weights_save_path": "write default_root_dir=…",
+    "gpus": 'write accelerator="gpu" and devices=1, or devices=[k] for the card k',
+}
+
+
 @dataclass(frozen=True)
 class Settings:
     """The values of `LightningArguments`, checked."""
@@ -234,6 +257,8 @@ def lightning_settings(given: Mapping[str, Any], own: Iterable[str], trial: int 
 def _refuse(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise unless `name` is an argument of Lightning's with a value that asks for nothing."""
     argument = ARGUMENTS.get(name)
+    if name in _FORMER:
+        raise TypeError(f"{name}={value!r} is an argument of Lightning 1: {_FORMER[name]}")
     if argument is None:
         near = difflib.get_close_matches(name, [*known, *ARGUMENTS], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -243,6 +268,24 @@ def _refuse(name: str, value: Any, known: Iterable[str]) -> None:
         return
     text = argument.text.format(value=value)
     raise TypeError(f"{name}={value!r} has no meaning in a federation: {text}")
+
+
+def refuse_arguments(method: str, given: Mapping[str, Any]) -> None:
+    """Refuse arguments of a method that only Lightning's trainer has.
+
+    Args:
+        method: "fit", "validate", "test" or "predict".
+        given: The arguments that no parameter takes.
+
+    Raises:
+        TypeError: One of them asks for something.
+    """
+    for name, value in given.items():
+        text = METHODS.get((method, name))
+        if text is None:
+            raise TypeError(f"FedTrainer.{method}() got an unexpected keyword argument {name!r}")
+        if value is not None:
+            raise TypeError(f"{method} takes no {name}: {text}")
 
 
 def limit_batches(name: str, value: object) -> int | float | None:
@@ -258,7 +301,7 @@ def limit_batches(name: str, value: object) -> int | float | None:
         return 0
     if isinstance(value, float):
         raise ValueError(f"{name} must be a share in [0, 1] or a number of batches, got {value!r}")
-    return positive_int(name, value)
+    return non_negative_int(name, value)
 
 
 def one_device(value: object) -> int | list[int]:

@@ -126,6 +126,7 @@ HOOKS: dict[str, Hook] = {
 """All hooks of Lightning 2.6 by name."""
 
 _OF_BATCHES = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_OF_STATE = ("state_dict", "load_state_dict")
 
 
 def warn_of_hooks(module: LightningModule, datamodule: LightningDataModule) -> None:
@@ -145,4 +146,11 @@ def warn_of_hooks(module: LightningModule, datamodule: LightningDataModule) -> N
         rank_zero_warn(
             f"fedlight: {type(datamodule).__name__} overrides {', '.join(moved)}, which a "
             "federation calls of the module only; define them there"
+        )
+    kept = [name for name in _OF_STATE if is_overridden(name, datamodule, LightningDataModule)]
+    if kept:
+        rank_zero_warn(
+            f"fedlight: {type(datamodule).__name__} overrides {', '.join(kept)}, which a "
+            "federation never calls: the clients' data do not change in a run; keep other state in "
+            "a callback"
         )

@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning import LightningModule
+from lightning.pytorch.callbacks import Callback as LightningCallback
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight._arguments import as_callbacks
 from fedlight._evaluation import place
-from fedlight.callbacks import FedCheckpoint
+from fedlight.callbacks import Callback, FedCheckpoint
 from fedlight.callbacks._lightning import Adapted, Mirror
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def with_callbacks_of(
     """The trainer's callbacks and those of the module's ``configure_callbacks``.
 
     As in Lightning, a callback of the module takes the place of those of its class or of a base
-    of it.
+    of it; plain `Callback` objects stay.
 
     Raises:
         TypeError: One of them is no callback.
@@ -52,11 +53,14 @@ def with_callbacks_of(
     given: Any = module.configure_callbacks()
     own = as_callbacks(given or None, bar=False, root=root)
     kept = [each for each in callbacks if not any(_replaces(new, each) for new in own)]
+    kept = [each for each in kept if not isinstance(each, Mirror) or each.of in kept]
     return sorted([*kept, *own], key=lambda each: isinstance(each, FedCheckpoint | Mirror))  # last
 
 
 def _replaces(new: object, old: object) -> bool:
-    return not isinstance(new, Mirror) and issubclass(_kind(new), _kind(old))
+    mirrors = any(isinstance(each, Mirror) for each in (new, old))  # go with what they show
+    plain = _kind(old) in (Callback, LightningCallback)
+    return not mirrors and not plain and issubclass(_kind(new), _kind(old))
 
 
 def _kind(callback: object) -> type:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
-if TYPE_CHECKING:
-    from lightning import LightningModule
+from fedlight.local_optimizers import ModuleOptimizer
 
+if TYPE_CHECKING:
+    from fedlight.run import Run
     from fedlight.types import RoundRecord
 
 
@@ -32,22 +34,50 @@ def begin_anew(loggers: Sequence[Any]) -> None:
         logger._version = logger._experiment = None
 
 
-def log_hyperparams(
-    loggers: Sequence[Any], module: LightningModule, strategies: Mapping[str, str]
-) -> None:
-    """Log the module's hyper-parameters, and the strategies under ``fed/``.
+def log_hyperparams(loggers: Sequence[Any], run: Run) -> None:
+    """Log the module's hyper-parameters, and the settings of the federation under ``fed/``.
+
+    TensorBoard's page *HParams* gets those that have an effect: without those of an optimizer of
+    the module that another local optimizer replaces. Lightning's logger fills the page only where
+    it also draws its constant ``hp_metric``; for others it is done here.
 
     Args:
         loggers: The loggers; those that cannot log hyper-parameters are left out.
-        module: The module; its hyper-parameters are left out after
+        run: The run. The module's hyper-parameters are left out after
             ``save_hyperparameters(logger=False)``.
-        strategies: The ``repr`` of each strategy, by the names of the trainer's arguments.
     """
-    values = dict(module.hparams) if module._log_hyperparams else {}
-    values |= {f"fed/{name}": value for name, value in strategies.items()}
+    module = run.module
+    own = dict(module.hparams) if module._log_hyperparams else {}
+    settings = {f"fed/{name}": value for name, value in run.settings().items()}
     for logger in loggers:
         if hasattr(logger, "log_hyperparams"):
-            logger.log_hyperparams(values)
+            logger.log_hyperparams({**own, **settings})
+        if isinstance(logger, TensorBoardLogger) and not logger._default_hp_metric:
+            idle = () if isinstance(run.local_optimizer, ModuleOptimizer) else _of_optimizer(run)
+            shown = {name: value for name, value in own.items() if name not in idle}
+            _show(logger, {**shown, **settings})
+
+
+def _of_optimizer(run: Run) -> set[str]:
+    """Names of hyper-parameters of an optimizer: those that ``configure_optimizers`` reads."""
+    names = set(signature(type(run.local_optimizer)).parameters)
+    method = run.module.configure_optimizers
+    code = getattr(method, "__code__", None)
+    if code is not None:  # as attributes, or as keys of ``self.hparams``
+        names.update(code.co_names, (each for each in code.co_consts if isinstance(each, str)))
+    return names
+
+
+def _show(logger: TensorBoardLogger, values: Mapping[str, Any]) -> None:
+    """Put values on the page HParams, which takes the curves of the run as its metrics."""
+    from torch.utils.tensorboard.summary import hparams
+
+    plain = {
+        str(name): value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in values.items()
+    }
+    _, start, _ = hparams(plain, {})  # type: ignore[no-untyped-call]
+    logger.experiment._get_file_writer().add_summary(start)
 
 
 def finalize(loggers: Sequence[Any], status: str) -> None:

@@ -5,86 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from lightning.fabric.loggers.logger import Logger
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning import LightningModule
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fedlight._actor_trainer import ActorTrainer
+from fedlight._evaluation import number_of_batches
 from fedlight._moment import Moment
+from fedlight._one_device import OneDevice, unknown
 from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar
+from fedlight.callbacks._lightning import as_given
 from fedlight.executors._capture import LogRecorder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from lightning import LightningModule
+    from lightning.fabric.loggers.logger import Logger
     from lightning.pytorch.profilers import Profiler
     from torch import Tensor
 
     from fedlight.data import FederatedDataModule
     from fedlight.trainer import FedTrainer
-    from fedlight.types import Metrics
-
-
-class _Seen(Protocol):
-    """What `LightningNames` reads of a trainer."""
-
-    @property
-    def module(self) -> LightningModule: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def newest_metrics(self) -> Metrics: ...
-    @property
-    def loggers(self) -> list[Logger]: ...
-    @property
-    def default_root_dir(self) -> Path: ...
-
-
-class LightningNames:
-    """Figures of a trainer under Lightning's names, for those who look for them there."""
-
-    @property
-    def model(self: _Seen) -> LightningModule:
-        """The module, as `module`."""
-        return self.module
-
-    @property
-    def current_epoch(self: _Seen) -> int:
-        """The version of the server's model: rounds so far."""
-        return self.version
-
-    @property
-    def global_step(self: _Seen) -> int:
-        """The version of the server's model: server updates so far, the step of all loggers."""
-        return self.version
-
-    @property
-    def callback_metrics(self: _Seen) -> dict[str, Tensor]:
-        """The newest value of each metric."""
-        return {name: torch.tensor(value) for name, value in self.newest_metrics.items()}
-
-    @property
-    def logged_metrics(self: _Seen) -> dict[str, Tensor]:
-        """The newest value of each metric that goes to loggers."""
-        logged = self.newest_metrics.logged()
-        return {name: torch.tensor(value) for name, value in logged.items()}
-
-    @property
-    def progress_bar_metrics(self: _Seen) -> dict[str, float]:
-        """The newest value of each metric that was logged with ``prog_bar=True``."""
-        metrics = self.newest_metrics
-        return {name: value for name, value in metrics.items() if name in metrics.prog_bar}
-
-    @property
-    def log_dir(self: _Seen) -> str:
-        """Where the first logger writes; `default_root_dir` if there is none."""
-        first: Any = self.loggers[0] if self.loggers else None
-        if isinstance(first, TensorBoardLogger | CSVLogger):
-            return str(first.log_dir)
-        return str(getattr(first, "save_dir", None) or os.path.abspath(self.default_root_dir))
 
 
 class ModuleTrainer(Moment):
@@ -100,12 +43,28 @@ class ModuleTrainer(Moment):
         trainer: The trainer.
         module: Its module.
         function: The method that runs: "fit", "validate", "test" or "predict".
+        ckpt_path: Its argument of this name.
     """
 
-    def __init__(self, trainer: FedTrainer, module: LightningModule, function: str) -> None:
+    def __init__(
+        self,
+        trainer: FedTrainer,
+        module: LightningModule,
+        function: str,
+        ckpt_path: str | Path | None = None,
+    ) -> None:
         super().__init__()
         self._fed, self._module, self._function = trainer, module, function
+        self._ckpt_path = ckpt_path
         self.stage = {"fit": "train"}.get(function, function)
+
+    def for_actor(self) -> ActorTrainer:
+        """The answers that a local step may get in another process."""
+        own, passed = set(meanings()), {each for each in dir(self._fed) if each[0] != "_"}
+        fixed = own | {name for name in vars(self._fed) if name in passed}
+        values = {name: getattr(self, name) for name in sorted(fixed - _LIVE)}
+        answers = {name: value for name, value in values.items() if _plain(value)}
+        return ActorTrainer(answers, (own | passed) - answers.keys())
 
     # ------------------------------------------------------------------ time
 
@@ -298,8 +257,8 @@ class ModuleTrainer(Moment):
 
     @property
     def callbacks(self) -> list[Any]:
-        """The callbacks, in the order in which they are called."""
-        return list(self._fed.callbacks)
+        """The callbacks, in the order in which they are called; Lightning's as they were given."""
+        return as_given(self._fed.callbacks)
 
     @property
     def checkpoint_callback(self) -> FedCheckpoint | None:
@@ -370,14 +329,44 @@ class ModuleTrainer(Moment):
         return 1.0 if limit is None else limit
 
     @property
-    def num_sanity_val_steps(self) -> int:
-        """``num_sanity_val_steps``: validation batches before the first round."""
-        return self._fed.settings.num_sanity_val_steps
+    def num_sanity_val_steps(self) -> int | float:
+        """``num_sanity_val_steps``: validation batches before the first round; infinity for all."""
+        steps = self._fed.settings.num_sanity_val_steps
+        return float("inf") if steps == -1 else steps
+
+    def _num_batches(self, stage: str, limit: int | float | None) -> list[int]:
+        data = self._fed.datamodule
+        step = is_overridden(f"{stage}_step", self._module, LightningModule)
+        if data is None or not step or limit == 0:
+            return []
+        sizes = [len(examples) for examples in data.evaluation_data(stage)]
+        return [number_of_batches(size, data.eval_batch_size, limit) for size in sizes]
+
+    @property
+    def num_val_batches(self) -> list[int]:
+        """The batches of a validation, for each data set."""
+        return self._num_batches("validation", self._fed.limit_val_batches)
+
+    @property
+    def num_test_batches(self) -> list[int]:
+        """The batches of a test, for each data set."""
+        return self._num_batches("test", self._fed.settings.limit_test_batches)
+
+    @property
+    def num_sanity_val_batches(self) -> list[int]:
+        """The validation batches before the first round, for each data set."""
+        return [int(min(self.num_sanity_val_steps, number)) for number in self.num_val_batches]
+
+    @property
+    def enable_validation(self) -> bool:
+        """Whether there are a ``validation_step`` and batches for it."""
+        return sum(self.num_val_batches) > 0
 
     @property
     def check_val_every_n_epoch(self) -> int | None:
-        """``check_val_every_n_rounds``."""
-        return self._fed.check_val_every_n_rounds
+        """``check_val_every_n_rounds``; 1 where that is "auto"."""
+        every = self._fed.check_val_every_n_rounds
+        return 1 if isinstance(every, str) else every
 
     @property
     def val_check_interval(self) -> float:
@@ -385,9 +374,29 @@ class ModuleTrainer(Moment):
         return 1.0
 
     @property
-    def fast_dev_run(self) -> bool:
-        """Whether this is a trial run."""
+    def fast_dev_run(self) -> bool | int:
+        """``fast_dev_run``: whether this is a trial run, or of how many rounds."""
         return self._fed.fast_dev_run
+
+    @property
+    def overfit_batches(self) -> float:
+        """0.0: clients train on all their examples."""
+        return 0.0
+
+    @property
+    def reload_dataloaders_every_n_epochs(self) -> int:
+        """0: clients hold the same examples for the whole run."""
+        return 0
+
+    @property
+    def enable_autolog_hparams(self) -> bool:
+        """``enable_autolog_hparams``."""
+        return self._fed.settings.enable_autolog_hparams
+
+    @property
+    def ckpt_path(self) -> str | Path | None:
+        """``ckpt_path`` of ``fit`` or of the other method that runs."""
+        return self._ckpt_path
 
     @property
     def accumulate_grad_batches(self) -> int:
@@ -479,57 +488,20 @@ class ModuleTrainer(Moment):
         raise AttributeError(unknown(name))
 
 
-class OneDevice:
-    """``self.trainer.strategy``: one process on one device.
-
-    Args:
-        root_device: The device.
-    """
-
-    is_global_zero = True
-    global_rank = local_rank = node_rank = 0
-    world_size = 1
-
-    def __init__(self, root_device: torch.device) -> None:
-        self.root_device = root_device
-
-    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """The tensor itself."""
-        return tensor
-
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """The tensor itself."""
-        return tensor
-
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """The object itself."""
-        return obj
-
-    def barrier(self, name: str | None = None) -> None:
-        """Nothing to wait for."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(unknown(f"strategy.{name}"))
-
-
-_INSTEAD = {
-    "train_dataloader": "the clients' data are in self.trainer.datamodule",
-    "val_dataloaders": "the data are in self.trainer.datamodule",
-    "test_dataloaders": "the data are in self.trainer.datamodule",
-    "fit_loop": "a federation has no epochs of batches; self.trainer.current_epoch counts rounds",
-    "strategy._lightning_optimizers": "an optimizer lives as long as one local run",
-    "strategy.backward": "manual optimization is not possible in a local run",
+_LIVE = {
+    *("version", "current_epoch", "global_step", "now", "history", "should_stop", "interrupted"),
+    *("received_sigterm", "callback_metrics", "logged_metrics", "progress_bar_metrics"),
+    *("estimated_stepping_batches", "num_training_batches"),
 }
+"""What changes during a run, or from task to task."""
 
 
-def unknown(name: str) -> str:
-    """What to say of an attribute that ``self.trainer`` does not have."""
-    instead = _INSTEAD.get(name)
-    return (
-        f"self.trainer is a FedTrainer here, which has no {name!r}"
-        + (f": {instead}" if instead else "; ask whether self.trainer has it before it is used")
-        + ". For what it has, see the documentation of self.trainer in a federation"
-    )
+def _plain(value: Any) -> bool:
+    """Whether a value is the same in another process."""
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    kinds = (bool, int, float, str, Path, Enum, TrainerState, OneDevice)
+    return value is None or isinstance(value, kinds)
 
 
 def meanings() -> dict[str, str]:
@@ -537,18 +509,24 @@ def meanings() -> dict[str, str]:
     return {
         name: " ".join((attribute.__doc__ or "").split())
         for name, attribute in vars(ModuleTrainer).items()
-        if not name.startswith("_") and attribute.__doc__
+        if not name.startswith("_") and attribute.__doc__ and not hasattr(Moment, name)
     }
 
 
 @contextmanager
-def attached(module: LightningModule, trainer: FedTrainer, function: str) -> Iterator[LogRecorder]:
+def attached(
+    module: LightningModule,
+    trainer: FedTrainer,
+    function: str,
+    ckpt_path: str | Path | None = None,
+) -> Iterator[LogRecorder]:
     """Within the context, ``self.trainer`` and ``self.log`` of a module answer in all its hooks.
 
     Args:
         module: The module.
         trainer: The trainer.
         function: The method that runs: "fit", "validate", "test" or "predict".
+        ckpt_path: Its argument of this name.
 
     Yields:
         What the module logs outside of its steps.
@@ -556,7 +534,8 @@ def attached(module: LightningModule, trainer: FedTrainer, function: str) -> Ite
     before = module._trainer, module._fabric
     recorder = LogRecorder(module)
     module.fabric = None  # or else Lightning would ask Fabric
-    module.trainer = ModuleTrainer(trainer, module, function)  # type: ignore[assignment]
+    shown = ModuleTrainer(trainer, module, function, ckpt_path)
+    module.trainer = shown  # type: ignore[assignment]
     try:
         with recorder.recording():
             yield recorder

@@ -40,6 +40,10 @@ class Moment:
             self.asked.add(name)
             self.times += 1
 
+    def for_actor(self) -> Moment | None:
+        """What stands for ``self.trainer`` in another process; None if there is no `FedTrainer`."""
+        return None
+
     def common(self, name: str, values: Sequence[T]) -> T:
         """The one value that all local runs of a stack share.
 

@@ -68,6 +68,7 @@ def batches_to_predict(
         several = isinstance(dataloaders, list | tuple) and all(
             isinstance(each, DataLoader) for each in dataloaders
         )
+        module.prepare_data()
         return [
             _moved(loader, fabric, limit) for loader in (dataloaders if several else [dataloaders])
         ]
@@ -77,6 +78,7 @@ def batches_to_predict(
             "taken, or trainer.predict(module, dataloaders=…) or trainer.predict(module, dataset=…)"
         )
     datamodule.prepare_data()
+    module.prepare_data()
     datamodule.setup("predict")
     sets = datamodule.evaluation_data("test")
     if not sets:

@@ -51,6 +51,7 @@ _TAIL = len(_MARK) + 64
 _FOLDER = "parts"
 
 # Kinds that `torch.load(weights_only=True)` gives back as they were.
+_NUMBERS = frozenset({int, float, bool, type(None)})
 _SAFE = (bytes, bytearray, complex, torch.dtype, torch.device, torch.Size, torch.layout)
 
 
@@ -118,7 +119,13 @@ def write_checkpoint(
         TypeError: Something in `content` is neither tensor nor plain data.
     """
     buffer = io.BytesIO()
-    torch.save(plain(content, parts=parts), buffer)
+    try:
+        torch.save(plain(content, parts=parts), buffer)
+    except RecursionError:
+        raise TypeError(
+            "something in the checkpoint holds itself (a dict or a list within itself); a "
+            "state_dict may hold tensors and plain data only"
+        ) from None
     archive = buffer.getvalue()
     comment = _MARK + hashlib.sha256(archive).hexdigest().encode()
     # One after the other, each whole on the disk before the next: a machine that loses its power
@@ -150,8 +157,10 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
     Raises:
         TypeError: There is something else in it; names the place.
     """
+    if type(value) in _NUMBERS:
+        return value
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.detach().cpu()  # plain Lightning reads it where there is no such device, too
     if isinstance(value, HyperParameters):
         return dict(value)
     if isinstance(value, np.generic):
@@ -172,14 +181,21 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
         return str(value)
     if isinstance(value, Mapping):
         return {
-            _key(key, place): plain(item, f"{place}[{key!r}]", parts) for key, item in value.items()
+            _key(key, place): item
+            if type(item) in _NUMBERS
+            else plain(item, f"{place}[{key!r}]", parts)
+            for key, item in value.items()
         }
     if isinstance(value, set | frozenset):
         return {_key(item, place) for item in value}
     if isinstance(value, Growing) and parts is not None:
         return parts.store(value, place)
     if isinstance(value, list | tuple | Growing):
-        return [plain(item, f"{place}[{index}]", parts) for index, item in enumerate(value)]
+        # A checkpoint is thousands of numbers: the call and the name of the place would cost most.
+        return [
+            item if type(item) in _NUMBERS else plain(item, f"{place}[{index}]", parts)
+            for index, item in enumerate(value)
+        ]
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return torch.from_numpy(np.ascontiguousarray(value))
     raise TypeError(
@@ -190,6 +206,8 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
 
 def _key(key: Any, place: str) -> Any:
     """A key of a dict, or an item of a set, as plain data."""
+    if type(key) is str:
+        return sys.intern(key)
     made = None if isinstance(key, Tensor | tuple | frozenset | Mapping) else plain(key, place)
     if made is None and key is not None:
         raise TypeError(

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightning import LightningModule
-from lightning.pytorch.loggers import TensorBoardLogger
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from fedlight._arguments import as_module, check_data, instance_of
 from fedlight._checks import integer, one_of, positive_int
+from fedlight._comparing import (
+    Start,
+    callbacks_of,
+    check_names,
+    first_module,
+    fresh_folder,
+    logger_of,
+    shown,
+)
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, Recording, ReplayArrivals, ScheduleTable
-from fedlight.callbacks import Callback, TensorBoardMetrics
+from fedlight.callbacks import Callback
 from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
-from fedlight.callbacks.progress import lacks_widgets
-from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.plot import curve
 from fedlight.trainer import FedTrainer
 
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.types import RoundRecord
 
-Start: TypeAlias = LightningModule | Callable[[], LightningModule]
+_MOST_SEEDS = 10_000  # more are a mistake, and a list of 10^12 seeds would fill the memory
 Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
 
 
@@ -94,6 +98,8 @@ class Comparison:
         metric: str,
         mode: str | None,
     ) -> None:
+        if not runs:
+            raise ValueError("runs must hold one or more, got none")
         self.runs = list(runs)
         self.schedules = dict(schedules)
         self.metric = metric
@@ -120,12 +126,17 @@ class Comparison:
 
         Raises:
             KeyError: There is no such run.
-            ValueError: `x` is another word.
+            ValueError: `x` is another word, or the run has no such metric.
         """
         for run in self.runs:
             if (run.name, run.seed) == (name, seed):
-                return curve(run.history, self.metric if metric is None else metric, x)
-        raise KeyError(f"there is no run of {name!r} with seed {seed!r}")
+                metric = self.metric if metric is None else metric
+                points = curve(run.history, metric, x)
+                if not len(points[0]):
+                    raise _no_metric(name, metric, run.history)
+                return points
+        known = sorted({(run.name, run.seed) for run in self.runs})
+        raise KeyError(f"there is no run of {name!r} with seed {seed!r}; the runs are {known}")
 
     def summary(
         self, metric: str | None = None, mode: str | None = None, last: int = 1
@@ -148,10 +159,7 @@ class Comparison:
         for name, histories in self.histories.items():
             values = [curve(history, metric)[1] for history in histories]
             if not all(len(each) for each in values):
-                known = sorted({key for record in histories[0] for key in record.metrics})
-                raise ValueError(
-                    f"a run of {name!r} has no metric {metric!r}; its metrics are {known}"
-                )
+                raise _no_metric(name, metric, histories[0])
             best = [float(each.min() if mode == "min" else each.max()) for each in values]
             end = [float(each[-last:].mean()) for each in values]
             rounds = fmean(len(history) for history in histories)
@@ -275,7 +283,9 @@ def compare(
     Raises:
         TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range, or the parts do not fit together.
-        KeyboardInterrupt: Ctrl-C or SIGTERM ended a run; the runs after it were not started.
+        OSError: `logger_dir` cannot be written to.
+        KeyboardInterrupt: Ctrl-C ended a run; the runs after it were not started.
+        SystemExit: SIGTERM did.
 
     Example:
         >>> import rich, torch
@@ -308,9 +318,13 @@ def compare(
         raise ValueError(
             f'aggregators must name one or more, such as {{"AFA-CD": AFACD()}}, got {aggregators!r}'
         )
+    check_names(aggregators, logger_dir)
     if not isinstance(seeds, Iterable):
         raise TypeError(f"seeds must be several, such as range({seeds}), got {seeds!r}")
-    seeds = [integer("seeds", seed) for seed in seeds]
+    chosen = list(islice(seeds, _MOST_SEEDS + 1))
+    if len(chosen) > _MOST_SEEDS:
+        raise ValueError(f"seeds must be at most {_MOST_SEEDS:,}, got {seeds!r}")
+    seeds = [integer("seeds", seed) for seed in chosen]
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be one or more different integers, got {seeds}")
     one_of("schedule", schedule, ("recorded", "live"))
@@ -336,16 +350,20 @@ def compare(
     }
     for aggregator in aggregators.values():  # errors in the arguments appear before the first run
         FedTrainer(arrivals=arrivals, aggregator=aggregator, logger=False, **limits, **options)
-    folder = None if logger_dir is None else _fresh(Path(logger_dir))
+    if not callable(module) or isinstance(module, LightningModule):
+        as_module(module)
+    if not callable(datamodule):
+        check_data(datamodule)
+    folder = None if logger_dir is None else fresh_folder(Path(logger_dir))
 
     runs: list[ComparedRun] = []
     schedules: dict[int, ScheduleTable] = {}
     first = next(iter(aggregators.values()))
     plan = [(seed, name) for seed in seeds for name in aggregators]
-    for seed, name in _shown(plan, enable_progress_bar):
+    for seed, name in shown(plan, enable_progress_bar):
         aggregator = aggregators[name]
         if name == next(iter(aggregators)):
-            start = _start(module, seed)
+            start = first_module(module, seed)
             data = datamodule(seed) if callable(datamodule) else datamodule
             check_data(data)
         process, within = arrivals, limits
@@ -356,18 +374,19 @@ def compare(
             process = ReplayArrivals(schedules[seed], pull="recorded" if same else "newest")
             within = {"max_time": max_time}
         trainer = FedTrainer(
-            on_interrupt="return",
             arrivals=process,
             aggregator=aggregator,
             seed=seed,
-            logger=False if folder is None else _logger(folder, name, seed),
-            callbacks=_callbacks(callbacks, folder is not None),
+            logger=False if folder is None else logger_of(folder, name, seed),
+            callbacks=callbacks_of(callbacks, folder is not None),
             **within,
             **options,
         )
-        trainer.fit(deepcopy(start), data)
-        if trainer.interrupted:
-            raise KeyboardInterrupt(f"compare was stopped in the run of {name!r} with seed {seed}")
+        try:
+            trainer.fit(deepcopy(start), data)
+        except KeyboardInterrupt:
+            where = f"compare was stopped in the run of {name!r} with seed {seed}"
+            raise KeyboardInterrupt(where) from None
         if not runs:  # a wrong name is an error after the first run, not after the last
             _check_metric(metric, trainer.history)
         if isinstance(process, Recording):
@@ -382,43 +401,14 @@ def _check_metric(metric: str, history: Sequence[RoundRecord]) -> None:
         raise ValueError(f"metric={metric!r} is in no round; the metrics are {known}")
 
 
-def _start(module: Start, seed: int) -> LightningModule:
-    if isinstance(module, LightningModule):
-        return module
-    if not callable(module):
-        return as_module(module)  # raises
-    with isolated_rng():
-        seed_all(seed)
-        return as_module(module())
-
-
-def _callbacks(callbacks: Callable[[], Iterable[Callback]] | None, logs: bool) -> list[Callback]:
-    made = [] if callbacks is None else list(callbacks())
-    if logs and not any(isinstance(each, TensorBoardMetrics) for each in made):
-        made.append(TensorBoardMetrics())
-    return made
-
-
-def _fresh(folder: Path) -> Path:
-    """Return the next free version in a folder, so that no older run is overwritten."""
-    return next(path for k in count() if not (path := folder / f"version_{k}").exists())
-
-
-def _logger(folder: Path, name: str, seed: int) -> TensorBoardLogger:
-    plain = name.replace("/", "-").replace("\\", "-")
-    return TensorBoardLogger(folder, name=plain, version=f"seed={seed}", default_hp_metric=False)
-
-
-def _shown(plan: Sequence[tuple[int, str]], bar: bool) -> Iterator[tuple[int, str]]:
-    if not bar:
-        return iter(plan)
-    console = Console(stderr=True)
-    if lacks_widgets(console):
-        console = Console(stderr=True, force_jupyter=False)
-    return iter(track(plan, description="runs", console=console))
+def _no_metric(name: str, metric: str, history: Sequence[RoundRecord]) -> ValueError:
+    known = sorted({key for record in history for key in record.metrics})
+    return ValueError(f"a run of {name!r} has no metric {metric!r}; its metrics are {known}")
 
 
 def _mode(metric: str, mode: str | None) -> str:
+    if not isinstance(metric, str):
+        raise TypeError(f"metric must be the name of one, such as 'val_acc', got {metric!r}")
     if mode is not None:
         return one_of("mode", mode, ("min", "max"))
     return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"

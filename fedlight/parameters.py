@@ -8,7 +8,7 @@ of their own, because they are averaged or counted and not optimised. Parameters
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,10 +18,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torchmetrics import Metric, MetricCollection
 
+from fedlight._memory import new_tensor, sent
 from fedlight.types import ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+_PIECE = 1 << 16
+"""Numbers of each vector that are added up at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,8 @@ class FlatLayout:
         if not tensors:
             raise ValueError("there is nothing to flatten; make an empty vector instead")
         lead = tensors[0].shape[:leading]
-        return torch.cat([tensor.reshape(*lead, -1).to(self.dtype) for tensor in tensors], dim=-1)
+        parts = [tensor.reshape(*lead, -1).to(self.dtype) for tensor in tensors]
+        return torch.cat(parts, dim=-1, out=new_tensor((*lead, self.numel), parts[0]))
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Return views ``[*lead, *shape]`` of a vector ``[*lead, numel]``, in order."""
@@ -161,7 +166,9 @@ class ModuleState:
             name: b for name, b in buffers.items() if name not in floating and not b.is_complex()
         }
         self.module = module
+        self._written: tuple[ServerState, list[int]] | None = None
         self._every = dict(module.named_parameters())
+        self._trained = {name: param.requires_grad for name, param in self._every.items()}
         self.params = list(params.values())
         self._buffers = [_Slot.of(module, name) for name in floating]
         self._counters = [_Slot.of(module, name) for name in counting]
@@ -170,13 +177,41 @@ class ModuleState:
         self.buffer_layout = FlatLayout.of(floating, default)
         self.counter_layout = FlatLayout.of(counting, torch.int64)
 
+    @property
+    def parameter_names(self) -> Collection[str]:
+        """The names of all parameters, those without a gradient included."""
+        return self._every.keys()
+
     def check_kept(self) -> None:
-        """Check that the module still has the parameters that it had.
+        """Check that the module still has the parameters and the kinds of buffers that it had.
 
         Raises:
-            ValueError: One of them was replaced, added or removed.
+            ValueError: A parameter was replaced, added or removed, or began or ceased to require
+                a gradient; or a buffer has another shape.
         """
         check_kept(self.module, self._every)
+        name = type(self.module).__name__
+        turned = [n for n, param in self._every.items() if param.requires_grad != self._trained[n]]
+        for each in turned:
+            self._every[each].requires_grad_(self._trained[each])
+        if turned:
+            raise ValueError(
+                f"requires_grad of the parameters {', '.join(turned)} of {name} has changed during "
+                "the run, for which it is fixed which parameters are trained: set it in __init__, "
+                "setup or on_fit_start, and train others in another fit"
+            )
+        for slots, layout in (
+            (self._buffers, self.buffer_layout),
+            (self._counters, self.counter_layout),
+        ):
+            for slot, buffer, shape in zip(slots, layout.names, layout.shapes, strict=True):
+                if slot.tensor.shape != shape:
+                    raise ValueError(
+                        f"the buffer {buffer!r} of {name} has got the shape "
+                        f"{tuple(slot.tensor.shape)} in training_step, and had {tuple(shape)}; the "
+                        "server averages buffers of one shape: give it its final shape at once, or "
+                        "keep it as a plain attribute"
+                    )
 
     @property
     def device(self) -> torch.device:
@@ -188,9 +223,51 @@ class ModuleState:
         return ServerState(
             version=version,
             params=self._flat(self.param_layout, [param.detach() for param in self.params]),
-            buffers=self._flat(self.buffer_layout, self.buffers),
-            counters=self._flat(self.counter_layout, self.counters),
+            buffers=self.read_buffers(),
+            counters=self.read_counters(),
         )
+
+    def present(self) -> ServerState:
+        """Return the state that the module holds now, to be written back later.
+
+        It is the one that was written last, without a copy, unless a tensor was changed since.
+        """
+        return self.read() if self._written is None or self.is_changed else self._written[0]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a tensor of the module was changed since the last `write`."""
+        return self._written is not None and self._written[1] != self._changes()
+
+    def moved(self, pulled: Tensor) -> Tensor:
+        """Return delta, the parameters minus those at the start, shape ``[P]``.
+
+        Args:
+            pulled: The parameters at the start, shape ``[P]``.
+        """
+        if any(param.dtype != pulled.dtype for param in self.params):
+            return self.param_layout.flatten([param.detach() for param in self.params]) - pulled
+        delta, layout = new_tensor(pulled.shape, pulled), self.param_layout
+        for param, before, out in zip(
+            self.params, layout.views(pulled), layout.views(delta), strict=True
+        ):
+            torch.sub(param.detach(), before, out=out)
+        return delta
+
+    def read_buffers(self) -> Tensor:
+        """Return a copy of the floating buffers, shape ``[Q]``."""
+        return self._flat(self.buffer_layout, self.buffers)
+
+    def read_counters(self) -> Tensor:
+        """Return a copy of the integer buffers, shape ``[R]``."""
+        return self._flat(self.counter_layout, self.counters)
+
+    def _changes(self) -> list[int]:
+        """How often each tensor was changed; -1 for a buffer that a step has replaced."""
+        slots = [*self._buffers, *self._counters]
+        return [param._version for param in self.params] + [
+            slot.own._version if slot.tensor is slot.own else -1 for slot in slots
+        ]
 
     @property
     def buffers(self) -> list[Tensor]:
@@ -212,6 +289,7 @@ class ModuleState:
         ):
             if slots:
                 _copy([slot.restored() for slot in slots], layout.views(flat))
+        self._written = state, self._changes()
 
     def _flat(self, layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
         if not tensors:
@@ -219,16 +297,21 @@ class ModuleState:
         return layout.flatten(tensors)
 
 
-def check_kept(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+def check_kept(
+    module: nn.Module, before: Mapping[str, Tensor], names: Collection[str] = ()
+) -> None:
     """Check that a module still has the parameters that it had before a step.
 
     Args:
         module: The module.
         before: Its parameters by name, before the step.
+        names: The names of those that it had before the run, if steps may have added some since.
 
     Raises:
         ValueError: One of them was replaced, added or removed.
     """
+    if names and before.keys() != names:
+        before = {name: each for name, each in before.items() if name in names}
     now = dict(module.named_parameters())
     if len(now) == len(before) and all(map(is_, now.values(), before.values())):
         return
@@ -258,13 +341,38 @@ def block_of(rows: Sequence[Tensor]) -> Tensor:
     Nothing is copied if they are the first rows of a block already, in this order. This holds for
     the deltas of clients that were computed in one stack.
     """
+    block = _common_block(rows)
+    return torch.stack(list(rows)) if block is None else block
+
+
+def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return the sum of w_i * t_i in the order given, as matrix products: m * P work.
+
+    Args:
+        tensors: m vectors of length P.
+        weights: m weights.
+    """
+    block = _common_block(tensors)
+    factors = sent(weights, tensors[0].device, tensors[0].dtype)
+    if block is None and (length := len(tensors[0])) > _PIECE:
+        # Piece by piece, since a block of all would take as much memory as they do.
+        total = new_tensor((length,), tensors[0])
+        for start in range(0, length, _PIECE):
+            piece = torch.stack([tensor[start : start + _PIECE] for tensor in tensors])
+            torch.mm(factors[None], piece, out=total[None, start : start + _PIECE])
+        return total
+    return factors @ (torch.stack(list(tensors)) if block is None else block)
+
+
+def _common_block(rows: Sequence[Tensor]) -> Tensor | None:
+    """The block whose first rows these are, if they are rows of one."""
     first = rows[0]
     block, start, step = first._base, first.data_ptr(), first.nbytes
     if block is None or step == 0 or start != block.data_ptr() or not first.is_contiguous():
-        return torch.stack(list(rows))
+        return None
     for number, row in enumerate(rows):
         if row._base is not block or row.data_ptr() != start + number * step:
-            return torch.stack(list(rows))
+            return None
     return block.as_strided((len(rows), len(first)), (len(first), 1), first.storage_offset())
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from data_partitioners import Partition
 from fedlight._checks import one_of, positive_int
 from fedlight._pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
 from fedlight.data import FederatedDataModule
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.colors import ListedColormap
     from numpy.typing import ArrayLike, NDArray
 
-    from data_partitioners import Partition
 
 History: TypeAlias = Sequence[RoundRecord]
 
@@ -68,14 +68,17 @@ def curves(
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: No round has the metric, or an argument is outside its range.
+        TypeError: `runs` or `ax` is of the wrong kind.
+        ValueError: There are no runs, no round has the metric, or an argument is outside its range.
     """
     one_of("x", x, tuple(X_AXES))
     positive_int("smooth", smooth)
+    found = {
+        name: [_line(name, history, metric, x, smooth) for history in histories]
+        for name, histories in _named(runs).items()
+    }
     ax = _axes(ax, (6.0, 4.0))
-    named = _named(runs)
-    for number, (name, histories) in enumerate(named.items()):
-        lines = [_line(name, history, metric, x, smooth) for history in histories]
+    for number, (name, lines) in enumerate(found.items()):
         grid = lines[0][0]
         if any(not np.array_equal(grid, places) for places, _ in lines):
             first = max(places[0] for places, _ in lines)
@@ -94,7 +97,7 @@ def curves(
     ax.set_ylabel(metric)
     ax.grid(color="#e9ecef", linewidth=0.8)
     _plain(ax)
-    if any(named):
+    if any(found):
         ax.legend(frameon=False)
     return ax
 
@@ -117,8 +120,8 @@ def timeline(
     that arrives, so a client can pull a version while its older results are still to come.
 
     Args:
-        events: The file of an `EventLog`, its table, or ``trainer.history`` (which contains
-            neither lost tasks nor those in flight).
+        events: The file of an `EventLog`, its table, or a trainer or its ``history`` (which
+            contains neither lost tasks nor those in flight).
         start: Virtual time at the left edge; None for the first pull.
         end: Virtual time at the right edge; None for the last arrival or update.
         max_clients: Largest number of clients, the first ones that have tasks.
@@ -127,9 +130,11 @@ def timeline(
     Raises:
         FileNotFoundError: There is no such file.
         ImportError: matplotlib is not installed.
-        ValueError: There is no task between `start` and `end`.
+        TypeError: `events` is of the wrong kind.
+        ValueError: There is no task between `start` and `end`, or the file is no event log.
     """
     positive_int("max_clients", max_clients)
+    events = getattr(events, "history", events)
     if isinstance(events, Sequence) and not isinstance(events, str):
         work, lost = work_of(events), list[tuple[int, float]]()
         updates = [record.now for record in events]
@@ -188,6 +193,7 @@ def partition(
 
     Raises:
         ImportError: matplotlib is not installed.
+        TypeError: `data` is of the wrong kind.
         ValueError: There are no labels.
     """
     positive_int("max_clients", max_clients)
@@ -200,6 +206,11 @@ def partition(
                 "plot.partition(data.partition, labels) with one label for each row"
             )
         counts, known = found
+    elif not isinstance(data, Partition):
+        raise TypeError(
+            "data must be a FederatedDataModule or a Partition, got "
+            f"{data!r} ({type(data).__name__})"
+        )
     elif labels is None:
         raise ValueError("labels must hold one label for each row of the data set, got None")
     else:
@@ -272,26 +283,53 @@ def curve(
 
 
 def _named(runs: Any) -> dict[str, list[History]]:
-    """Return histories by name; a single run has the name ""."""
+    """Return histories by name; a single run has the name "".
+
+    Raises:
+        TypeError: They are something else.
+        ValueError: There are none, or one has no round.
+    """
     runs = getattr(runs, "history", runs)
     if not isinstance(runs, Mapping):
         histories = getattr(runs, "histories", None)
         runs = {"": runs} if histories is None else histories
-    return {name: [given] if _is_history(given) else [*given] for name, given in runs.items()}
-
-
-def _is_history(given: Sequence[Any]) -> bool:
-    return not len(given) or isinstance(given[0], RoundRecord)
+    if not runs:
+        raise ValueError(f"runs must hold one or more, got {runs!r}")
+    named = {}
+    for name, given in runs.items():
+        of = f" of {name!r}" if name else ""
+        given = getattr(given, "history", given)
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise TypeError(
+                f"runs must be a trainer's history, several by name, or the result of compare; "
+                f"got {given!r} ({type(given).__name__}){of}"
+            )
+        histories = [given] if all(isinstance(each, RoundRecord) for each in given) else [*given]
+        if not all(isinstance(each, Sequence) and len(each) for each in histories):
+            raise ValueError(f"the history{of} has no round; draw it after fit")
+        named[name] = histories
+    return named
 
 
 def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[float]]:
     """Return the tasks, the lost tasks, and the times of server updates of an event log."""
-    if isinstance(events, str | Path):
-        import pyarrow.parquet as pq
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowInvalid, Table
 
+    if isinstance(events, str | Path):
         if not Path(events).is_file():
             raise FileNotFoundError(f"there is no file {str(events)!r}")
-        events = pq.read_table(events)
+        try:
+            events = pq.read_table(events)
+        except ArrowInvalid as error:
+            raise ValueError(
+                f"events must be the parquet file of an EventLog, got {str(events)!r}"
+            ) from error
+    if not isinstance(events, Table) or "arrives_at" not in events.column_names:
+        raise TypeError(
+            "events must be the file or the table of an EventLog, or a trainer's history, got "
+            f"{type(events).__name__}"
+        )
     rows = events.to_pylist()
     staleness = {row["serial"]: row["staleness"] for row in rows if row["event"] == "use"}
     work, lost = [], []
@@ -352,6 +390,9 @@ def _plain(ax: Axes) -> None:
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     if ax is not None:
+        kind: type[Axes] = _import("matplotlib.axes").Axes
+        if not isinstance(ax, kind):
+            raise TypeError(f"ax must be axes of matplotlib, got {ax!r} ({type(ax).__name__})")
         return ax
     made: Axes = _import("matplotlib.pyplot").subplots(figsize=size, layout="constrained")[1]
     return made

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from inspect import signature
 from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import lightning
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlight._data_fingerprint import data_fingerprint
 from fedlight._growing import Growing
 from fedlight._history import record_from_list, record_to_list
+from fedlight._in_words import in_words
 from fedlight._loggers import go_on, position
 from fedlight._own_state import StateWatch
 from fedlight.arrivals.schedule import Schedule
@@ -31,6 +30,7 @@ from fedlight.checkpoint import (
     HyperParameters,
     Parts,
     differences,
+    plain,
     plain_hparams,
     write_checkpoint,
 )
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fedlight.aggregators import Aggregator
     from fedlight.arrivals import ArrivalProcess
     from fedlight.data import FederatedDataModule
+    from fedlight.data.examples import ExampleList, ExampleTable
     from fedlight.executors import Executor
     from fedlight.executors.large_updates import NormLimit
     from fedlight.local_optimizers import LocalOptimizer
@@ -90,9 +91,10 @@ class Run:
             its checkpoint. Nothing that is computed depends on it.
         federation: Who takes part.
         schedule: What happens next; the clock.
-        server: The versions of the model. This and the next five are there from `begin` on.
+        server: The versions of the model. This and the next six are there from `begin` on.
         clients: The clients' runs and states.
         pool: The local runs to be computed.
+        examples: The clients' examples on the device of the run.
         executor: The executor, set up.
         executor_reason: Why it was chosen.
         module_state: Reads and writes the module.
@@ -106,6 +108,7 @@ class Run:
     server: Server
     clients: Clients
     pool: Pool
+    examples: ExampleTable | ExampleList
     executor: Executor
     executor_reason: str
     module_state: ModuleState
@@ -165,12 +168,13 @@ class Run:
         self.module_state = state = ModuleState(module)
         if self._checkpoint is not None:
             self._put_over(*self._checkpoint)
+        self.examples = datamodule.train_data.to(state.device, input_dtype(module))
         workplace = Workplace(
             module=module,
             state=state,
             optimizer=self.local_optimizer,
             partition=partition,
-            examples=datamodule.train_data.to(state.device, input_dtype(module)),
+            examples=self.examples,
             batch_size=datamodule.batch_size,
             seed=self.federation.seed,
             autocast=self._autocast,
@@ -190,7 +194,9 @@ class Run:
             self._watcher,
         )
         if self._checkpoint is not None:
-            self.server.load_state_dict(self._checkpoint[0]["fedlight"]["server"])
+            saved = self._checkpoint[0]["fedlight"]
+            self.executor.load_state_dict(saved.get("executor", {}))
+            self.server.load_state_dict(saved["server"])
             state.write(self.server.state)
             self._checkpoint = None
         self._state_watch = StateWatch([self.arrivals, self.aggregator])
@@ -284,8 +290,25 @@ class Run:
 
         Executors leave the module as they found it, so hooks and validation see the newest version.
         """
+        if self.module_state.is_changed:
+            rank_zero_warn(
+                f"fedlight: something has changed the weights of {type(self.module).__name__} "
+                "while updates were arriving (on_update, on_train_epoch_start of a callback); this "
+                "is lost with the server's next version. Change them in on_round_end or "
+                "on_train_epoch_end, or around a validation"
+            )
         self.module_state.write(self.server.state)
         self.history.append(record)
+
+    def adopt(self) -> None:
+        """Take what hooks have changed in the module into the newest version, as it holds there.
+
+        Clients that pull from now on get it; those that are at work have pulled what was before.
+        """
+        present = self.module_state.present()
+        if present is not self.server.state:
+            new = self.server.adopt(present.params, present.buffers, present.counters)
+            self.module_state.write(new)
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the newest round."""
@@ -294,6 +317,21 @@ class Run:
             values.prog_bar, values.unlogged = metrics.prog_bar, metrics.unlogged
         self.history[-1].metrics.merge(values)
         self.metrics.merge(values)
+
+    def check_savable(self) -> None:
+        """Refuse now what a checkpoint of this run could not hold.
+
+        Raises:
+            TypeError: The state of a strategy or of a callback holds something that is no plain
+                data; the error names it.
+        """
+        kept: list[Stateful] = [self.aggregator, self.arrivals, *self.callbacks]
+        for each in kept:
+            try:
+                state = each.state_dict()
+            except Exception:  # it may tell of what comes with the first update; then it is checked
+                continue
+            plain(state, f"{type(each).__name__}.state_dict()")
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
@@ -338,6 +376,7 @@ class Run:
                 "federation": self.describe(),
                 "server": self.server.state_dict(),
                 "schedule": self.schedule.state_dict(),
+                "executor": self.executor.state_dict(),
                 "history": Growing(self.history, record_to_list),
                 "metrics": dict(self.metrics),
                 "callbacks": [[key, each.state_dict()] for key, each in _keyed(self.callbacks)],
@@ -393,6 +432,10 @@ class Run:
         self._restore_frozen(content["state_dict"], path)
 
     def _check(self, saved: dict[str, Any], present: dict[str, Any], path: str) -> None:
+        if saved.get("on_client_failure") == "raise":
+            # Nothing has failed so far, or the run would have ended: the rest may be handled
+            # otherwise, as if it had been from the start.
+            saved = saved | {"on_client_failure": present.get("on_client_failure")}
         different = differences(saved, present)
         if different:
             raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
@@ -416,6 +459,7 @@ class Run:
 
     def _described(self) -> dict[str, Any]:
         federation = self.federation
+        limit = self._norm_limit
         sizes = hashlib.blake2b(federation.num_examples.tobytes(), digest_size=8).hexdigest()
         return {
             "number of clients": federation.num_clients,
@@ -424,6 +468,9 @@ class Run:
             "batch_size": federation.batch_size,
             "seed": federation.seed,
             **self.strategies(),
+            "on_client_failure": self._on_client_failure,
+            "max_update_norm": limit and limit.most,
+            "on_large_update": limit and ("clip" if limit.clip else "drop"),
         }
 
     def _described_module(self, state: ModuleState) -> dict[str, Any]:
@@ -432,39 +479,23 @@ class Run:
             "buffers": _shapes(state.buffer_layout) + _shapes(state.counter_layout),
         }
 
+    def settings(self) -> dict[str, Any]:
+        """The settings of the federation: the strategies in words, and the numbers beside them."""
+        federation = self.federation
+        return {
+            **self.strategies(),
+            "clients": federation.num_clients,
+            "batch_size": federation.batch_size,
+            "seed": federation.seed,
+        }
+
     def strategies(self) -> dict[str, str]:
         """The strategies in words, by the names of the trainer's arguments."""
         return {
-            "arrivals": _named(self.arrivals),
-            "aggregator": _named(self.aggregator),
-            "local_optimizer": _named(self.local_optimizer),
+            "arrivals": in_words(self.arrivals),
+            "aggregator": in_words(self.aggregator),
+            "local_optimizer": in_words(self.local_optimizer),
         }
-
-
-def _named(value: object, depth: int = 2) -> str:
-    """A strategy in words, without the addresses of the objects in it.
-
-    A class of one's own seldom has a repr: its constructor's arguments that it keeps are named, as
-    a run must not go on under others. Of a function the code counts.
-    """
-    if isinstance(value, FunctionType):
-        code = value.__code__
-        content = repr((code.co_code, _without_addresses(repr(code.co_consts)), code.co_names))
-        return f"{value.__name__} {hashlib.blake2b(content.encode(), digest_size=4).hexdigest()}"
-    words = _without_addresses(repr(value))
-    if not hasattr(value, "__dict__") or not depth:
-        return words
-    kept, plain = vars(value), type(value).__repr__ is object.__repr__
-    told = [
-        f"{name}={_named(kept[name], depth - 1)}"
-        for name in signature(type(value)).parameters
-        if name in kept and (plain or isinstance(kept[name], FunctionType))
-    ]
-    return f"{type(value).__qualname__}({', '.join(told)})" if plain else " ".join([words, *told])
-
-
-def _without_addresses(words: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", words)
 
 
 def _shapes(layout: Any) -> list[str]:

@@ -7,7 +7,8 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlight._history import round_record, update_record
-from fedlight.aggregators import Aggregator
+from fedlight.aggregators import Aggregator, BufferedAggregator
+from fedlight.aggregators._server_step import check_finite
 from fedlight.events import Kind
 from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import LargeUpdate
@@ -15,6 +16,8 @@ from fedlight.loop import Event, Handled
 from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedlight.arrivals.schedule import Schedule
     from fedlight.clients import Clients
     from fedlight.executors.pending import PendingRun
@@ -103,6 +106,8 @@ class Server:
         # An aggregator that does not define `held` is taken to use at its next step whatever it has
         # received, so that its updates are computed in bulk and kept in checkpoints all the same.
         self._says_what_it_holds = type(aggregator).held is not Aggregator.held
+        # Of a buffered one, weights and direction are checked.
+        self._check_versions = not isinstance(aggregator, BufferedAggregator)
         self._received: list[ClientUpdate] = []
         self._failures: list[FailureRecord] = []
         self._dropped: list[UpdateRecord] = []
@@ -110,7 +115,13 @@ class Server:
     @property
     def held(self) -> list[ClientUpdate]:
         """Updates that the aggregator has received and not used yet, in order of arrival."""
-        return self.aggregator.held if self._says_what_it_holds else self._received
+        if not self._says_what_it_holds:
+            return self._received
+        held = self.aggregator.held
+        if held is None:
+            name = type(self.aggregator).__name__
+            raise TypeError(f"{name}.held must return a list of updates, got None")
+        return held
 
     def dispatch(self, task: Task) -> None:
         """Give a client the version that its task names, and start its local run."""
@@ -138,7 +149,9 @@ class Server:
 
         Raises:
             ClientError: A local run failed, and failures are to be raised.
-            TypeError: The aggregator's `step` did not return the next version.
+            TypeError: The aggregator's `step` did not return the next version, or another of its
+                methods returned None.
+            ValueError: The new version is not finite.
         """
         kind, task, _ = event
         released: list[int] = []
@@ -151,7 +164,7 @@ class Server:
         elif task is not None:
             due = self._receive(task, released)
         elif kind is Kind.ROUND_END:
-            due = self.aggregator.end_round()
+            due = self._answer("end_round", self.aggregator.end_round())
         else:
             due = kind is Kind.DEADLINE
         if not due and not released:
@@ -179,8 +192,8 @@ class Server:
         self.watcher.on_update(update)
         self.num_updates += 1
         self.num_gradients += task.num_steps
-        if self.aggregator.accepts(update, self.version):
-            due = self.aggregator.receive(update)
+        if self._answer("accepts", self.aggregator.accepts(update, self.version)):
+            due = self._answer("receive", self.aggregator.receive(update))
             if not self._says_what_it_holds:
                 self._received.append(update)
             return due
@@ -213,10 +226,24 @@ class Server:
                 released.append(update.client_id)
         self.failed_in_a_row += len(failed)
         self.over = self.failed_in_a_row >= 100 + 10 * self._num_clients
-        full = self.aggregator.discard([update for update, _ in failed])
+        answer = self.aggregator.discard([update for update, _ in failed])
+        full = self._answer("discard", answer)
         for _, error in failed:
             self.watcher.on_client_failure(error.task, error)
         return full
+
+    def _answer(self, method: str, answer: bool) -> bool:
+        """What the aggregator says, unless it has forgotten to.
+
+        Raises:
+            TypeError: It says nothing, which would count as no.
+        """
+        if answer is None:
+            raise TypeError(
+                f"{type(self.aggregator).__name__}.{method} must return True or False, got None; "
+                "does it lack a return?"
+            )
+        return answer
 
     def _note(self, task: Task, reason: str, retried: bool = False) -> None:
         self.num_failures += 1
@@ -239,7 +266,14 @@ class Server:
                 f"{type(self.aggregator).__name__}.step must list the updates used as "
                 f"UsedUpdate(update, weight) objects, got {state.used!r:.200}"
             )
+        if self._check_versions:
+            check_finite(f"{type(self.aggregator).__name__}.step", state.params)
         state = self._optimizer.absorb(state, self._num_clients)
+        if not isinstance(state, ServerState):
+            raise TypeError(
+                f"{type(self._optimizer).__name__}.absorb must return a ServerState, got "
+                f"{_brief(state)}; the one that it was given, if nothing changes"
+            )
         record = round_record(state, self.schedule.now, self._dropped, self._failures)
         record.metrics.update(self._totals())
         self._dropped, self._failures = [], []
@@ -256,6 +290,21 @@ class Server:
         self.version = state.version
         self._unchanged = Handled(state.version)
         return record
+
+    def adopt(self, params: Tensor, buffers: Tensor, counters: Tensor) -> ServerState:
+        """Change the newest version in place of making another one, as a hook has done.
+
+        Args:
+            params: Its parameters, shape ``[P]``.
+            buffers: Its floating buffers, shape ``[Q]``.
+            counters: Its integer buffers, shape ``[R]``.
+
+        Returns:
+            The version, with the same number.
+        """
+        self.state = ServerState(self.version, params, buffers, counters, self.state.shared)
+        self.versions[self.version] = self.state
+        return self.state
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""

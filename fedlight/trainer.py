@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
 from typing import Any, Unpack
 
-from lightning import Fabric, LightningModule
+from lightning import LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.profilers import Profiler
 
@@ -17,7 +17,6 @@ from fedlight._arguments import (
     as_callbacks,
     as_folder,
     as_loggers,
-    as_module,
     check_can_discard,
     check_data,
     check_module,
@@ -27,29 +26,31 @@ from fedlight._arguments import (
     number_of_trials,
 )
 from fedlight._checks import integer, one_of, optional, positive
-from fedlight._endings import say_how_it_ended, say_if_over, say_what_computes
-from fedlight._evaluation import Evaluator, lent, say_if_logged_twice, show_metrics
+from fedlight._device import fabric_of
+from fedlight._endings import say_how_it_ended, say_if_lost, say_if_over, say_what_computes
+from fedlight._evaluation import Evaluator, lent
 from fedlight._hooks import Hooks
 from fedlight._interrupts import Alone, graceful_interrupts
-from fedlight._intervals import UpdateInterval, check_intervals
+from fedlight._intervals import UpdateInterval, check_intervals, validation_interval
 from fedlight._lightning_arguments import (
     LightningArguments,
     lightning_settings,
     limit_batches,
-    one_device,
+    refuse_arguments,
     virtual_time,
 )
 from fedlight._lightning_hooks import warn_of_hooks
+from fedlight._lightning_names import LightningNames
 from fedlight._lightning_order import set_up, start_training, with_callbacks_of
 from fedlight._loggers import begin_anew, finalize, left_open, log_hyperparams
-from fedlight._module_trainer import LightningNames, attached
-from fedlight._prediction import batches_to_predict, predict
+from fedlight._module_trainer import attached
+from fedlight._outside_of_fit import OutsideOfFit
 from fedlight._run_view import RunView
 from fedlight._surroundings import each_profiled, profiled, surroundings
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
-from fedlight.callbacks.checkpoint import content_of
-from fedlight.checkpoint import Parts, load_weights
+from fedlight.callbacks.checkpoint import content_of, keeper_of
+from fedlight.checkpoint import Parts
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
 from fedlight.executors._auto import check_executor
@@ -61,15 +62,15 @@ from fedlight.run import Run
 from fedlight.types import RoundRecord
 
 
-class FedTrainer(LightningNames, RunView):
-    """Trains a LightningModule in an asynchronous federation: no client waits for another.
+class FedTrainer(OutsideOfFit, LightningNames, RunView):
+    """Trains a LightningModule in a simulated federation of asynchronous clients.
 
     Args:
         arrivals: Who arrives when, how stale, after how many local steps.
         aggregator: How the server makes a new version from client updates.
         local_optimizer: The arithmetic of a local run; None for the module's own optimizer.
-        executor: "auto", "sequential", "vectorized" or an `Executor`; changes the speed, never
-            the result (up to float tolerance between executors).
+        executor: "auto", "sequential", "vectorized", "processes" or an `Executor`; changes the
+            speed, never the result (up to float tolerance between executors).
         max_rounds: Stop after this many server updates.
         max_time: Stop before the first event later than this virtual time.
         max_updates: Stop after this many client updates have arrived.
@@ -78,9 +79,11 @@ class FedTrainer(LightningNames, RunView):
             False.
         accelerator: As in Lightning.
         devices: One device, which clients share: 1, "auto" or [k] for the k-th.
-        precision: As in Lightning.
+        precision: As in Lightning, but for "16-mixed" on a GPU: write "bf16-mixed".
         seed: All randomness of the run follows from it.
-        check_val_every_n_rounds: Validate after every so many rounds; None for never.
+        check_val_every_n_rounds: Validate after every so many rounds; None for never. "auto" is
+            each round; but where the aggregator makes a version of fewer than ten updates, as
+            `FedAsync` does, it is every ten updates (or as many as there are clients).
         check_val_every_n_updates: Validate instead after the rounds in which the number of client
             updates that were used or dropped reaches a multiple of this.
         limit_val_batches: At most so many validation batches (int), or this share (float).
@@ -139,7 +142,7 @@ class FedTrainer(LightningNames, RunView):
         devices: int | str | list[int] = 1,
         precision: Any = "32-true",
         seed: int = 0,
-        check_val_every_n_rounds: int | None = 1,
+        check_val_every_n_rounds: int | str | None = "auto",
         check_val_every_n_updates: int | None = None,
         limit_val_batches: int | float | None = None,
         on_client_failure: str = "raise",
@@ -159,7 +162,7 @@ class FedTrainer(LightningNames, RunView):
         self.local_optimizer = instance_of(LocalOptimizer, "local_optimizer", optimizer, example)
         self.executor = check_executor(executor)
         self._trial = trial = number_of_trials(fast_dev_run)
-        self.fast_dev_run = trial > 0
+        self.fast_dev_run = fast_dev_run
         self.on_interrupt = one_of("on_interrupt", on_interrupt, ("raise", "return"))
         self.settings = lightning_settings(lightning, signature(FedTrainer).parameters, trial)
         virtual_time(max_time)
@@ -169,6 +172,8 @@ class FedTrainer(LightningNames, RunView):
         self.max_updates = self.limits.max_updates
         check_rounds(self.aggregator, self.arrivals)
         self.seed = integer("seed", seed)
+        if trial and check_val_every_n_rounds == "auto":
+            check_val_every_n_rounds = 1
         intervals = check_intervals(check_val_every_n_rounds, check_val_every_n_updates)
         self.check_val_every_n_rounds, self.check_val_every_n_updates = intervals
         self.limit_val_batches = trial or limit_batches("limit_val_batches", limit_val_batches)
@@ -184,13 +189,7 @@ class FedTrainer(LightningNames, RunView):
         self.callbacks = as_callbacks(
             callbacks, enable_progress_bar, self.default_root_dir, self.settings
         )
-        self.fabric = Fabric(
-            accelerator=accelerator,
-            devices=one_device(devices),
-            precision=precision,
-            loggers=self.loggers,
-            callbacks=self.callbacks,
-        )
+        self.fabric = fabric_of(accelerator, devices, precision, self.loggers, self.callbacks)
         super().__init__()
         self.datamodule: FederatedDataModule | None = None
         self.should_stop = self.sanity_checking = False
@@ -224,6 +223,7 @@ class FedTrainer(LightningNames, RunView):
         ckpt_path: str | Path | None = None,
         *,
         model: LightningModule | None = None,
+        **others: Any,
     ) -> None:
         """Run the federation; `module` holds the server's model afterwards.
 
@@ -231,6 +231,7 @@ class FedTrainer(LightningNames, RunView):
             module: The module; or `model`, its name in Lightning.
             datamodule: The clients' data.
             model: The module.
+            **others: Refused, with what to write for Lightning's.
             ckpt_path: A checkpoint to go on from, to the same bits as if the run had never
                 stopped; "last" for the newest whole one of the `FedCheckpoint` callback, and a
                 fresh start where there is none; "best" for the best one that it has kept.
@@ -244,12 +245,13 @@ class FedTrainer(LightningNames, RunView):
             SystemExit: SIGTERM did.
             RuntimeError: It is called from within a fit of the same trainer.
         """
+        refuse_arguments("fit", others)
         module = check_module(given_module(module, model))
         data = check_data(datamodule)
         with (
             self._alone,
             lent(module, self.fabric),
-            attached(module, self, "fit") as self._logs,
+            attached(module, self, "fit", ckpt_path) as self._logs,
             surroundings(self.settings),
             profiled(self.profiler, "fit"),
             graceful_interrupts() as self._interrupt,
@@ -270,6 +272,7 @@ class FedTrainer(LightningNames, RunView):
                 if isinstance(error, ClientError):
                     self._hooks("on_client_failure", error.task, error)
                 self._hooks("on_exception", error)
+                data.on_exception(error)
                 raise
             finally:
                 self._end(run, status)
@@ -298,7 +301,9 @@ class FedTrainer(LightningNames, RunView):
                     continue
                 with run.between_events():
                     self.should_stop |= self.interrupted
-                    self._hooks("on_event_end")
+                    if self._hooks.methods("on_event_end"):
+                        self._hooks("on_event_end")
+                        run.adopt()
                 if self.should_stop:
                     return
 
@@ -310,23 +315,17 @@ class FedTrainer(LightningNames, RunView):
         validated = self._validation_due()
         if validated:
             assert self._evaluator is not None
-            run.module.on_validation_model_zero_grad()
-            self._hooks("on_validation_start")
-            with self.profiler.profile("validation"):
-                found = self._evaluator("validation")
-            say_if_logged_twice(record.metrics, found)
-            record.metrics.merge(found)
+            self._evaluator.validate(record.metrics, run.metrics, self._hooks, self.profiler)
         run.metrics.merge(record.metrics)
-        if validated:
-            self._hooks("on_validation_end")
         self._hooks("on_round_end")
         run.log(self._logs.metrics())
+        run.adopt()
         every = self.settings.log_every_n_steps
         if self.loggers and (validated or (every and record.version % every == 0)):
             self.fabric.log_dict(record.metrics.logged(), step=record.version)
 
     def _validation_due(self) -> bool:
-        every = self.check_val_every_n_rounds
+        every = self._val_rounds
         if self._val_interval is not None:
             due = self._val_interval.passed(self.history)
         else:
@@ -365,9 +364,14 @@ class FedTrainer(LightningNames, RunView):
         begin_anew(self._open_loggers)
         self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator = self._evaluator_of(module, datamodule)
-        every = self.check_val_every_n_updates
+        self._val_rounds, every = validation_interval(
+            self.check_val_every_n_rounds,
+            self.check_val_every_n_updates,
+            self.aggregator,
+            datamodule.num_clients,
+        )
         self._val_interval = None if every is None else UpdateInterval(every)
-        if every is not None or self.check_val_every_n_rounds is not None:
+        if every is not None or self._val_rounds is not None:
             self._evaluator.check_step("validation")
         limit = None
         if self.max_update_norm is not None:
@@ -399,152 +403,38 @@ class FedTrainer(LightningNames, RunView):
         say_what_computes(run)
         if resumed:
             say_if_over(run)
-        elif self.settings.enable_autolog_hparams:  # a resumed run's loggers have them already
-            log_hyperparams(self.loggers, run.module, run.strategies())
+            return
+        if keeper_of(self.callbacks) is not None:
+            run.check_savable()
+        if self.settings.enable_autolog_hparams:  # a resumed run's loggers have them already
+            log_hyperparams(self.loggers, run)
 
     def _check_sanity(self) -> None:
         steps = self.settings.num_sanity_val_steps
         if steps and self._evaluator is not None:
             self.sanity_checking = True
             try:
-                self._evaluator.check_sanity(steps, self._hooks)
+                with self._logs.paused():
+                    self._evaluator.check_sanity(steps, self.newest_metrics, self._hooks)
             finally:
                 self.sanity_checking = False
 
     def _finish(self, run: Run) -> None:
         say_how_it_ended(run, self.should_stop, self._interrupt.signal)
-        run.finish(trial=self.fast_dev_run)
+        run.finish(trial=self._trial > 0)
         self._hooks("on_train_end")
         run.module.on_train_end()
+        run.adopt()
         self._hooks("on_fit_end")
         run.module.on_fit_end()
 
     def _end(self, run: Run, status: str) -> None:
         """Let go of everything; what fails does not keep the rest from being let go."""
         with ExitStack() as stack:  # in the opposite order
+            if status == "success":
+                stack.callback(say_if_lost, self._logs)
             stack.callback(run.module.teardown, "fit")
             stack.callback(run.close)
             stack.callback(finalize, self.loggers, status)
-            self._hooks.all("teardown", "fit")
-
-    def _evaluator_of(
-        self, module: LightningModule, data: FederatedDataModule, inference_mode: bool = False
-    ) -> Evaluator:
-        limits = {"validation": self.limit_val_batches, "test": self.settings.limit_test_batches}
-        return Evaluator(module, data, self.fabric, limits, self.seed, inference_mode)
-
-    # ------------------------------------------------------------------ validate, test, predict
-
-    def validate(
-        self,
-        module: LightningModule | None = None,
-        datamodule: FederatedDataModule | None = None,
-        ckpt_path: str | Path | None = None,
-        verbose: bool = False,
-    ) -> list[dict[str, float]]:
-        """Run ``validation_step`` over the validation data; a dict of metrics for each data set.
-
-        Args:
-            module: The module; None for the one that was fitted.
-            datamodule: The data; None for those of ``fit``.
-            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
-            verbose: Print the metrics.
-        """
-        return self._evaluate_alone(
-            "validation", "validate", module, datamodule, ckpt_path, verbose
-        )
-
-    def test(
-        self,
-        module: LightningModule | None = None,
-        datamodule: FederatedDataModule | None = None,
-        ckpt_path: str | Path | None = None,
-        verbose: bool = False,
-    ) -> list[dict[str, float]]:
-        """Run ``test_step`` over the test data; a dict of metrics for each data set.
-
-        Args:
-            module: The module; None for the one that was fitted.
-            datamodule: The data; None for those of ``fit``.
-            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
-            verbose: Print the metrics.
-        """
-        return self._evaluate_alone("test", "test", module, datamodule, ckpt_path, verbose)
-
-    def _evaluate_alone(
-        self,
-        stage: str,
-        verb: str,
-        module: LightningModule | None,
-        datamodule: FederatedDataModule | None,
-        ckpt_path: str | Path | None,
-        verbose: bool,
-    ) -> list[dict[str, float]]:
-        module = self.module if module is None else as_module(module)
-        data = self.datamodule if datamodule is None else check_data(datamodule)
-        if data is None:
-            raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
-        self._module, self.datamodule = module, data
-        evaluator = self._evaluator_of(module, data, self.settings.inference_mode)
-        evaluator.get_ready(stage, verb)
-        with self._outside_of_fit(verb, module, ckpt_path):
-            if not evaluator.can(stage):  # its number of batches is limited to 0
-                return []
-            self._hooks(f"on_{stage}_start")
-            metrics = evaluator(stage)
-            self.newest_metrics.merge(metrics)
-            self._hooks(f"on_{stage}_end")
-        if verbose:
-            show_metrics(stage, metrics.logged())
-        return evaluator.by_data_set(stage, metrics.logged())
-
-    def predict(
-        self,
-        module: LightningModule | None = None,
-        datamodule: FederatedDataModule | None = None,
-        dataloaders: Any = None,
-        dataset: Any = None,
-        return_predictions: bool = True,
-        ckpt_path: str | Path | None = None,
-    ) -> list[Any] | None:
-        """Run ``predict_step`` (by default ``forward``) over data; what it returns for each batch.
-
-        Args:
-            module: The module; None for the one that was fitted.
-            datamodule: Its test data are taken; None for that of ``fit``.
-            dataloaders: Batches to take instead, such as a `DataLoader`; of a list of loaders the
-                result is a list for each.
-            dataset: A data set to take instead.
-            return_predictions: Whether to keep the predictions, on the CPU; else None is returned.
-            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
-        """
-        module = self.module if module is None else as_module(module)
-        data = self.datamodule if datamodule is None else check_data(datamodule)
-        limit, inference = self.settings.limit_predict_batches, self.settings.inference_mode
-        batches = batches_to_predict(module, self.fabric, data, dataloaders, dataset, limit)
-        self._module, self.datamodule = module, data
-        with self._outside_of_fit("predict", module, ckpt_path):
-            self._hooks("on_predict_start")
-            found = predict(module, self.fabric, batches, return_predictions, inference, self.seed)
-            self._hooks("on_predict_end")
-        return found
-
-    @contextmanager
-    def _outside_of_fit(
-        self, verb: str, module: LightningModule, ckpt_path: str | Path | None
-    ) -> Iterator[None]:
-        content = content_of(ckpt_path, self.callbacks)
-        with (
-            lent(module, self.fabric),
-            attached(module, self, verb),
-            surroundings(self.settings),
-            profiled(self.profiler, verb),
-        ):
-            try:
-                set_up(module, self._hooks, self.fabric, verb)
-                if content is not None:
-                    load_weights(module, content, str(ckpt_path))
-                yield
-            finally:
-                self._hooks("teardown", verb)
-                module.teardown(verb)
+            stack.callback(self._hooks.all, "teardown", "fit")
+            run.datamodule.teardown("fit")

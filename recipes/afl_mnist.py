@@ -23,13 +23,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse import auto_cli, lazy_instance
-from jsonargparse.typing import Path_fc, PositiveInt, path_type
+from jsonargparse import lazy_instance
+from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.progress import track
 
 from data_partitioners import PathologicalPartitioner
-from fedlight import FederatedDataModule, compare
+from fedlight import FederatedDataModule, cli, compare
 from fedlight.aggregators import AFACD, AFACS, Aggregator, FedAvg
 from fedlight.arrivals import BiasedArrivals, ConstantSteps, UniformArrivals, UniformSteps
 from fedlight.comparison import Comparison
@@ -38,7 +38,6 @@ from fedlight.models import LogisticRegression
 from fedlight.plot import curves
 
 Setting = Literal["sync-constant", "sync-dynamic", "async-constant", "async-dynamic"]
-Folder = path_type("dcc")  # it may not exist yet
 
 SGD = lazy_instance(LocalSGD, lr=0.1)
 AFA_CD = lazy_instance(AFACD, server_lr=1.0)
@@ -100,8 +99,8 @@ def main(
     probabilities: list[float] = BIASED,
     max_rounds: PositiveInt = 150,
     seeds: PositiveInt = 3,
-    logger_dir: Folder | None = None,
-    figure: Path_fc | None = None,
+    logger_dir: cli.Folder | None = None,
+    figure: cli.Figure | None = None,
 ) -> None:
     """Reproduce cells of Tables 2 and 3, or the lines of Figure 1 or 5.
 
@@ -110,20 +109,18 @@ def main(
         experiment: What to run.
         p: Classes per client.
         settings: Columns of the tables.
-        per_round: m, clients per round.
-        num_clients: M.
-        local_steps: c.
+        per_round: Clients that arrive in each round, m.
+        num_clients: Number of clients, M.
+        local_steps: Local steps of a client in a round, c; the mean if they are dynamic.
         local_optimizer: LocalSGD is Table 2, FedProx and Scaffold are Table 3.
         aggregator: The server's rule; in the figures it takes the place of AFA-CD.
         probabilities: Figure 5: the weight of each client where arrivals are biased.
-        max_rounds: Rounds.
+        max_rounds: Rounds of a run.
         seeds: Runs per line.
         logger_dir: A folder for TensorBoard; None writes nothing.
         figure: A file for the curves, an axis for each p; None draws none.
     """
-    for name, values in {"p": p, "settings": settings}.items():
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
+    cli.distinct(p=p, settings=settings)
     data = FederatedDataModule(dataset, PathologicalPartitioner(num_clients, p[0]))
     data.setup()
     for classes in p:  # an impossible partition raises now, before the first run
@@ -151,6 +148,9 @@ def main(
         biased = arrivals("async-dynamic", biased=True)
         lines = {f"{name}, even": (aggregator, even), f"{name}, biased": (aggregator, biased)}
         lines["AFACS, biased"] = (AFACS(), biased)
+
+    for _, process in lines.values():
+        process.simulate(num_clients, max_rounds=1)  # more clients than there are: this raises
 
     def run(classes: int, line: str) -> Comparison:
         rule, process = lines[line]
@@ -207,4 +207,4 @@ def main(
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

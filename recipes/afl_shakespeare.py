@@ -23,13 +23,13 @@ from typing import Literal
 
 import datasets
 import numpy as np
-from jsonargparse import auto_cli, lazy_instance
-from jsonargparse.typing import Path_fc, PositiveInt, path_type
+from jsonargparse import lazy_instance
+from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.progress import track
 
 from data_partitioners import NaturalIdPartitioner
-from fedlight import FederatedDataModule, compare
+from fedlight import FederatedDataModule, cli, compare
 from fedlight.aggregators import AFACD, Aggregator
 from fedlight.arrivals import ConstantSteps, UniformArrivals, UniformSteps
 from fedlight.local_optimizers import LocalOptimizer, LocalSGD
@@ -37,7 +37,6 @@ from fedlight.models import CharLSTM
 from fedlight.plot import curves
 
 Setting = Literal["sync-constant", "sync-dynamic", "async-constant", "async-dynamic"]
-Folder = path_type("dcc")  # it may not exist yet
 
 SGD = lazy_instance(LocalSGD, lr=0.8)
 AFA_CD = lazy_instance(AFACD, server_lr=50.0)
@@ -81,28 +80,27 @@ def main(
     max_rounds: PositiveInt = 300,
     val_every: PositiveInt = 10,
     seeds: PositiveInt = 3,
-    logger_dir: Folder | None = None,
-    figure: Path_fc | None = None,
+    logger_dir: cli.Folder | None = None,
+    figure: cli.Figure | None = None,
 ) -> None:
     """Reproduce the Shakespeare row of Table 2 or 3.
 
     Args:
         dataset: A hub id, or a folder with the same files.
         settings: Columns of the table.
-        per_round: m, clients per round.
-        local_steps: c.
+        per_round: Clients that arrive in each round, m.
+        local_steps: Local steps of a client in a round, c; the mean if they are dynamic.
         batch_size: Examples per local step.
         hidden_size: Units of each of the two LSTM layers.
         local_optimizer: LocalSGD is Table 2, FedProx and Scaffold are Table 3.
         aggregator: The server's rule. With a server rate of c, AFA-CD is FedAvg.
-        max_rounds: Rounds.
+        max_rounds: Rounds of a run.
         val_every: The test accuracy is taken after every so many rounds.
         seeds: Runs per setting.
         logger_dir: A folder for TensorBoard; None writes nothing.
         figure: A file for the curves; None draws none.
     """
-    if not settings or len(set(settings)) < len(settings):
-        raise ValueError(f"settings must hold one or more, each of them once, got {settings}")
+    cli.distinct(settings=settings)
     data = by_role(dataset, batch_size)
     size = (data.num_clients, per_round, local_steps, batch_size, hidden_size, max_rounds)
     table_2_or_3 = {}
@@ -151,4 +149,4 @@ def main(
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

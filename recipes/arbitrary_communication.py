@@ -25,13 +25,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from jsonargparse import auto_cli
-from jsonargparse.typing import Path_fc, PositiveInt, path_type
+from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from rich.console import Console
 from rich.progress import track
 
 from data_partitioners import IidPartitioner, MixingPartitioner
-from fedlight import FederatedDataModule, compare, plot
+from fedlight import FederatedDataModule, cli, compare, plot
 from fedlight.aggregators import Aggregator, AsyncCommSGD
 from fedlight.arrivals import CommunicationPattern
 from fedlight.comparison import Comparison
@@ -39,7 +38,6 @@ from fedlight.local_optimizers import LocalOptimizer, LocalSGD
 from fedlight.models import LogisticRegression
 
 Pattern = Literal["full", "synchronous", "periodic", "random", "imbalanced"]
-Folder = path_type("dcc")  # it may not exist yet
 
 
 def communication(
@@ -85,7 +83,7 @@ def draw(found: dict[float, dict[Pattern, Comparison]], figure: Path) -> None:
 
 def main(
     dataset: str = "ylecun/mnist",
-    mixing_ratios: list[float] = [1, 0.5, 0.1, 0],  # noqa: B006  # only read
+    mixing_ratios: list[ClosedUnitInterval] = [1, 0.5, 0.1, 0],  # noqa: B006  # only read
     patterns: list[Pattern] = ["full", "synchronous", "periodic", "random", "imbalanced"],  # noqa: B006
     num_clients: PositiveInt = 10,
     period: PositiveInt = 10,
@@ -94,8 +92,8 @@ def main(
     local_optimizer: LocalOptimizer | None = None,
     max_time: PositiveInt = 1000,
     seeds: PositiveInt = 3,
-    logger_dir: Folder | None = None,
-    figure: Path_fc | None = None,
+    logger_dir: cli.Folder | None = None,
+    figure: cli.Figure | None = None,
 ) -> None:
     """Compare patterns of communication at several mixing ratios.
 
@@ -103,19 +101,17 @@ def main(
         dataset: A hub id, a folder with the same files, or "mnist-mini".
         mixing_ratios: Shares of the images that are spread evenly; a panel of the figure for each.
         patterns: Patterns of communication; a curve for each.
-        num_clients: Clients.
+        num_clients: Number of clients.
         period: Mean number of ticks between two communications of a client; 1 for "full".
         max_gap: Random and imbalanced clients communicate at least every so many ticks.
         aggregator: The server's rule; None for AsyncCommSGD.
         local_optimizer: The arithmetic of a local step; None for SGD with rate 0.1.
         max_time: Ticks; "full" ends earlier, after as many models as the others.
         seeds: Runs per curve.
-        logger_dir: Folder for TensorBoard.
-        figure: File for the figure.
+        logger_dir: Folder for TensorBoard; None writes nothing.
+        figure: File for the figure; None draws none.
     """
-    for name, values in {"mixing_ratios": mixing_ratios, "patterns": patterns}.items():
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
+    cli.distinct(mixing_ratios=mixing_ratios, patterns=patterns)
     if max_time < period:
         raise ValueError(f"max_time must be at least period={period}, got {max_time}")
     # The warning counts updates, but here rare updates contain more local steps.
@@ -124,6 +120,10 @@ def main(
     aggregator = aggregator or AsyncCommSGD()
     by_clock = aggregator.interval is not None
     local_optimizer = local_optimizer or LocalSGD(lr=0.1)
+    # An impossible pattern or partition raises now, before the first run.
+    for ratio in mixing_ratios:
+        data.repartition(MixingPartitioner(num_clients, ratio))
+    arrivals = {each: communication(each, num_clients, period, max_gap) for each in patterns}
     found = {ratio: {} for ratio in mixing_ratios}
     cells = [(ratio, pattern) for ratio in mixing_ratios for pattern in patterns]
     for ratio, pattern in track(cells, console=Console(stderr=True)):
@@ -131,7 +131,7 @@ def main(
         folder = f"mixing_ratio={ratio:g}/{pattern}"
         found[ratio][pattern] = compare(
             {type(aggregator).__name__: aggregator},
-            arrivals=communication(pattern, num_clients, period, max_gap),
+            arrivals=arrivals[pattern],
             module=lambda: LogisticRegression(28 * 28, 10),
             datamodule=lambda seed, by=partitioner: data.repartition(by, partition_seed=seed),
             local_optimizer=local_optimizer,
@@ -157,4 +157,4 @@ def main(
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

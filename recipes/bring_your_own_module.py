@@ -14,10 +14,10 @@ from copy import deepcopy
 import numpy as np
 import torch
 from datasets import Dataset
-from jsonargparse import auto_cli
-from jsonargparse.typing import Path_fr, PositiveInt, path_type
+from jsonargparse.typing import NonNegativeInt, Path_fr, PositiveInt
 from lightning import LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
+from pyarrow import ArrowInvalid
 from pyarrow.csv import read_csv
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -25,12 +25,10 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from data_partitioners import DirichletPartitioner, NaturalIdPartitioner
-from fedlight import FederatedDataModule, FedTrainer
+from fedlight import FederatedDataModule, FedTrainer, cli
 from fedlight.aggregators import Aggregator, FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.callbacks import TensorBoardMetrics
-
-Folder = path_type("dcc")  # it may not exist yet
 
 
 class RainOrShine(LightningModule):
@@ -75,8 +73,8 @@ def main(
     client: str | None = "station",
     aggregator: Aggregator | None = None,
     max_rounds: PositiveInt = 100,
-    seed: int = 0,
-    logger_dir: Folder | None = None,
+    seed: NonNegativeInt = 0,
+    logger_dir: cli.Folder | None = None,
 ) -> None:
     """Train a module in a federation, and on the pooled rows for as many steps.
 
@@ -89,7 +87,10 @@ def main(
         seed: All randomness follows from it.
         logger_dir: Folder for TensorBoard; None writes nothing.
     """
-    rows = Dataset(read_csv(csv)) if csv else weather()
+    try:
+        rows = Dataset(read_csv(csv)) if csv else weather()
+    except ArrowInvalid as error:
+        raise ValueError(f"csv must be a file of comma-separated rows: {error}") from error
     for argument, name in {"label": label, "client": client}.items():
         if name not in (None, *rows.column_names):
             raise ValueError(f"{argument} must be one of {rows.column_names}, got {name!r}")
@@ -105,7 +106,7 @@ def main(
     data = FederatedDataModule(splits, partitioner, batch_size=32, columns=("inputs", label))
     names = ("federated", "pooled")
     loggers = [TensorBoardLogger(logger_dir, name) if logger_dir else False for name in names]
-    seed_everything(seed, verbose=False)
+    seed_everything(seed % 2**32, verbose=False)
     module = RainOrShine(len(inputs), rows.features[label].num_classes)
 
     federated = FedTrainer(
@@ -131,4 +132,4 @@ def main(
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

@@ -23,13 +23,13 @@ from statistics import fmean, stdev
 
 import numpy as np
 import torch
-from jsonargparse import auto_cli, lazy_instance
-from jsonargparse.typing import Path_fc, PositiveInt, path_type
+from jsonargparse import lazy_instance
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from data_partitioners import IidPartitioner, Partitioner
-from fedlight import FederatedDataModule, compare
+from fedlight import FederatedDataModule, cli, compare
 from fedlight.aggregators import Aggregator, FedAsync, FedAvg
 from fedlight.aggregators.staleness import Hinge, Polynomial
 from fedlight.arrivals import UniformArrivals
@@ -39,7 +39,6 @@ from fedlight.plot import curve, curves
 from fedlight.types import RoundRecord
 
 Runs = dict[str, list[list[RoundRecord]]]  # by method, a history for each seed
-Folder = path_type("dcc")  # it may not exist yet
 SGD = "single-thread SGD"
 
 
@@ -128,8 +127,8 @@ def draw_alpha(file: Path, runs: dict[tuple[int, float], Runs], gradients: float
 def main(
     dataset: str = "uoft-cs/cifar10",
     partitioner: Partitioner = lazy_instance(IidPartitioner, num_partitions=100),  # noqa: B008
-    max_staleness: list[int] = [4, 16],  # noqa: B006  # only read
-    alphas: list[float] = [0.6],  # noqa: B006
+    max_staleness: list[NonNegativeInt] = [4, 16],  # noqa: B006  # only read
+    alphas: list[ClosedUnitInterval] = [0.6],  # noqa: B006
     aggregator: Aggregator | None = None,
     local_optimizer: LocalOptimizer = lazy_instance(FedProx, lr=0.1, mu=0.005),  # noqa: B008
     baseline_optimizer: LocalOptimizer = lazy_instance(LocalSGD, lr=0.1),  # noqa: B008
@@ -143,9 +142,9 @@ def main(
     crop: PositiveInt = 24,
     shrink: PositiveInt = 1,
     seeds: PositiveInt = 3,
-    logger_dir: Folder | None = None,
-    figure: Path_fc | None = None,
-    alpha_figure: Path_fc | None = None,
+    logger_dir: cli.Folder | None = None,
+    figure: cli.Figure | None = None,
+    alpha_figure: cli.Figure | None = None,
 ) -> None:
     """Train them all; print the table, draw the figures.
 
@@ -155,25 +154,23 @@ def main(
         max_staleness: Largest staleness, in server updates; each value is a setting.
         alphas: Mixing weights of FedAsync; the curves show the first one.
         aggregator: One more, on the same arrivals.
-        local_optimizer: Of FedAsync's clients; FedProx with mu for the paper's rho is option II.
-        baseline_optimizer: Of FedAvg and SGD.
+        local_optimizer: Local step of FedAsync; FedProx with the paper's rho as mu is option II.
+        baseline_optimizer: Local step of FedAvg and SGD.
         local_steps: Steps of a client in a round.
         per_round: Clients in a round of FedAvg.
         max_rounds: Server updates of FedAsync.
-        fedavg_rounds: Those of FedAvg; None for as many.
+        fedavg_rounds: Server updates of FedAvg; None for as many.
         decay_round: The update from which on alpha is halved.
         evaluate_every: Client updates between two evaluations.
         width: Channels of the first convolutions; 64 in the paper.
-        crop: Side of the images, cut from the middle.
-        shrink: Then they are made smaller by this factor.
+        crop: Side of the images in pixels, cut from the middle.
+        shrink: Factor by which the cut images are made smaller.
         seeds: Runs per cell.
         logger_dir: Folder for TensorBoard; None writes nothing.
         figure: File for the curves on the three axes; None makes none.
         alpha_figure: File for the accuracy at the end by alpha; None makes none.
     """
-    for name, values in {"max_staleness": max_staleness, "alphas": alphas}.items():
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
+    cli.distinct(max_staleness=max_staleness, alphas=alphas)
     for staleness, alpha in product(max_staleness, alphas):  # values out of range raise now
         UniformArrivals(1, staleness, local_steps)
         FedAsync(alpha)
@@ -261,4 +258,4 @@ def main(
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

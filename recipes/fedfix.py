@@ -24,13 +24,12 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 import numpy as np
-from jsonargparse import auto_cli
-from jsonargparse.typing import Path_fc, PositiveInt, path_type
+from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from rich.console import Console
 from rich.progress import track
 
 from data_partitioners import DirichletPartitioner, IidPartitioner
-from fedlight import FederatedDataModule, compare
+from fedlight import FederatedDataModule, cli, compare
 from fedlight.aggregators import Aggregator, AsyncFedAvg, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import ContinuousArrivals, SynchronousArrivals, UniformSpeeds
 from fedlight.callbacks import ClientEvaluation
@@ -39,7 +38,6 @@ from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from fedlight.plot import curve, curves
 
-Folder = path_type("dcc")  # it may not exist yet
 LABELS = {
     "clients/val_loss_mean": "loss of the federated problem",
     "clients/val_loss_std": "its std over the clients",
@@ -108,17 +106,17 @@ def main(
     experiment: Literal["weights", "methods"] = "weights",
     dataset: str = "ylecun/mnist",
     splits: list[Literal["iid", "non-iid"]] = ["iid", "non-iid"],  # noqa: B006  # only read
-    spreads: list[float] = [0.8],  # noqa: B006
+    spreads: list[ClosedUnitInterval] = [0.8],  # noqa: B006
     num_clients: PositiveInt = 10,
     local_steps: PositiveInt = 1,
-    lrs: list[float] = [0.003],  # noqa: B006
-    interval: float = 0.5,
+    lrs: list[cli.PositiveNumber] = [0.003],  # noqa: B006
+    interval: cli.PositiveNumber = 0.5,
     buffer_size: PositiveInt = 10,
     aggregator: Aggregator | None = None,
-    max_time: float = 200,
+    max_time: cli.PositiveNumber = 200,
     seeds: PositiveInt = 3,
-    logger_dir: Folder | None = None,
-    figure: Path_fc | None = None,
+    logger_dir: cli.Folder | None = None,
+    figure: cli.Figure | None = None,
 ) -> None:
     """Reproduce Figure 2 or 3 with logistic regression.
 
@@ -126,10 +124,10 @@ def main(
         experiment: "weights" is Figure 2, "methods" Figure 3.
         dataset: A hub id, a folder with the same files, or "mnist-mini".
         splits: Equal random shares, Dir(0.1), or both.
-        spreads: Hardware scenarios; 0.8 is F80, 0 is F0.
-        num_clients: M.
-        local_steps: K.
-        lrs: Local rates.
+        spreads: Hardware scenarios, below 1; 0.8 is F80, 0 is F0.
+        num_clients: Number of clients, M.
+        local_steps: Steps of a local run, K.
+        lrs: Local learning rates.
         interval: Virtual time between two updates of FedFix.
         buffer_size: Client updates in one server update of FedBuff.
         aggregator: One more, beside those of the experiment.
@@ -139,9 +137,7 @@ def main(
         figure: File for the figure, which shows the best rates, in "weights" the first one; None
             makes none.
     """
-    for name, values in {"splits": splits, "spreads": spreads, "lrs": lrs}.items():
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"{name} must hold one or more, each of them once, got {values}")
+    cli.distinct(splits=splits, spreads=spreads, lrs=lrs)
     aggregators: dict[str, Aggregator] = {
         "identical": AsyncFedAvg("identical"),
         "time-based": AsyncFedAvg("time_based"),
@@ -166,6 +162,8 @@ def main(
         "non-iid": DirichletPartitioner(num_clients, alpha=0.1),
     }
     data = FederatedDataModule(dataset, parts["iid"], batch_size=64)
+    for split in splits:  # an impossible partition raises now, before the first run
+        data.repartition(parts[split])
 
     cells = {f"{split}, F{100 * s:g}": (split, s) for split, s in product(splits, spreads)}
     runs: dict[tuple[str, float, str], list[ComparedRun]] = {}
@@ -215,4 +213,4 @@ def main(
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

@@ -1,19 +1,11 @@
-"""LoRA on a text classifier: the encoder stays frozen, and only the adapters travel.
-
-Without ``--model`` the encoder is a tiny BERT with random weights; nothing is downloaded.
-
-    python recipes/lora_text.py --model bert-base-uncased
-"""
+"""LoRA on a text classifier: the encoder stays frozen, and only the adapters travel."""
 
 import torch
-import transformers
-from jsonargparse import auto_cli
 from jsonargparse.typing import PositiveInt
 from lightning import LightningModule, seed_everything
-from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
-from fedlight import FederatedDataModule, FedTrainer
+from fedlight import FederatedDataModule, FedTrainer, cli
 from fedlight.aggregators import FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 
@@ -40,7 +32,17 @@ class TextClassifier(LightningModule):
 
 
 def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveInt = 40) -> None:
-    """Train adapters and a classifier; each of eight clients writes of a thing of its own."""
+    """Train adapters and a classifier; each of eight clients writes of a thing of its own.
+
+    Args:
+        model: A text model of the hub, such as bert-base-uncased, or a folder; null for a tiny
+            BERT with random weights, for which nothing is downloaded.
+        rank: Rank of the adapters.
+        max_rounds: Server updates.
+    """
+    import transformers  # here, so that --help is quick
+    from peft import LoraConfig, get_peft_model
+
     seed_everything(0, verbose=False)
     if model:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model)
@@ -53,14 +55,12 @@ def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveIn
         texts, labels = zip(*rows, strict=True)
         if model:
             inputs = dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
-        else:
-            inputs = {"input_ids": torch.tensor([[*map(WORDS.index, t.split())] for t in texts])}
-        return inputs | {"labels": torch.tensor(labels)}
+            return inputs | {"labels": torch.tensor(labels)}
+        ids = [[*map(WORDS.index, text.split())] for text in texts]
+        return {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels)}
 
-    def sentences(thing: str) -> list[tuple[str, int]]:
-        return [(f"the {thing} is {word}", mood) for mood in (0, 1) for word in MOODS[mood]]
-
-    clients = [sentences(thing) for thing in THINGS]
+    words = [(word, mood) for mood in (0, 1) for word in MOODS[mood]]
+    clients = [[(f"the {thing} is {word}", mood) for word, mood in words] for thing in THINGS]
     trainer = FedTrainer(
         arrivals=ContinuousArrivals(ExponentialDurations(1.0)),
         aggregator=FedBuff(buffer_size=4),
@@ -68,13 +68,13 @@ def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveIn
         logger=False,
     )
     module = TextClassifier(get_peft_model(network, LoraConfig("SEQ_CLS", r=rank)))
-    val = [sentence for client in clients for sentence in client]
-    data = FederatedDataModule.from_client_datasets
-    trainer.fit(module, data(clients, 4, val_dataset=val, collate_fn=collate))
-    size = sum(param.numel() for param in module.parameters())
-    print(f"{trainer.state.params.numel()} of {size} parameters travel")
+    val = [row for rows in clients for row in rows]
+    data = FederatedDataModule.from_client_datasets(clients, 4, val_dataset=val, collate_fn=collate)
+    trainer.fit(module, data)
+    travel, size = trainer.state.params.numel(), sum(map(Tensor.numel, module.parameters()))
+    print(f"{travel} of {size} parameters travel")
     print(f"val_acc {trainer.callback_metrics['val_acc']:.4f}")
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

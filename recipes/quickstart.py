@@ -5,8 +5,10 @@ Each has started from a model up to four rounds old and has made one to ten loca
 schedule is simulated once and replayed, so the runs differ in the aggregator alone.
 """
 
+import shlex
+import sys
+from argparse import ArgumentParser
 from copy import deepcopy
-from pathlib import Path
 from statistics import fmean
 
 from lightning import seed_everything
@@ -21,7 +23,8 @@ from fedlight.arrivals import ReplayArrivals, UniformArrivals, UniformSteps
 from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 
-LOGS = Path("logs")
+LOGS = "fedlight_logs"
+ROUNDS = 60
 
 
 def main() -> None:
@@ -32,7 +35,7 @@ def main() -> None:
         batch_size=64,
     )
     arrivals = UniformArrivals(per_round=20, max_staleness=4, local_steps=UniformSteps(1, 10))
-    schedule = arrivals.simulate(num_clients=100, max_rounds=60)
+    schedule = arrivals.simulate(num_clients=100, max_rounds=ROUNDS)
     start = LogisticRegression(28 * 28, 10)
 
     table = Table("aggregator", "best accuracy", "mean of the last ten", "fingerprint")
@@ -42,6 +45,7 @@ def main() -> None:
             arrivals=ReplayArrivals(schedule),
             local_optimizer=LocalSGD(lr=0.1),
             aggregator=aggregator,
+            max_rounds=ROUNDS,
             logger=TensorBoardLogger(LOGS, name="quickstart", version=name),
         )
         trainer.fit(deepcopy(start), data)
@@ -49,10 +53,11 @@ def main() -> None:
         best, last = f"{max(accuracy):.4f}", f"{fmean(accuracy[-10:]):.4f}"
         table.add_row(name, best, last, trainer.fingerprint())
 
-    console = Console()
-    console.print(table)
-    console.print(f"Curves: tensorboard --logdir {LOGS}")
+    Console().print(table)
+    # As a module: the command itself may not be on the PATH.
+    print("Curves:", shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", LOGS]))
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()  # --help, and no other option
     main()

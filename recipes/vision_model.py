@@ -1,39 +1,28 @@
 """Any model of timm, by its name, on an image data set divided among clients.
 
-python recipes/vision_model.py
-python recipes/vision_model.py --model resnet18 --dataset ylecun/mnist
-python recipes/vision_model.py --model vit_tiny_patch16_224 --side 224
+python recipes/vision_model.py --model vit_tiny_patch16_224 --side 224 --dataset ylecun/mnist
 """
 
-import timm
-from jsonargparse import auto_cli
 from jsonargparse.typing import PositiveInt
-from lightning import LightningModule, seed_everything
+from lightning import seed_everything
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate
-from torchmetrics.classification import MulticlassAccuracy
+from torch.nn.functional import interpolate
 
 from data_partitioners import DirichletPartitioner
-from fedlight import FederatedDataModule, FedTrainer
+from fedlight import FederatedDataModule, FedTrainer, cli
 from fedlight.aggregators import FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.local_optimizers import LocalSGD
+from fedlight.models import Classifier
 
 
-class ImageClassifier(LightningModule):
+class ImageClassifier(Classifier):
     def __init__(self, network: nn.Module, num_classes: int) -> None:
-        super().__init__()
+        super().__init__(num_classes, lr=0.05)
         self.network = network
-        self.val_acc = MulticlassAccuracy(num_classes, average="micro")
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        x, y = batch
-        return cross_entropy(self.network(x), y)
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        x, y = batch
-        self.val_acc(self.network(x), y)
-        self.log("val_acc", self.val_acc)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
 
 
 def main(
@@ -43,13 +32,26 @@ def main(
     side: PositiveInt | None = None,
     num_clients: PositiveInt = 10,
     max_rounds: PositiveInt = 30,
-    lr: float = 0.05,
+    lr: cli.PositiveNumber = 0.05,
 ) -> None:
-    """Train a model of timm on images, which are resized if a side is given."""
+    """Train a model of timm on images.
+
+    Args:
+        model: Its name in timm.
+        pretrained: Whether to start from timm's weights, which are downloaded.
+        dataset: A hub id, a folder with the same files, or "mnist-mini".
+        side: Pixels to which both sides of the images are resized; null leaves them as they are.
+        num_clients: Clients, among whom the images are divided by Dir(1) over the labels.
+        max_rounds: Server updates.
+        lr: Local learning rate.
+    """
+    import timm
 
     def resized(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return interpolate(batch[0], (side, side), mode="bilinear"), batch[1]
 
+    if not timm.is_model(model):
+        raise ValueError(f"model must be one of timm.list_models(), got {model!r}")
     seed_everything(0, verbose=False)
     data = FederatedDataModule(
         dataset,
@@ -75,4 +77,4 @@ def main(
 
 
 if __name__ == "__main__":
-    auto_cli(main)
+    cli.run(main)

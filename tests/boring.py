@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from lightning import LightningModule
 from torch import nn
@@ -143,15 +145,17 @@ def replay(*events, **kwargs) -> ReplayArrivals:
 
 
 def trainer(**kwargs) -> FedTrainer:
-    """A `FedTrainer` on the CPU that writes and draws nothing, five rounds unless told."""
+    """A `FedTrainer` that writes and draws nothing: on the CPU, five rounds unless told."""
     given = {
         "arrivals": UniformArrivals(per_round=2, max_staleness=2, local_steps=UniformSteps(1, 5)),
         "aggregator": FedAvg(),
         "local_optimizer": LocalSGD(lr=0.1),
-        "accelerator": "cpu",
+        "accelerator": os.environ.get("FEDLIGHT_ACCELERATOR", "cpu"),
         "logger": False,
         "enable_progress_bar": False,
     }
+    if "check_val_every_n_updates" not in kwargs:
+        given["check_val_every_n_rounds"] = 1
     given.update(kwargs)
     limits = ("max_rounds", "max_time", "max_updates")
     if not any(name in given for name in limits) and not given["arrivals"].finite:

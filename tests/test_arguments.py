@@ -69,7 +69,7 @@ ROUNDS = UniformArrivals(per_round=1)
         ("check_val_every_n_rounds", 0.5, TypeError, "check_val_every_n_rounds must be an integer"),
         ("limit_val_batches", 1.5, ValueError, r"a share in \[0, 1\] or a number .* got 1.5"),
         ("limit_val_batches", -0.5, ValueError, r"a share in \[0, 1\] or a number .* got -0.5"),
-        ("limit_val_batches", -1, ValueError, "limit_val_batches must be at least 1, got -1"),
+        ("limit_val_batches", -1, ValueError, "limit_val_batches must be 0 or larger, got -1"),
         ("limit_val_batches", "all", TypeError, "limit_val_batches must be an integer, got 'all'"),
         ("limit_val_batches", True, TypeError, "limit_val_batches must be an integer, got True"),
         ("on_client_failure", "ignore", ValueError, "on_client_failure must be one of 'raise'"),

@@ -24,6 +24,7 @@ from torch.utils.data import TensorDataset
 from data_partitioners import IidPartitioner
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight._data_fingerprint import data_fingerprint
+from fedlight._files import replacing
 from fedlight._history import record_to_list
 from fedlight.aggregators import AFACS, Aggregator, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import (
@@ -70,7 +71,7 @@ class Sums(Callback):
         self.total, self.losses = torch.zeros(2), []
 
     def on_round_end(self, trainer, module):
-        self.total += trainer.state.params[:2]
+        self.total += trainer.state.params[:2].cpu()
         self.losses.append(trainer.history[-1].metrics.get("train_loss", math.nan))
 
     def state_dict(self):
@@ -352,7 +353,7 @@ def test_what_is_no_plain_data_is_refused_when_it_is_written(tmp_path):
         def state_dict(self):
             return {"function": print}
 
-    with pytest.raises(TypeError, match=r"checkpoint\['fedlight'\]\['callbacks'\].*is a builtin"):
+    with pytest.raises(TypeError, match=r"Odd.state_dict\(\)\['function'\] is a builtin"):
         fitted(Boring(), classes(), callbacks=[Odd(), FedCheckpoint(tmp_path)])
     assert list(tmp_path.glob("*.ckpt")) == []
     assert plain({"a": (1, np.float64(2), Path("x"), np.arange(2))})["a"][:3] == [1, 2.0, "x"]
@@ -413,6 +414,37 @@ def test_a_full_disk_leaves_the_good_file(saved, tmp_path, monkeypatch, call):
     assert path.read_bytes() == saved.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt"]
     assert read_checkpoint(path)["fedlight"]["server"]["version"] == 5
+
+
+@pytest.mark.parametrize("fails", ["last", "round=4"])
+def test_a_disk_that_is_full_between_two_files_leaves_none_that_nobody_ranks(
+    tmp_path, monkeypatch, fails
+):
+    """Round 4 is the best one, and one of its two files cannot be written."""
+
+    def begun():
+        keeper = FedCheckpoint(tmp_path, monitor="fed/time", mode="max", save_top_k=2)
+        run = trainer(callbacks=keeper, max_rounds=6)
+        return run, keeper
+
+    plain, whole = replacing, begun()[0]
+
+    def full(path, *args, **kwargs):
+        if Path(path).name.startswith(fails) and whole.version == 4:
+            raise OSError(errno.ENOSPC, "no space left", str(path))
+        return plain(path, *args, **kwargs)
+
+    monkeypatch.setattr("fedlight.checkpoint.replacing", full)
+    with pytest.raises(OSError, match="no space left"):
+        whole.fit(Boring(), classes())
+    monkeypatch.undo()
+    names = ["last.ckpt", "round=2.ckpt", "round=3.ckpt"]
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == names
+    again, keeper = begun()
+    again.fit(Boring(), classes(), ckpt_path="last")
+    assert [Path(path).name for path in keeper.best_k] == ["round=6.ckpt", "round=5.ckpt"]
+    names = ["last.ckpt", "round=5.ckpt", "round=6.ckpt"]
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == names
 
 
 def test_plain_lightning_loads_the_model(tmp_path):
@@ -597,6 +629,14 @@ def test_numpys_numbers_are_plain_and_odd_keys_are_named():
         plain({print: 0})
 
 
+def test_a_state_that_holds_itself_is_refused(tmp_path):
+    state = {"list": []}
+    state["list"].append(state)
+    with pytest.raises(TypeError, match="something in the checkpoint holds itself"):
+        write_checkpoint(tmp_path / "a.ckpt", state)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_numpys_bool_in_a_callbacks_state_comes_back():
     class Flagged(Sums):
         def state_dict(self):
@@ -651,6 +691,40 @@ def test_other_data_of_the_same_sizes_are_refused(case):
     assert again.version == 4
     with pytest.raises(CheckpointError, match=r"data \(hash\) was '\w{16}', is '\w{16}'$"):
         trainer(**given).fit(Point(), other, ckpt_path="last")
+
+
+def halved(batch):
+    return tuple(part / 2 for part in batch)
+
+
+def doubled(batch):
+    return tuple(part * 2 for part in batch)
+
+
+def times(number):
+    return lambda rows: (torch.tensor([row["x"] for row in rows]) * number,)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"transform": halved}, {"transform": doubled}],
+        [{}, {"transform": halved}],
+        [{"normalize": (0.0, 1.0)}, {"normalize": (1.0, 2.0)}],
+        [{"columns": None, "collate_fn": times(1)}, {"columns": None, "collate_fn": times(2)}],
+    ],
+    ids=["transform", "no transform", "normalize", "collate_fn"],
+)
+def test_rows_that_are_changed_in_another_way_are_other_data(changes):
+    table = datasets.Dataset.from_dict({"x": [[float(i)] for i in range(8)]})
+    one, other = (
+        FederatedDataModule(table, IidPartitioner(2), val_split=None, test_split=None, **given)
+        for given in ({"columns": ("x", None), **change} for change in changes)
+    )
+    fitted(Point(), one, callbacks=FedCheckpoint("kept"), max_rounds=2)
+    trainer(callbacks=FedCheckpoint("kept"), max_rounds=3).fit(Point(), one, ckpt_path="last")
+    with pytest.raises(CheckpointError, match=r"federation: data \(hash\) was"):
+        trainer(callbacks=FedCheckpoint("kept")).fit(Point(), other, ckpt_path="last")
 
 
 def test_a_partition_by_another_seed_is_refused():

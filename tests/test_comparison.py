@@ -1,5 +1,7 @@
+import itertools
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import rich
@@ -220,14 +222,21 @@ def test_a_wrong_metric_is_told_after_the_first_run():
     assert asked == [5]
 
 
-def test_an_interrupt_ends_the_comparison():
+@pytest.mark.parametrize(
+    ("number", "error", "words"),
+    [
+        (signal.SIGINT, KeyboardInterrupt, "run of 'a' with seed 5"),
+        (signal.SIGTERM, SystemExit, "143"),
+    ],
+)
+def test_an_interrupt_ends_the_comparison(number, error, words):
     class Impatient(Callback):
         def on_round_end(self, trainer, module):
             begun.append(trainer)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     begun = []
-    with pytest.raises(KeyboardInterrupt, match="run of 'a' with seed 5"):
+    with pytest.raises(error, match=words):
         compared({"a": AFACD(), "b": AFACS()}, seeds=[5, 6], callbacks=lambda: [Impatient()])
     assert len(begun) == 1
 
@@ -347,6 +356,17 @@ def test_the_progress_can_be_shown(capsys):
         ({"aggregators": {"a": AFACD}}, TypeError, "aggregator must be an object"),
         ({"seeds": []}, ValueError, "seeds must be one or more"),
         ({"seeds": [1, 1]}, ValueError, "one or more different"),
+        ({"seeds": range(10**12)}, ValueError, "seeds must be at most 10,000"),
+        ({"seeds": itertools.count()}, ValueError, "seeds must be at most 10,000"),
+        ({"aggregators": {"": AFACD()}}, TypeError, "each name of aggregators must be a word"),
+        ({"aggregators": {1: AFACD()}}, TypeError, "must be a word, got 1"),
+        (
+            {"aggregators": {"a/b": AFACD(), "a-b": AFACD()}, "logger_dir": "logs"},
+            ValueError,
+            r"must differ in more than slashes.*\['a/b', 'a-b'\]",
+        ),
+        ({"logger_dir": __file__}, OSError, "logger_dir='.*' must be a folder that can be"),
+        ({"metric": 3}, TypeError, "metric must be the name of one, such as 'val_acc', got 3"),
         ({"schedule": "replayed"}, ValueError, "schedule must be one of"),
         ({"callbacks": [Recorder()]}, TypeError, "callbacks must be a function"),
         ({"logger": True}, TypeError, "its own logger"),
@@ -368,6 +388,22 @@ def test_what_cannot_work_is_refused_at_once(arguments, error, match):
     with pytest.raises(error, match=match):
         compared(given.pop("aggregators"), **given)
     assert trained == []
+    assert not Path("logs").exists()
+
+
+def test_a_curve_of_a_metric_that_no_round_has_is_refused():
+    record = RoundRecord(1, 1.0, {"val_acc": 0.5, "fed/time": 1.0}, [])
+    result = Comparison([ComparedRun("a", 0, [record], "")], {}, "val_acc", None)
+    assert result.curve("a", 0)[1].tolist() == [0.5]
+    with pytest.raises(ValueError, match=r"'a' has no metric 'val_ac'; .*'val_acc'"):
+        result.curve("a", 0, "val_ac")
+    with pytest.raises(KeyError, match=r"no run of 'b' .*\('a', 0\)"):
+        result.curve("b", 0)
+
+
+def test_a_comparison_has_runs():
+    with pytest.raises(ValueError, match="runs must hold one or more"):
+        Comparison([], {}, "val_acc", None)
 
 
 def test_the_name_is_the_function_whatever_was_imported():

@@ -1,11 +1,13 @@
 """The README and the guide keep what they promise: blocks, commands, pictures, tags, links."""
 
 import ast
+import difflib
 import importlib.util
 import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import jsonargparse
@@ -17,12 +19,25 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import fedlight
 from data_partitioners import IidPartitioner
-from fedlight import FederatedDataModule, FedTrainer
-from fedlight.aggregators import AFACD, FedAsync
-from fedlight.arrivals import UniformArrivals
+from docs import sections
+from fedlight import Callback, FederatedDataModule, FedTrainer
+from fedlight.aggregators import AFACD, Aggregator, BufferedAggregator, FedAsync
+from fedlight.arrivals import (
+    ArrivalProcess,
+    ContinuousArrivals,
+    DurationModel,
+    LocalSteps,
+    PoissonArrivals,
+    SynchronousArrivals,
+    TickPattern,
+    UniformArrivals,
+    UniformSpeeds,
+)
 from fedlight.callbacks import ClientEvaluation, FedCheckpoint, TensorBoardMetrics
+from fedlight.local_optimizers import LocalOptimizer
 from fedlight.models import LogisticRegression
 from tests.boring import Point, points, trainer
+from tests.parity import lightning_page
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -41,7 +56,6 @@ def pages_with(language: str) -> list[Path]:
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
-@pytest.mark.filterwarnings("ignore:FedCheckpoint. .* holds checkpoints of another run")
 @pytest.mark.parametrize("page", pages_with("python"), ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
@@ -72,6 +86,72 @@ def test_the_callback_of_the_guide_goes_on_from_a_checkpoint(tmp_path: Path) -> 
         counts.append([record.metrics["dropped"] for record in run.history])
     assert counts[0] == counts[1]
     assert 0 < counts[0][3] < counts[0][-1]
+
+
+def test_the_callback_of_the_guide_may_be_added_when_a_run_is_resumed(tmp_path: Path) -> None:
+    (block,) = (b for b in blocks(ROOT / "docs" / "extending.md", "python") if "(Callback)" in b)
+    names: dict[str, type] = {}
+    exec(block, names)
+    for stop, added in ((4, []), (9, [names["DroppedUpdates"]()])):
+        run = trainer(
+            aggregator=FedAsync(alpha=0.5, max_staleness=0),
+            arrivals=UniformArrivals(per_round=2, max_staleness=2, local_steps=1),
+            callbacks=[*added, FedCheckpoint(tmp_path)],
+            max_rounds=stop,
+        )
+        run.fit(Point(), points([1.0], [2.0], [3.0]), ckpt_path="last")
+    late = [len(record.dropped) for record in run.history[4:]]
+    assert sum(late) > 0
+    assert run.history[-1].metrics["dropped"] == sum(late)
+    assert "dropped" not in run.history[3].metrics
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        *(Aggregator, BufferedAggregator, ArrivalProcess, DurationModel, LocalSteps, TickPattern),
+        *(LocalOptimizer, Callback),
+    ],
+)
+def test_the_guide_names_all_that_can_be_overridden(base: type) -> None:
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", text))))
+    own = {name for name in vars(base) if not name.startswith("_")}
+    assert own - named - {"simulate"} == set()  # which is called, not overridden
+    assert len(own) >= 4
+
+
+def test_a_section_of_the_readme_comes_into_a_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    page = sections.on_page_markdown(index)
+    assert "<!--" not in page
+    for part in ("It trains with", "seed_everything(0)", "| `FedBuff` | x +=", "A run is a value"):
+        assert (part in page) == (part != "It trains with")
+    with pytest.raises(ValueError, match="0 sections 'nothing'"):
+        sections.on_page_markdown("See there. <!-- README: nothing -->")
+
+
+def test_one_client_on_several_tasks() -> None:
+    """The example of the guide is one of a real schedule; other processes have no overlaps."""
+
+    def tasks(arrivals: ArrivalProcess, **limits: float) -> dict[int, list[tuple[float, float]]]:
+        found: dict[int, list[tuple[float, float]]] = {}
+        for event in arrivals.simulate(num_clients=8, **limits).events:
+            found.setdefault(event.client, []).append((event.dispatched_at, event.time))
+        return found
+
+    drawn = tasks(UniformArrivals(per_round=4, max_staleness=4), max_rounds=8)
+    assert {(1.0, 5.0), (3.0, 6.0)} <= set(drawn[3])
+    for arrivals in (
+        UniformArrivals(per_round=4),
+        SynchronousArrivals(per_round=4),
+        ContinuousArrivals(UniformSpeeds(0.8), resume="on_arrival"),
+        PoissonArrivals(rate=9.0, durations=UniformSpeeds(0.8)),
+    ):
+        limits = {} if arrivals.by_rounds else {"buffer_size": 2}
+        for each in tasks(arrivals, max_time=40, **limits).values():
+            each.sort()
+            assert all(one[1] <= other[0] for one, other in pairwise(each))
 
 
 def test_the_examples_of_the_guide_are_short() -> None:
@@ -114,6 +194,8 @@ def test_the_commands_of_a_page_can_be_run(page: Path) -> None:
             if name == "make":
                 run = ["make", "--dry-run", *arguments]
                 subprocess.run(run, cwd=ROOT, capture_output=True, check=True)
+            elif name == "python" and arguments[0] == "-m":
+                assert importlib.util.find_spec(arguments[1]) is not None
             elif name == "python":
                 script = ROOT / arguments[0]
                 spec = importlib.util.spec_from_file_location(f"docs_{script.stem}", script)
@@ -123,7 +205,17 @@ def test_the_commands_of_a_page_can_be_run(page: Path) -> None:
                     parser = jsonargparse.auto_parser(module.main, exit_on_error=False)
                     parser.parse_args(arguments[1:])
             elif name == "pip":
-                assert set(re.findall(r"\[(\w+)\]", arguments[-1])) <= EXTRAS.keys()
+                assert set(re.findall(r"\[(\w+)\]", " ".join(arguments))) <= EXTRAS.keys()
+
+
+def test_fedlight_is_installed_from_where_it_is() -> None:
+    """It is not on the package index, so its bare name is never told to pip."""
+    folders = (ROOT / "fedlight", ROOT / "data_partitioners", ROOT / "recipes")
+    sources = [path for folder in folders for path in folder.glob("**/*.py")]
+    for path in [*PAGES, *sources]:
+        for told in re.findall(r"pip install[^\n`#]*", path.read_text(encoding="utf-8")):
+            bare = re.search(r"[\s'\"]fedlight(\[[\w,]+\])?(?=[\s'\")]|$)(?! @)", told)
+            assert bare is None, f"{path.name}: {told}"
 
 
 def test_what_the_checks_above_would_miss() -> None:
@@ -170,6 +262,16 @@ def test_tensorboard_has_the_tags_that_the_guide_names(tmp_path: Path) -> None:
     assert {
         tag for tag in kinds["scalars"] if tag.startswith("fed/") and "/by_" not in tag
     } <= named
+
+
+def test_the_page_of_lightning_is_the_generated_one() -> None:
+    written = lightning_page.PAGE.read_text(encoding="utf-8").splitlines()
+    changes = [
+        line
+        for line in difflib.unified_diff(written, lightning_page.page().splitlines(), n=0)
+        if line[:1] in "+-"
+    ]
+    assert changes == [], f"write it anew: {lightning_page.COMMAND}"
 
 
 def test_the_reference_has_every_package() -> None:

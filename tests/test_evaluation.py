@@ -79,6 +79,9 @@ def test_small_tables_are_gathered_once(monkeypatch):
     assert len(list(batches)) == 2
     assert len(gathered) == made
 
+    with_nan = EvaluationBatches(numbers(1, float("nan")), 2, None)
+    assert next(iter(list(with_nan)))[1][0] is next(iter(list(with_nan)))[1][0]
+
     monkeypatch.setattr("fedlight._evaluation._KEPT_BYTES", 1)
     large = EvaluationBatches(table, 2, None)
     values = [[part.tolist() for part in batch] for _, batch in large]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 
-from fedlight.parameters import FlatLayout, ModuleState, block_of, input_dtype
+from fedlight.parameters import FlatLayout, ModuleState, block_of, input_dtype, weighted_sum
 
 shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(torch.Size), min_size=1, max_size=6)
 
@@ -218,3 +218,10 @@ def test_other_rows_are_stacked():
         stacked = block_of(rows)
         assert torch.equal(stacked, torch.stack(rows))
         assert stacked.shape == (len(rows), len(rows[0]))
+
+
+@pytest.mark.parametrize("length", [5, 70_000, 140_000])  # one piece, and several
+def test_a_weighted_sum_of_long_vectors_is_that_of_short_ones(length):
+    rows = [torch.arange(length, dtype=torch.float64) % 7, torch.ones(length, dtype=torch.float64)]
+    total = weighted_sum(rows, [0.5, -2.0])
+    assert torch.equal(total, 0.5 * rows[0] - 2.0)

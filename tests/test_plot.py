@@ -2,6 +2,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow
 import pytest
 
 matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is the extra 'plot'")
@@ -99,6 +100,49 @@ def test_smoothing_is_a_mean_of_the_last_ones():
 def test_it_draws_where_it_is_told():
     _, ax = pyplot.subplots()
     assert plot.curves(history([0.1]), ax=ax) is ax
+
+
+@pytest.mark.parametrize(
+    ("runs", "error", "message"),
+    [
+        ({}, ValueError, "runs must hold one or more"),
+        ([], ValueError, "the history has no round; draw it after fit"),
+        ({"a": []}, ValueError, "the history of 'a' has no round"),
+        ({"a": [history([0.1]), []]}, ValueError, "the history of 'a' has no round"),
+        (None, TypeError, "got None"),
+        ("run.csv", TypeError, "got 'run.csv'"),
+        ({"a": 3}, TypeError, r"got 3 \(int\) of 'a'"),
+    ],
+)
+def test_runs_that_are_none_are_named(runs, error, message):
+    with pytest.raises(error, match=message):
+        plot.curves(runs)
+    assert not pyplot.get_fignums(), "no empty figure is left behind"
+
+
+def test_trainers_by_name_are_drawn():
+    ax = plot.curves({"a": SimpleNamespace(history=history([0.1, 0.2]))})
+    assert ax.lines[0].get_ydata().tolist() == [0.1, 0.2]
+
+
+def test_the_events_and_the_data_are_of_their_kinds(tmp_path):
+    text = tmp_path / "events.txt"
+    text.write_text("none")
+    with pytest.raises(ValueError, match=r"parquet file of an EventLog, got '.*events.txt'"):
+        plot.timeline(text)
+    for wrong in (None, 3, pyarrow.table({"time": [1.0]})):
+        with pytest.raises(TypeError, match="events must be the file or the table of an EventLog"):
+            plot.timeline(wrong)
+    with pytest.raises(ValueError, match="there is no task between"):
+        plot.timeline([])
+    with pytest.raises(TypeError, match="data must be a FederatedDataModule or a Partition, got 3"):
+        plot.partition(3)
+    assert not pyplot.get_fignums()
+
+
+def test_axes_are_axes():
+    with pytest.raises(TypeError, match="ax must be axes of matplotlib"):
+        plot.curves(history([0.1]), ax=pyplot.subplots())
 
 
 def test_what_cannot_be_drawn_is_named():

@@ -229,3 +229,42 @@ def test_the_module_is_the_servers_model_right_after_a_resume(tmp_path):
     kept = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
     expected = whole.module.state_dict()
     assert all(torch.equal(kept[name], tensor) for name, tensor in expected.items())
+
+
+def test_how_failures_are_handled_must_be_that_of_the_checkpoint(tmp_path):
+    def run(folder, rounds, **given):
+        return fit(NETS["logistic regression"], folder, "last", max_rounds=rounds, **given)
+
+    run(tmp_path / "norm", 2, max_update_norm=1.0)
+    for other, words in (
+        ({}, "max_update_norm was 1.0, is None"),
+        ({"max_update_norm": 2.0}, "max_update_norm was 1.0, is 2.0"),
+        (
+            {"max_update_norm": 1.0, "on_large_update": "drop"},
+            "on_large_update was 'clip', is 'drop'",
+        ),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            run(tmp_path / "norm", 3, **other)
+    assert run(tmp_path / "norm", 3, max_update_norm=1.0).version == 3
+    run(tmp_path / "drop", 2, on_client_failure="drop")
+    for other in ("raise", "retry"):
+        with pytest.raises(CheckpointError, match=f"on_client_failure was 'drop', is '{other}'"):
+            run(tmp_path / "drop", 3, on_client_failure=other)
+
+
+def test_a_run_in_which_nothing_failed_may_handle_failures_otherwise(tmp_path):
+    """As after an error that ended it: the rounds before it are those of any other handling."""
+    for other in ("drop", "retry"):
+        folder = tmp_path / other
+        fit(NETS["logistic regression"], folder, "last", max_rounds=2)
+        run = fit(
+            NETS["logistic regression"], folder, "last", max_rounds=4, on_client_failure=other
+        )
+        whole = fit(
+            NETS["logistic regression"],
+            tmp_path / f"whole {other}",
+            max_rounds=4,
+            on_client_failure=other,
+        )
+        assert run.fingerprint() == whole.fingerprint()

@@ -14,6 +14,7 @@ from fedlight.local_optimizers import LocalSGD
 from fedlight.loop import Limits, play
 from fedlight.server import Server, Watcher
 from fedlight.types import Federation, LocalResult, ServerState
+from tests.boring import Boring, classes, fitted
 
 NOTHING = torch.empty(0)
 STATE = ServerState(0, torch.zeros(1), NOTHING, NOTHING)
@@ -151,3 +152,43 @@ class Wrong(Aggregator):
 def test_what_a_step_returns_is_checked(answer, message):
     with pytest.raises(TypeError, match=message):
         served(Wrong(answer), (0, 0, 1.0))
+
+
+def forgetful(name):
+    class Forgets(FedAvg):
+        def __init__(self):
+            super().__init__(buffer_size=1)
+
+    answer = property(lambda self: None) if name == "held" else (lambda self, *args: None)
+    setattr(Forgets, name, answer)
+    return Forgets()
+
+
+class Raises(Boring):
+    def training_step(self, batch, batch_idx):
+        raise RuntimeError("it fails")
+
+
+@pytest.mark.parametrize("name", ["accepts", "receive", "end_round", "held", "discard"])
+def test_an_aggregator_that_forgets_to_answer_is_named(name):
+    module = Raises() if name == "discard" else Boring()
+    message = rf"Forgets.{name} must return (True or False|a list of updates), got None"
+    with pytest.raises(TypeError, match=message):
+        fitted(module, classes(), aggregator=forgetful(name), on_client_failure="drop")
+
+
+def test_an_optimizer_that_forgets_to_absorb_is_named():
+    class Forgets(LocalSGD):
+        def absorb(self, state, num_clients):
+            pass
+
+    with pytest.raises(TypeError, match=r"Forgets.absorb must return a ServerState, got NoneType"):
+        fitted(Boring(), classes(), local_optimizer=Forgets(0.1))
+
+
+def test_a_version_that_is_not_finite_is_named_at_its_step():
+    def divides(state, update):
+        return next_version(state, state.params / 0, ())
+
+    with pytest.raises(ValueError, match=r"Wrong.step must give finite numbers, got 15 of 15"):
+        fitted(Boring(), classes(), aggregator=Wrong(divides))

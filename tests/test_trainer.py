@@ -896,6 +896,9 @@ def test_several_loggers_and_hyperparameters(tmp_path):
         "fed/arrivals": repr(run.arrivals),
         "fed/aggregator": repr(run.aggregator),
         "fed/local_optimizer": repr(run.local_optimizer),
+        "fed/clients": run.federation.num_clients,
+        "fed/batch_size": run.federation.batch_size,
+        "fed/seed": run.seed,
     }
     assert [logger.params for logger in loggers] == [({"width": 3} | strategies,)] * 2
     assert (tmp_path / "two" / "lightning_logs" / "version_0" / "metrics.csv").is_file()

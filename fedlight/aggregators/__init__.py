@@ -1,7 +1,7 @@
 """Aggregators: how the server makes a new version of the model from client updates."""
 
 from fedlight.aggregators import staleness
-from fedlight.aggregators._server_step import ServerStep, next_version, weighted_sum
+from fedlight.aggregators._server_step import ServerStep, next_version
 from fedlight.aggregators.afacd import AFACD
 from fedlight.aggregators.afacs import AFACS
 from fedlight.aggregators.async_comm_sgd import AsyncCommSGD
@@ -12,6 +12,7 @@ from fedlight.aggregators.fedasync import FedAsync
 from fedlight.aggregators.fedavg import FedAvg
 from fedlight.aggregators.fedbuff import FedBuff
 from fedlight.aggregators.fedfix import FedFix
+from fedlight.parameters import weighted_sum
 
 __all__ = [
     "AFACD",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fedlight._memory import sent
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -39,7 +41,7 @@ class ClientMemory:
 
     def replace(self, clients: Sequence[int], news: Sequence[Tensor]) -> None:
         """Put new rows in place of those of some clients, each named once."""
-        which = torch.tensor(clients, device=self.rows.device)
+        which = sent(clients, self.rows.device)
         block = torch.stack(list(news))
         self.total += (block - self.rows[which].to(block.device)).sum(dim=0)
         self.rows[which] = block.to(self.rows.device)

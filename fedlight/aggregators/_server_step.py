@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedlight._checks import Rate, rate, rate_at
-from fedlight.parameters import block_of
+from fedlight._memory import new_tensor
+from fedlight.parameters import weighted_sum
 from fedlight.types import ServerState, UsedUpdate
 
 OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -102,7 +104,8 @@ class ServerStep:
     def _moved(self, state: ServerState, direction: Tensor) -> Tensor:
         if self._factory is None:
             lr = rate_at("server_lr", self.server_lr, state.version)
-            return torch.add(state.params, direction, alpha=lr)
+            new = new_tensor(state.params.shape, state.params)
+            return torch.add(state.params, direction, alpha=lr, out=new)
         if self._optimizer is None or self._param is None:
             # Without this check the optimizer that was asked for would silently not be used.
             raise RuntimeError(
@@ -123,6 +126,26 @@ class ServerStep:
         """Restore the optimizer's state, after `setup`."""
         if self._optimizer is not None:
             self._optimizer.load_state_dict(state)
+
+
+def check_finite(what: str, values: Tensor) -> None:
+    """Refuse numbers that are not finite, at the step that makes them.
+
+    Args:
+        what: Who made them, for the error.
+        values: The numbers.
+
+    Raises:
+        ValueError: One of them is a nan or an infinity.
+    """
+    if math.isfinite(float(values.sum())):  # one look is nearly always enough
+        return
+    wrong = int((~torch.isfinite(values)).sum())
+    if wrong:
+        raise ValueError(
+            f"{what} must give finite numbers, got {wrong} of {values.numel()} that are nan or "
+            "infinite; look for a division by 0 or a rate that is too large"
+        )
 
 
 def next_version(
@@ -158,12 +181,6 @@ def next_version(
         shared=state.shared,
         used=used,
     )
-
-
-def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Return the sum of w_i * t_i in the order given, as one matrix product: m * P work."""
-    block = block_of(tensors)
-    return block.new_tensor(weights) @ block
 
 
 def _merged_buffers(state: ServerState, used: Sequence[UsedUpdate], keep: float) -> Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_DICTS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, defaultdict)}
 
 
 @runtime_checkable
@@ -46,15 +49,17 @@ def pack(value: Any, name: str) -> Any:
         return value
     if type(value) in (list, tuple, set):
         return [type(value).__name__, [pack(item, name) for item in value]]
-    if type(value) is dict:
+    if type(value) is deque:
+        return ["deque", [value.maxlen, [pack(item, name) for item in value]]]
+    if type(value) in _DICTS.values():
         pairs = [[pack(key, name), pack(item, name)] for key, item in value.items()]
-        return ["dict", pairs]
+        return [type(value).__name__, pairs]
     if is_part(value):
         return ["part", value.state_dict()]
     raise TypeError(
         f"{name} is a {type(value).__name__}, which a checkpoint cannot hold: keep tensors, "
-        "numbers, strings, lists, tuples, sets and dicts of them, or an object with state_dict "
-        "and load_state_dict"
+        "numbers, strings, lists, tuples, sets, deques and dicts of them, or an object with "
+        "state_dict and load_state_dict"
     )
 
 
@@ -91,13 +96,21 @@ def unpack(packed: Any, present: Any, device: torch.device, name: str) -> Any:
     if kind in ("array", "scalar"):
         array = items.cpu().numpy().copy()
         return array if kind == "array" else array[()]
-    if kind == "dict":
+    if kind in _DICTS:
         known = present if isinstance(present, dict) else {}
         keys = [unpack(key, None, device, name) for key, _ in items]
-        return {
+        found = {
             key: unpack(item, known.get(key), device, name)
             for key, (_, item) in zip(keys, items, strict=True)
         }
+        if kind != "defaultdict":
+            return _DICTS[kind](found)
+        if not isinstance(present, defaultdict):  # whose function no checkpoint holds
+            raise TypeError(f"{name} cannot be restored: make it in start(federation, state)")
+        return defaultdict(present.default_factory, found)
+    if kind == "deque":
+        most, items = items
+        return deque((unpack(item, None, device, name) for item in items), most)
     made = list(present) if isinstance(present, list | tuple) else []
     made += [None] * (len(items) - len(made))
     values = [unpack(item, each, device, name) for item, each in zip(items, made, strict=False)]

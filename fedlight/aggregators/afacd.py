@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedlight.aggregators._server_step import weighted_sum
 from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,12 +19,13 @@ from fedlight._checks import Rate, positive, positive_int
 from fedlight.aggregators._server_step import (
     OptimizerFactory,
     ServerStep,
+    check_finite,
     next_version,
-    weighted_sum,
 )
 from fedlight.aggregators._state import is_part, pack, unpack
 from fedlight.aggregators.base import Aggregator
 from fedlight.events import to_ticks
+from fedlight.parameters import weighted_sum
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class BufferedAggregator(Aggregator):
 
         Raises:
             TypeError: `weights` or `direction` returned something of another kind.
-            ValueError: A weight is negative or not finite.
+            ValueError: A weight is negative or not finite, or the direction is not finite.
         """
         updates = self.drain()
         if not updates:
@@ -292,6 +293,9 @@ class BufferedAggregator(Aggregator):
         elif direction.shape != params.shape or direction.dtype != params.dtype:
             found = f"shape {tuple(direction.shape)} and {direction.dtype}"
         else:
+            # Updates and weights are finite, so that only a direction of one's own may not be.
+            if type(self).direction is not BufferedAggregator.direction:
+                check_finite(f"{type(self).__name__}.direction", direction)
             return
         raise TypeError(
             f"{type(self).__name__}.direction must return a tensor of shape "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -109,7 +110,21 @@ def spread_out(value: float | Sequence[float], federation: Federation) -> NDArra
 
 
 def brief(value: object) -> str:
-    """Return the repr of a number or a list; of a long list only its beginning."""
+    """Return the repr of a number or a list; of a long list its beginning and a hash of the rest.
+
+    A checkpoint knows a process by its repr, so lists that differ have different ones.
+    """
     if isinstance(value, Sequence) and len(value) > 20:
-        return f"[{', '.join(map(repr, value[:3]))}, ... {len(value)} in all]"
+        return f"[{', '.join(map(repr, value[:3]))}, ... {len(value)} in all, {digest(value)}]"
     return repr(value)
+
+
+def shortly(value: float) -> str:
+    """Return a number with six digits, or with as many as it takes to tell it from all others."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
+
+
+def digest(content: object) -> str:
+    """Return eight hexadecimal digits of the repr of plain data."""
+    return hashlib.blake2b(repr(content).encode(), digest_size=4).hexdigest()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight._checks import non_negative, one_of, positive_int
 from fedlight.arrivals._idle_clients import IdleClients
+from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.durations import DurationModel
@@ -189,5 +190,6 @@ class ContinuousArrivals(ArrivalProcess):
     def __repr__(self) -> str:
         return (
             f"ContinuousArrivals({self._tasks.durations!r}, concurrency={self.concurrency}, "
-            f"idle={self.idle:g}, resume={self.resume!r}, local_steps={self._tasks.local_steps!r})"
+            f"idle={shortly(self.idle)}, resume={self.resume!r}, "
+            f"local_steps={self._tasks.local_steps!r})"
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fedlight._checks import fraction
+from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.wrapper import Wrapper
@@ -73,4 +74,4 @@ class DropOut(Wrapper):
         self._visits.load_state_dict(state["visits"])
 
     def __repr__(self) -> str:
-        return f"DropOut({self.arrivals!r}, probability={self.probability:g})"
+        return f"DropOut({self.arrivals!r}, probability={shortly(self.probability)})"

@@ -16,6 +16,7 @@ from fedlight.arrivals._per_client import (
     of_client,
     one_for_all_or_each,
     one_for_each,
+    shortly,
     spread_out,
 )
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT
@@ -193,7 +194,7 @@ class UniformSpeeds(DurationModel):
         return np.maximum(SHORTEST, np.round(self.slowest * (1 - self.spread * shares), 9))
 
     def __repr__(self) -> str:
-        return f"UniformSpeeds({self.spread:g}, slowest={self.slowest:g})"
+        return f"UniformSpeeds({shortly(self.spread)}, slowest={shortly(self.slowest)})"
 
 
 class ExponentialDurations(DurationModel):
@@ -336,7 +337,7 @@ class LogNormalDurations(DurationModel):
         return spread_out(self.median, federation) * math.exp(self.sigma**2 / 2)
 
     def __repr__(self) -> str:
-        return f"LogNormalDurations({brief(self.median)}, sigma={self.sigma:g})"
+        return f"LogNormalDurations({brief(self.median)}, sigma={shortly(self.sigma)})"
 
 
 class StepDurations(DurationModel):
@@ -392,7 +393,7 @@ class StepDurations(DurationModel):
         return np.round(self.overhead + spread_out(self.per_step, federation) * num_steps, 9)
 
     def __repr__(self) -> str:
-        return f"StepDurations({brief(self.per_step)}, overhead={self.overhead:g})"
+        return f"StepDurations({brief(self.per_step)}, overhead={shortly(self.overhead)})"
 
 
 def as_durations(value: object) -> DurationModel:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlight._checks import positive, positive_int
-from fedlight.arrivals._per_client import brief, check_length, one_for_each
+from fedlight.arrivals._per_client import brief, check_length, one_for_each, shortly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -169,7 +169,7 @@ class LocalEpochs(LocalSteps):
         return np.maximum(1.0, np.ceil(self.num_epochs * sizes / batches))
 
     def __repr__(self) -> str:
-        return f"LocalEpochs({self.num_epochs:g})"
+        return f"LocalEpochs({shortly(self.num_epochs)})"
 
 
 class PerClientSteps(LocalSteps):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fedlight._checks import fraction
+from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.durations import SHORTEST
@@ -92,6 +93,6 @@ class PartialWork(Wrapper):
 
     def __repr__(self) -> str:
         return (
-            f"PartialWork({self.arrivals!r}, probability={self.probability:g}, "
-            f"least={self.least:g})"
+            f"PartialWork({self.arrivals!r}, probability={shortly(self.probability)}, "
+            f"least={shortly(self.least)})"
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight._checks import positive
 from fedlight.arrivals._idle_clients import IdleClients
+from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
@@ -133,6 +134,6 @@ class PoissonArrivals(ArrivalProcess):
 
     def __repr__(self) -> str:
         return (
-            f"PoissonArrivals(rate={self.rate:g}, durations={self._tasks.durations!r}, "
+            f"PoissonArrivals(rate={shortly(self.rate)}, durations={self._tasks.durations!r}, "
             f"local_steps={self._tasks.local_steps!r})"
         )

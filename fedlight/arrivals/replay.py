@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedlight._checks import one_of, positive
-from fedlight.arrivals._per_client import as_list
+from fedlight.arrivals._per_client import as_list, digest
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
@@ -50,7 +51,7 @@ class ReplayArrivals(ArrivalProcess):
     Example:
         >>> table = ScheduleTable([ReplayEvent(client=0, pulled_version=0, time=1.0, num_steps=2)])
         >>> ReplayArrivals(table)
-        ReplayArrivals(1 events)
+        ReplayArrivals(1 events, 0159d2fc)
     """
 
     finite = True
@@ -91,6 +92,7 @@ class ReplayArrivals(ArrivalProcess):
         self.durations = durations
         self.round_ends = [positive(f"round_ends[{i}]", end) for i, end in enumerate(ends)]
         self.by_rounds = bool(self.round_ends)
+        self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
 
     def setup(self, federation: Federation) -> None:
         """Start at the first record.
@@ -230,7 +232,13 @@ class ReplayArrivals(ArrivalProcess):
             self._open.update(event.pulled_version for event in timed)
 
     def __repr__(self) -> str:
-        return f"ReplayArrivals({len(self.events)} events)"
+        if self._hash is None:
+            # Not the records themselves: a table that was saved has floats for numpy's.
+            rows = map(attrgetter(*ReplayEvent.__slots__), self.events)
+            events = [[value if value is None else float(value) for value in row] for row in rows]
+            times = None if self.durations is None else self.durations.durations
+            self._hash = digest((events, times, self.round_ends, self.pull))
+        return f"ReplayArrivals({len(self.events)} events, {self._hash})"
 
 
 def _as_events(events: object) -> list[Any]:

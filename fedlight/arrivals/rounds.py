@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedlight._checks import number
-from fedlight.arrivals._per_client import one_for_each
+from fedlight.arrivals._per_client import brief, one_for_each
 from fedlight.arrivals._stale_rounds import StaleRounds
 from fedlight.arrivals.base import Action, ArrivalProcess
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
@@ -150,9 +150,9 @@ class BiasedArrivals(ArrivalProcess):
         self._rounds.round = state["round"]
 
     def __repr__(self) -> str:
-        rounds = self._rounds
+        rounds, probabilities = self._rounds, brief(self._probabilities.tolist())
         return (
-            f"BiasedArrivals(per_round={rounds.per_round}, probabilities={self._probabilities}, "
+            f"BiasedArrivals(per_round={rounds.per_round}, probabilities={probabilities}, "
             f"max_staleness={rounds.max_staleness}, local_steps={rounds.local_steps})"
         )
 

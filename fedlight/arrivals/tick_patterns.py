@@ -14,8 +14,10 @@ from fedlight._checks import fraction, non_negative_int, positive_int
 from fedlight.arrivals._per_client import (
     brief,
     check_length,
+    digest,
     of_client,
     one_for_all_or_each,
+    shortly,
     spread_out,
 )
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT
@@ -203,8 +205,9 @@ class ImbalancedTicks(TickPattern):
 
     def __repr__(self) -> str:
         return (
-            f"CommunicationPattern.imbalanced({self.rare_share:g}, often={self.often:g}, "
-            f"rarely={self.rarely:g}, max_gap={self._gaps.max_gap})"
+            f"CommunicationPattern.imbalanced({shortly(self.rare_share)}, "
+            f"often={shortly(self.often)}, rarely={shortly(self.rarely)}, "
+            f"max_gap={self._gaps.max_gap})"
         )
 
 
@@ -265,7 +268,8 @@ class TableTicks(TickPattern):
         return ticks[place] if place < len(ticks) else None
 
     def __repr__(self) -> str:
-        return f"CommunicationPattern.from_table({self.last} ticks)"
+        ticks = digest(sorted(self._ticks.items()))
+        return f"CommunicationPattern.from_table({self.last} ticks, {ticks})"
 
 
 class _RandomGaps:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedlight._checks import fraction, non_negative, non_negative_int, number, positive
-from fedlight.arrivals._per_client import check_length, of_client, one_for_all_or_each
+from fedlight.arrivals._per_client import (
+    check_length,
+    digest,
+    of_client,
+    one_for_all_or_each,
+    shortly,
+)
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
 from fedlight.randomness import Concern, Streams
 
@@ -161,8 +167,9 @@ class IntervalWindows(Windows):
 
     def __repr__(self) -> str:
         if self._for_all is not None:
-            return f"IntervalWindows({len(self._for_all)} intervals)"
-        return f"IntervalWindows({len(self._windows)} clients)"
+            return f"IntervalWindows({len(self._for_all)} intervals, {digest(self._for_all)})"
+        windows = sorted(self._windows.items())
+        return f"IntervalWindows({len(windows)} clients, {digest(windows)})"
 
 
 class DiurnalWindows(Windows):
@@ -235,7 +242,7 @@ class DiurnalWindows(Windows):
         return phase
 
     def __repr__(self) -> str:
-        return f"DiurnalWindows(period={self.period:g}, share={self.share:g})"
+        return f"DiurnalWindows(period={shortly(self.period)}, share={shortly(self.share)})"
 
 
 def _ticks(name: str, value: object) -> int:

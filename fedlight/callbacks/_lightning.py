@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -86,31 +86,32 @@ class Adapted(Callback):
                 "on_train_epoch_end is called after each round"
             )
 
-    def _call(self, names: tuple[str, ...], trainer: Any, module: Any, *args: Any) -> None:
+    def _call(self, names: tuple[str, ...], module: LightningModule, *args: Any) -> None:
+        """Call hooks with the trainer that the module has, which answers by Lightning's names."""
         for name in names:
             if name in self._hooks:
-                getattr(self.callback, name)(trainer, module, *args)
+                getattr(self.callback, name)(module.trainer, module, *args)
 
     def setup(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
         """Pass it on."""
-        self._call(("setup",), trainer, module, stage)
+        self._call(("setup",), module, stage)
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
         self._in_round = False
-        self._call(("on_fit_start",), trainer, module)
+        self._call(("on_fit_start",), module)
 
     def on_sanity_check_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_sanity_check_start",), trainer, module)
+        self._call(("on_sanity_check_start",), module)
 
     def on_sanity_check_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_sanity_check_end",), trainer, module)
+        self._call(("on_sanity_check_end",), module)
 
     def on_train_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_train_start",), trainer, module)
+        self._call(("on_train_start",), module)
 
     def on_update(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
         """The first update of a round begins an epoch."""
@@ -119,56 +120,56 @@ class Adapted(Callback):
 
     def _begin_round(self, trainer: FedTrainer, module: LightningModule) -> None:
         self._in_round = True
-        self._call(("on_train_epoch_start",), trainer, module)
+        self._call(("on_train_epoch_start",), module)
 
     def on_validation_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_validation_start", "on_validation_epoch_start"), trainer, module)
+        self._call(("on_validation_start", "on_validation_epoch_start"), module)
 
     def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_validation_epoch_end", "on_validation_end"), trainer, module)
+        self._call(("on_validation_epoch_end", "on_validation_end"), module)
 
     def on_test_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_test_start", "on_test_epoch_start"), trainer, module)
+        self._call(("on_test_start", "on_test_epoch_start"), module)
 
     def on_test_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_test_epoch_end", "on_test_end"), trainer, module)
+        self._call(("on_test_epoch_end", "on_test_end"), module)
 
     def on_predict_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_predict_start", "on_predict_epoch_start"), trainer, module)
+        self._call(("on_predict_start", "on_predict_epoch_start"), module)
 
     def on_predict_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_predict_epoch_end", "on_predict_end"), trainer, module)
+        self._call(("on_predict_epoch_end", "on_predict_end"), module)
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """A round is an epoch."""
         if not self._in_round:  # the step of a deadline may use no update at all
             self._begin_round(trainer, module)
         self._in_round = False
-        self._call(("on_train_epoch_end",), trainer, module)
+        self._call(("on_train_epoch_end",), module)
 
     def on_exception(
         self, trainer: FedTrainer, module: LightningModule, exception: BaseException
     ) -> None:
         """Pass it on."""
-        self._call(("on_exception",), trainer, module, exception)
+        self._call(("on_exception",), module, exception)
 
     def on_train_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_train_end",), trainer, module)
+        self._call(("on_train_end",), module)
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Pass it on."""
-        self._call(("on_fit_end",), trainer, module)
+        self._call(("on_fit_end",), module)
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
         """Pass it on."""
-        self._call(("teardown",), trainer, module, stage)
+        self._call(("teardown",), module, stage)
 
     def state_dict(self) -> dict[str, Any]:
         """The callback's state."""
@@ -249,11 +250,13 @@ class Mirror(Callback):
     """Writes what one of our callbacks found into the Lightning callback that it stands for.
 
     Args:
+        callback: Lightning's callback.
+        of: Ours.
         write: Does it.
     """
 
-    def __init__(self, write: Callable[[], None]) -> None:
-        self._write = write
+    def __init__(self, callback: theirs.Callback, of: Callback, write: Callable[[], None]) -> None:
+        self.callback, self.of, self._write = callback, of, write
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Write it, for callbacks that look during the run."""
@@ -267,7 +270,8 @@ class Mirror(Callback):
 def _early_stopping(callback: Any, root: Path) -> list[Callback]:
     ours = EarlyStopping(
         callback.monitor,
-        min_delta=abs(callback.min_delta),  # Lightning keeps it with the sign of the mode
+        # Lightning keeps it with the sign of the mode.
+        min_delta=callback.min_delta * (1 if callback.mode == "max" else -1),
         patience=max(callback.patience, 1),  # which is what 0 comes to
         verbose=callback.verbose,
         mode=callback.mode,
@@ -283,7 +287,7 @@ def _early_stopping(callback: Any, root: Path) -> list[Callback]:
         callback.stopped_epoch = max(ours.stopped_round - 1, 0)  # the first epoch is 0
         callback.stopping_reason_message = ours.reason or None
 
-    return [ours, Mirror(write)]
+    return [ours, Mirror(callback, ours, write)]
 
 
 def _checkpoint(callback: Any, root: Path) -> list[Callback]:
@@ -332,7 +336,7 @@ def _checkpoint(callback: Any, root: Path) -> list[Callback]:
         last = ours.last_model_path if ours.save_last else ""
         callback.last_model_path = last if last and Path(last).exists() else ""
 
-    return [ours, Mirror(write)]
+    return [ours, Mirror(callback, ours, write)]
 
 
 def _learning_rate(callback: Any, root: Path) -> list[Callback]:
@@ -488,6 +492,19 @@ def adapt(callback: theirs.Callback, root: Path) -> list[Callback]:
             )
         return treatment.make(callback, root)
     raise AssertionError(f"{name} is no lightning.Callback")
+
+
+def as_given(callbacks: Iterable[Callback]) -> list[Any]:
+    """The callbacks, and Lightning's own beside those that call them or stand for them."""
+    listed = list(callbacks)
+    stands = {id(each.of): each.callback for each in listed if isinstance(each, Mirror)}
+    given: list[Any] = []
+    for each in listed:
+        if not isinstance(each, Mirror):
+            given.append(each.callback if isinstance(each, Adapted) else each)
+        if id(each) in stands:
+            given.append(stands[id(each)])
+    return given
 
 
 def _overrides(callback: Any, name: str) -> bool:

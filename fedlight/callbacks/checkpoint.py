@@ -37,6 +37,10 @@ class FedCheckpoint(Callback):
     the new run says so and takes names of its own: ``round=12-v1.ckpt``, ``last-v1.ckpt``.
     ``ckpt_path="last"`` goes on from the newest one. Under ``fast_dev_run`` nothing is written.
 
+    Several of them in one run may share `dirpath`, as those do that stand for Lightning's
+    ``ModelCheckpoint`` without one. The file of a round is the same for all of them; it is deleted
+    when none of them keeps it any more.
+
     Args:
         dirpath: Where the files go.
         every_n_rounds: Save after every so many server updates; 1 where nothing else is given.
@@ -132,13 +136,21 @@ class FedCheckpoint(Callback):
             return
         self._periods = period
         self._take_names(trainer.run.id)
+        before = dict(self.best_k)
         paths = self._ranked(trainer) if self.save_top_k else []
-        if self.save_last:
-            paths.append(self.last_model_path)
-        if paths:
-            trainer.save_checkpoint(*paths, parts=self._parts)
+        try:
+            if paths or self.save_last:
+                last = [self.last_model_path] if self.save_last else []
+                trainer.save_checkpoint(*paths, *last, parts=self._parts)
+        except BaseException:
+            # The newest last.ckpt knows nothing of a new file, so nobody would ever rank it.
+            for path in set(paths) - before.keys():
+                Path(path).unlink(missing_ok=True)
+            self.best_k = before
+            self._outdone.clear()
+            raise
         while self._outdone:
-            Path(self._outdone.pop()).unlink(missing_ok=True)
+            self._let_go(self._outdone.pop(), trainer.callbacks)
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Save the end of the run."""
@@ -214,6 +226,15 @@ class FedCheckpoint(Callback):
                 f"stay as they are; this run writes {Path(self.last_model_path).name!r}. To go on "
                 'from a checkpoint, write fit(…, ckpt_path="last")'
             )
+
+    def _let_go(self, path: str, callbacks: Iterable[object]) -> None:
+        """Delete a file, unless another `FedCheckpoint` of the run keeps it, which then has it."""
+        others = [
+            each for each in callbacks if isinstance(each, FedCheckpoint) and each is not self
+        ]
+        kept = {Path(other).resolve() for each in others for other in each.best_k}
+        if Path(path).resolve() not in kept:
+            Path(path).unlink(missing_ok=True)
 
     def _period(self, trainer: FedTrainer) -> int:
         if self.every_n_updates is not None:

@@ -104,13 +104,18 @@ class ClientEvaluation(Callback):
         self._rows = [
             torch.from_numpy(partition[int(client)][: self.max_examples]) for client in clients
         ]
-        self._examples = examples.to(trainer.fabric.device, input_dtype(module))
+        # Those that clients train on are on the device already, and need not be there twice.
+        self._examples: Any = None
+        if self.data != "train":
+            self._examples = examples.to(trainer.fabric.device, input_dtype(module))
         self._batch_size = data.eval_batch_size
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Evaluate in the first round and in every n-th round."""
         if trainer.version != 1 and trainer.version % self.every_n_rounds:
             return
+        if self._examples is None:
+            self._examples = trainer.run.examples
         found = [
             evaluate(
                 module, self._batches(rows), "validation", trainer.fabric.autocast(), trainer.seed

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class CSVMetrics(Callback):
     """Writes one CSV file with a row for each round: its version and all its metrics.
 
+    Those of ``self.log(…, logger=False)`` are left out.
+
     A metric that a round does not have, such as one of a validation, is an empty cell. The file
     always consists of whole rows. A resumed run continues after the last row of its checkpoint.
     Under ``fast_dev_run`` nothing is written.
@@ -84,9 +86,9 @@ class CSVMetrics(Callback):
         self._seen = len(trainer.history)
 
     def _new_columns(self, records: Iterable[RoundRecord]) -> list[str]:
-        names = dict.fromkeys(name for record in records for name in record.metrics)
+        names = dict.fromkeys(name for record in records for name in record.metrics.logged())
         return [name for name in names if name not in self._columns]
 
     def _row(self, record: RoundRecord) -> list[object]:
-        values: dict[str, object] = {"version": record.version, **record.metrics}
+        values: dict[str, object] = {"version": record.version, **record.metrics.logged()}
         return [values.get(name, "") for name in self._columns]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from fedlight._checks import non_negative, number, one_of, positive_int
+from fedlight._checks import number, one_of, positive_int
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: Name of the metric.
-        min_delta: Smallest change that counts as an improvement, 0 or larger.
+        min_delta: Smallest change that counts as an improvement; below 0, the largest change for
+            the worse that still does, as in Lightning.
         patience: Number of checks in a row without improvement after which the run stops.
         verbose: Print a line for each improvement.
         mode: "min" if smaller values are better, "max" if larger ones are.
@@ -63,7 +64,7 @@ class EarlyStopping(Callback):
         divergence_threshold: float | None = None,
     ) -> None:
         self.monitor = monitor
-        self.min_delta = non_negative("min_delta", min_delta)
+        self.min_delta = number("min_delta", min_delta)
         self.patience = positive_int("patience", patience)
         self.verbose = verbose
         self.mode = one_of("mode", mode, ("min", "max"))
@@ -102,6 +103,15 @@ class EarlyStopping(Callback):
             raise ValueError(
                 f"EarlyStopping monitors {self.monitor!r}, which was not logged; there are "
                 f"{sorted(trainer.callback_metrics)}"
+            )
+
+    def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Warn if there was never anything to look at."""
+        rounds = trainer.history
+        if self.strict and rounds and not any(self.monitor in each.metrics for each in rounds):
+            rank_zero_warn(
+                f"EarlyStopping monitors {self.monitor!r}, which no round had, so that it stopped "
+                f"nothing. There are {sorted(trainer.callback_metrics)}"
             )
 
     def _is_due(self, trainer: FedTrainer) -> bool:

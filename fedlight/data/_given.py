@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fedlight.data.sources import is_a, is_data_frame
 
@@ -121,6 +121,15 @@ def _mistaken(data: Any) -> str:
         return "a DataFrame; write datasets.Dataset.from_pandas(frame)"
     if isinstance(data, str):
         return f"the text {data!r}; give a data set"
+    if isinstance(data, bytes | bytearray | memoryview):
+        return f"{type(data).__name__}, whose examples would be single bytes; give a data set"
+    if is_a("Table", data, "pyarrow") or is_a("RecordBatch", data, "pyarrow"):
+        return f"a {type(data).__name__} of pyarrow; write datasets.Dataset(pyarrow.table(…))"
+    first = data[0] if type(data) in (list, tuple) and data else None
+    if isinstance(first, DataLoader):
+        return "a list of DataLoaders; give the data sets in them: loader.dataset"
+    if _is_data_set(first):
+        return "a list of data sets; write torch.utils.data.ConcatDataset(data_sets) for one client"
     is_tuple = isinstance(data, tuple) and any(isinstance(each, _ARRAYS) for each in data)
     if is_tuple or (isinstance(data, list) and _are_columns(data)):
         kind = type(data).__name__

@@ -19,7 +19,7 @@ from fedlight.data._kept import checked_cache
 from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of
-from fedlight.data.sources import Source, checked_source, is_a, load_splits
+from fedlight.data.sources import Source, checked_source, is_a, is_data_frame, load_splits
 
 if TYPE_CHECKING:
     import datasets
@@ -487,8 +487,11 @@ def _one_or_several(argument: str, given: Any) -> Any:
         or not several
         or not all(is_a("Dataset", each) for each in several)
     ):
+        kind = type(given).__name__
+        way_out = "; write datasets.Dataset.from_pandas(frame)" if is_data_frame(given) else ""
         raise TypeError(
-            f"{argument} must be a datasets.Dataset, or several in a list or a dict, got {given!r}"
+            f"{argument} must be a datasets.Dataset, or several in a list or a dict, got "
+            f"{kind if way_out else repr(given)}{way_out}"
         )
     return _sole(list(several))
 

@@ -66,6 +66,8 @@ def _way_out(dataset: object) -> str:
         return "clients need rows by number: load it without streaming=True"
     if is_data_frame(dataset):
         return "write datasets.Dataset.from_pandas(dataset)"
+    if is_a("Table", dataset, "pyarrow"):
+        return "write datasets.Dataset(dataset)"
     if isinstance(dataset, dict):
         return (
             "for columns write datasets.Dataset.from_dict(dataset), for one data set per client "

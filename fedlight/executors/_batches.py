@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlight.executors._splitmix import GAMMA, mixed, names
 from fedlight.randomness import Concern
 
 if TYPE_CHECKING:
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
     from data_partitioners import Partition
     from fedlight.types import Task
 
-_MASK = (1 << 64) - 1
 _AT_ONCE = 2**21
 """Bytes of examples that are gathered at once: about what stays in a core's own cache."""
 _ALIGNED = 64  # bytes, as torch aligns new tensors; products may depend on it
-_GAMMA = 0x9E3779B97F4A7C15
 
 
 def batch_rows(
@@ -97,12 +96,10 @@ def _orders(
 ) -> NDArray[np.int64]:
     """Random orders of `size` examples, shape ``[n, passes, size]``.
 
-    Examples are sorted by one random number each: a counter under the output function of SplitMix64
-    (Steele, Lea and Flood, 2014, https://doi.org/10.1145/2660193.2660195).
+    Examples are sorted by one random number each: a counter under the output of SplitMix64.
     """
-    # One hash for all clients at once: a generator for each client costs more than a local step.
-    names = _mixed(_mixed(_base(seed) ^ clients.view(np.uint64)) ^ visits.view(np.uint64))
-    keys = _mixed(names[:, None] + _counters(passes * size)).reshape(len(names), passes, size)
+    streams = names(seed, Concern.BATCHES, clients, visits)
+    keys = mixed(streams[:, None] + _counters(passes * size)).reshape(len(streams), passes, size)
     # The position is kept in the low bits of its key: `sort` is twice as fast as `argsort`.
     low = np.uint64((1 << size.bit_length()) - 1)
     keys = (keys & ~low) | np.arange(size, dtype=np.uint64)
@@ -110,24 +107,6 @@ def _orders(
     return (keys & low).astype(np.int64)
 
 
-@lru_cache(maxsize=4)
-def _base(seed: int) -> NDArray[np.uint64]:
-    base = np.zeros(1, dtype=np.uint64)
-    for word in (seed & _MASK, (seed >> 64) & _MASK, int(Concern.BATCHES)):
-        base = _mixed(base ^ np.uint64(word))
-    return base
-
-
 @lru_cache(maxsize=64)
 def _counters(number: int) -> NDArray[np.uint64]:
-    return np.arange(1, number + 1, dtype=np.uint64) * np.uint64(_GAMMA)
-
-
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    words = words + np.uint64(_GAMMA)
-    words ^= words >> np.uint64(30)
-    words *= np.uint64(0xBF58476D1CE4E5B9)
-    words ^= words >> np.uint64(27)
-    words *= np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return words
+    return np.arange(1, number + 1, dtype=np.uint64) * np.uint64(GAMMA)

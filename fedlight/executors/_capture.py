@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from numbers import Number
 from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+from fedlight._memory import sent
 from fedlight.types import LoggedAs, LoggedValue, Metrics
 
 if TYPE_CHECKING:
@@ -129,6 +131,8 @@ def options(
         ValueError: The name is the trainer's, or an argument has no meaning.
     """
     call = f"self.log({name!r}, …"
+    if not isinstance(name, str):
+        raise TypeError(f"{call}): the name must be a string, got {type(name).__name__}")
     if name.startswith("fed/"):
         raise ValueError(
             f"{call}): names that begin with 'fed/' belong to FedTrainer; choose another name"
@@ -228,6 +232,11 @@ class Log(ABC):
             given = (prog_bar, logger, on_step, on_epoch, reduce_fx, enable_graph)
             self.log_dict(value, *given, add_dataloader_idx=add_dataloader_idx)
         else:
+            if isinstance(batch_size, str):
+                raise TypeError(
+                    f"self.log({name!r}, …, batch_size={batch_size!r}): the number of examples "
+                    "must be a number"
+                )
             self._take(how.key(name), value, how, batch_size)
 
     def log_dict(
@@ -305,12 +314,14 @@ class LogRecorder(Log):
 
     def _take(self, key: str, value: Any, how: Options, batch_size: int | None) -> None:
         if isinstance(value, Number):
-            value = torch.tensor(float(value), device=self._module.device)  # type: ignore[arg-type]  # complex fails here
+            value = sent(float(value), self._module.device)  # type: ignore[arg-type]  # complex fails here
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise not_one_number(key, value)
         value = value.detach().clone()
-        if value.device.type != self._module.device.type:  # all are read at once later
-            value = value.to(self._module.device)
+        if value.device != self._module.device:  # all are read at once later
+            # Only on the way to a device: the host must not read what has not arrived.
+            to_device = value.device.type == "cpu"
+            value = value.to(self._module.device, non_blocking=to_device)
         self._keep(key, how)
         self._values.setdefault(key, []).append(value)
         self._weights.setdefault(key, []).append(batch_size or self.batch_size)
@@ -360,8 +371,11 @@ class LogRecorder(Log):
             reset: Whether metric objects are reset.
         """
         values: dict[str, LoggedValue] = {}
+        # All are read at once, because each time the host waits for the device.
+        every = [value.reshape(()) for logged in self._values.values() for value in logged]
+        read = iter(torch.stack(every).tolist() if every else ())
         for name, logged in self._values.items():
-            numbers = torch.stack([value.reshape(()) for value in logged]).tolist()
+            numbers = list(islice(read, len(logged)))
             weights = self._weights[name]
             how = self._options.get(name, USUAL)
             if name in self._metrics:
@@ -379,6 +393,11 @@ class LogRecorder(Log):
         else:
             self._start()
         return values
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what was logged since the last call of `collect`."""
+        return [*self._values, *self._metrics]
 
     def metrics(self) -> Metrics:
         """What was logged since the last call, by name; nothing in the usual case."""

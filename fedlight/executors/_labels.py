@@ -1,8 +1,9 @@
-"""What is wrong with the labels if a loss or an embedding finds an index out of range."""
+"""What is wrong with the data if a step fails: labels out of range, a tuple taken for a dict."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,25 +17,66 @@ if TYPE_CHECKING:
 _MOST_ROWS = 10_000
 # torch's words: of `gather` (stacked clients), of `cross_entropy`, of an embedding
 _OUT_OF_RANGE = re.compile(r"index (-?\d+) is out of bounds|Target (-?\d+) is out of bounds")
+_NOT_A_DICT = "indices must be integers or slices, not str"
+_A_KEY = "must be Tensor, not str"
 _SIZE = re.compile(r"with size (\d+)")
 
 
-def out_of_range(error: BaseException, examples: Any, rows: NDArray[np.int64]) -> str:
-    """A hint about integers in a client's data, or "" if the error is of another kind.
+def hint_about(error: BaseException, examples: Any, rows: NDArray[np.int64]) -> str:
+    """What a client's data have to do with an error of its step; "" if nothing is known.
 
     Args:
         error: What the local step raised.
         examples: The examples of all clients.
         rows: The client's rows.
     """
-    message = str(error)
-    found = _OUT_OF_RANGE.search(message)
-    if found is None and "index out of range" not in message:
+    if not (_is_out_of_range(error) or _is_of_form(error)):
         return ""
     try:
         batch = examples.gather(torch.from_numpy(rows[:_MOST_ROWS]))
     except Exception:  # a hint must not hide the error that it explains
         return ""
+    return hint_about_batch(error, batch, "The client's")
+
+
+def hint_about_batch(error: BaseException, batch: Any, whose: str) -> str:
+    """What a batch has to do with an error of a step; "" if nothing is known.
+
+    Args:
+        error: What the step raised.
+        batch: The batch.
+        whose: Whose it is, with a capital letter.
+    """
+    return _of_labels(error, batch, whose) if _is_out_of_range(error) else _of_form(error, batch)
+
+
+def _is_out_of_range(error: BaseException) -> bool:
+    return "index out of range" in str(error) or _OUT_OF_RANGE.search(str(error)) is not None
+
+
+def _is_of_form(error: BaseException) -> bool:
+    return isinstance(error, KeyError) or _NOT_A_DICT in str(error) or _A_KEY in str(error)
+
+
+def _of_form(error: BaseException, batch: Any) -> str:
+    """What a batch is, if a step takes a tuple for a dict or the other way round."""
+    if isinstance(batch, tuple | list) and _NOT_A_DICT in str(error):
+        return (
+            f". A batch of these data is a {type(batch).__name__} of {len(batch)} parts; for one "
+            "that is a dict write FederatedDataModule(…, columns={KEY: COLUMN}), or give a "
+            "transform or a collate_fn that returns a dict"
+        )
+    if not isinstance(batch, Mapping):
+        return ""
+    asked = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if _A_KEY in str(error) or (isinstance(error, KeyError) and asked not in batch):
+        return f". A batch of these data is a dict with the keys {list(batch)}"
+    return ""
+
+
+def _of_labels(error: BaseException, batch: Any, whose: str) -> str:
+    message = str(error)
+    found = _OUT_OF_RANGE.search(message)
     ranges = [
         (_where(path), int(part.min()), int(part.max()), part.dim() == 1)
         for path, part in tree_flatten_with_path(batch)[0]
@@ -43,7 +85,7 @@ def out_of_range(error: BaseException, examples: Any, rows: NDArray[np.int64]) -
     if not ranges:
         return ""
     words = ", ".join(f"{where} from {least} to {most}" for where, least, most, _ in ranges)
-    hint = f". The client's integers are {words}"
+    hint = f". {whose} integers are {words}"
     label = [each for each in ranges if each[3]][-1:]
     if found is not None and label:
         where, least, most, _ = label[0]

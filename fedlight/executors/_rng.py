@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 _LENT = np.random.MT19937(0)
 
@@ -47,13 +49,34 @@ def _cuda_in_use() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
-def rng_states() -> tuple[object, ...]:
-    """Return the states of the global generators in a form that can be compared."""
-    numpy = np.random.get_state()  # noqa: NPY002
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return (
-        random.getstate(),
-        [part.tolist() if isinstance(part, np.ndarray) else part for part in numpy],
-        torch.get_rng_state().tolist(),
-        [state.tolist() for state in cuda],
-    )
+def torch_position() -> tuple[Tensor, list[int]]:
+    """Where torch's generators are: the state on the CPU, and how far those on cards have come."""
+    cards = torch.cuda.default_generators if _cuda_in_use() else ()
+    return torch.default_generator.get_state(), [each.get_offset() for each in cards]
+
+
+def has_moved(before: tuple[Tensor, list[int]]) -> bool:
+    """Whether torch's generators are elsewhere than they were."""
+    state, offsets = torch_position()
+    return not torch.equal(state, before[0]) or offsets != before[1]
+
+
+def drawn_from(seed: int) -> list[str]:
+    """The global generators, in words, from which numbers were drawn since ``seed_all(seed)``.
+
+    All are seeded anew. That torch's was seeded since (`Streams` does so) is no draw.
+    """
+    python, numpy, position = random.getstate(), _numpy_state(), torch_position()
+    fresh = torch.Generator().manual_seed(torch.default_generator.initial_seed()).get_state()
+    seed_all(seed)
+    moved = {
+        "Python's random": random.getstate() != python,
+        "numpy.random": _numpy_state() != numpy,
+        "torch's global generator": not torch.equal(position[0], fresh) or any(position[1]),
+    }
+    return [name for name, has in moved.items() if has]
+
+
+def _numpy_state() -> tuple[object, ...]:
+    state: Any = np.random.get_state()  # noqa: NPY002
+    return state[1].tobytes(), *state[2:]

@@ -31,6 +31,7 @@ from fedlight.executors._capture import (
 )
 from fedlight.executors._narrow_layers import NarrowLayers
 from fedlight.executors._rng import isolated_rng
+from fedlight.executors._streams import Keys, Streams
 from fedlight.executors._unused import warn_of_skipped
 from fedlight.executors.base import Workplace, loss_of
 from fedlight.parameters import check_kept
@@ -118,14 +119,20 @@ class StackedStep:
         }
         self._log = _StepLog(workplace, self._metrics)
         self._layers = NarrowLayers if narrow and state.device.type == "cpu" else nullcontext
-        self._run = vmap(
-            grad(self._loss, has_aux=True), in_dims=(0, 0, 0, 0, None), randomness="different"
-        )
+        self._streams = Streams(stacked=True)
+        self._gradient = grad(self._loss, has_aux=True)
+        # Whatever `Streams` does not cover, the clients would share: an error.
+        self._run = vmap(self._one, in_dims=(0, 0, 0, 0, None, 0), randomness="error")
 
     @property
     def module(self) -> LightningModule:
         """The module whose ``training_step`` is computed."""
         return self._work.module
+
+    @property
+    def drew(self) -> bool:
+        """Whether the last step drew random numbers, so that it depends on its keys."""
+        return self._streams.drew
 
     def __call__(
         self,
@@ -134,6 +141,7 @@ class StackedStep:
         counters: list[Tensor],
         batch: Any,
         step: int,
+        keys: Keys,
     ) -> tuple[list[Tensor], StackedLog]:
         """Compute the gradients ``[n, *shape]`` at `params`, and what was logged.
 
@@ -143,8 +151,9 @@ class StackedStep:
             counters: Stacked integer buffers, changed in place.
             batch: Stacked batch, a tuple or a dict of tensors ``[n, b, …]``.
             step: Number of the local step.
+            keys: The keys of the clients' random numbers in this step.
         """
-        outputs, log = self.raw(params, buffers, counters, batch, step)
+        outputs, log = self.raw(params, buffers, counters, batch, step, keys())
         return self.unpacked(outputs, log, buffers, counters)
 
     def raw(
@@ -154,11 +163,24 @@ class StackedStep:
         counters: list[Tensor],
         batch: Any,
         step: int,
+        keys: Tensor,
     ) -> tuple[Outputs, StackedLog]:
         """Return all outputs without writing to the buffers, and the names of what was logged."""
         with torch.enable_grad():
-            grads, outputs = self._run(params, buffers, counters, batch, step)
+            grads, outputs = self._run(params, buffers, counters, batch, step, keys)
         return (list(grads), *outputs), self._log.logged
+
+    def _one(
+        self,
+        params: list[Tensor],
+        buffers: list[Tensor],
+        counters: list[Tensor],
+        batch: Any,
+        step: int,
+        key: Tensor,
+    ) -> Any:
+        with self._streams.at(key):
+            return self._gradient(params, buffers, counters, batch, step)
 
     def unpacked(
         self, outputs: Outputs, log: StackedLog, buffers: list[Tensor], counters: list[Tensor]
@@ -188,6 +210,7 @@ class StackedStep:
         counters: list[Tensor],
         batch: Any,
         step: int,
+        keys: Keys,
     ) -> tuple[int, ...]:
         """The positions of the parameters that the loss of a step does not use.
 
@@ -202,7 +225,7 @@ class StackedStep:
         leaves = [first(tensor).requires_grad_() for tensor in params]
         others = [first(tensor) for tensor in buffers], [first(tensor) for tensor in counters]
         alone = apply_to_collection(batch, Tensor, first)
-        with torch.enable_grad(), isolated_rng():
+        with torch.enable_grad(), isolated_rng(), self._streams.at(keys()[0]):
             loss, _ = self._loss(leaves, *others, alone, step)
             if self._log.logged.skipped:
                 return tuple(range(len(leaves)))
@@ -324,7 +347,9 @@ class _StepLog(Log):
             self._put(key, torch.full((), number, dtype=self._dtype, device=self._device), how)
         elif isinstance(value, Tensor) and value.numel() == 1:
             value = _kept(value).reshape(())
-            self._put(key, value.to(device=self._device, dtype=self._dtype), how)
+            from_host = value.device.type == "cpu"
+            kept = value.to(self._device, self._dtype, non_blocking=from_host)
+            self._put(key, kept, how)
         else:
             raise not_one_number(key, value)
 
@@ -562,6 +587,7 @@ class _TrainingStep(nn.Module):
         self.module = workplace.module
         self._step = step_function(workplace.module, "training_step")
         state = workplace.state
+        self._names = state.parameter_names
         self._floating, self._counting = state.buffer_layout.names, state.counter_layout.names
         self._prepared = batch_hooks(workplace.module)
         self._autocast = workplace.autocast
@@ -572,7 +598,7 @@ class _TrainingStep(nn.Module):
         before = dict(self.module.named_parameters())
         with self._autocast():
             output = self._step(batch, step)
-        check_kept(self.module, before)
+        check_kept(self.module, before, self._names)
         return (
             output,
             [self.module.get_buffer(name) for name in self._floating],

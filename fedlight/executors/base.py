@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities.memory import is_oom_error
 from torch import Tensor
 
 from fedlight._checks import rate_at
@@ -125,6 +126,14 @@ class Executor(ABC):
         """Release everything that `setup` made."""
         return
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must know of this one to compute the same clients together."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up, after `setup`, what `state_dict` of an executor gave, perhaps of another one."""
+        return
+
 
 class ClientError(RuntimeError):
     """A client's local run failed. The cause is chained.
@@ -157,7 +166,7 @@ class ClientError(RuntimeError):
             Exception: `cause` itself, if the machine failed and not the client.
         """
         # Dropping clients because memory ran out would bias the run without a word.
-        if isinstance(cause, torch.OutOfMemoryError) or "CUDA error" in str(cause):
+        if ran_out_of_memory(cause) or "CUDA error" in str(cause):
             raise cause
         notes = "".join(f" {note}" for note in getattr(cause, "__notes__", ()))
         return cls(
@@ -167,12 +176,34 @@ class ClientError(RuntimeError):
         )
 
 
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the memory of a device or of this machine is full."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or is_oom_error(error)
+
+
+def advised(error: BaseException, workplace: Workplace) -> BaseException:
+    """The error of a single client for which there is no memory, with a note that says what helps.
+
+    Args:
+        error: The error, which is returned.
+        workplace: What was computed, and where.
+    """
+    words = (
+        f"fedlight: a single client does not fit in the memory of {workplace.state.device}; write "
+        f"a smaller batch_size for the FederatedDataModule (now {workplace.batch_size}), "
+        'precision="bf16-mixed" or a smaller model'
+    )
+    if words not in getattr(error, "__notes__", ()):
+        error.add_note(words)
+    return error
+
+
 Outcome: TypeAlias = "LocalResult | ClientError"
 """The outcome of a job: its result, or the error that prevented one."""
 
 
 def not_finite(
-    losses: Sequence[float],
+    losses: Sequence[float] | Tensor,
     deltas: Tensor,
     buffers: Tensor,
     pulled: Tensor,
@@ -181,7 +212,7 @@ def not_finite(
     """Find what is not finite in n local runs.
 
     Args:
-        losses: The loss of each run, summed over its steps.
+        losses: The loss of each run, summed over its steps; numbers, or a tensor ``[n]``.
         deltas: Parameters after minus before, shape ``[n, P]``.
         buffers: Floating buffers after the runs, shape ``[n, Q]``.
         pulled: Floating buffers before the runs, shape ``[n, Q]``. Entries that were infinite
@@ -192,12 +223,21 @@ def not_finite(
         For each run, what is not finite in words ("" if everything is), and the norm of its delta.
     """
     # A sum is finite only if all its terms are, so one look at the total is nearly always enough.
-    norms = torch.linalg.vector_norm(deltas, dim=1).tolist()
-    total = sum(losses) + sum(norms)
+    n, figures = len(losses), [torch.linalg.vector_norm(deltas, dim=1)]
+    if isinstance(losses, Tensor):
+        figures.append(losses)
     if buffers.shape[1]:
-        total += buffers.sum().item()
+        figures.append(buffers.sum()[None])
     if states is not None:
-        total += states.sum().item()
+        figures.append(states.sum()[None])
+    # All are read at once: the host waits for the device once.
+    read: list[float] = (figures[0] if len(figures) == 1 else torch.cat(figures)).tolist()
+    norms = read[:n]
+    if isinstance(losses, Tensor):
+        losses = read[n : 2 * n]
+        total = sum(read)
+    else:
+        total = sum(losses) + sum(read)
     reasons = [""] * len(losses)
     if math.isfinite(total):
         return reasons, norms

@@ -187,6 +187,7 @@ class PendingRun:
         """Return the run as plain data.
 
         Tensors are copied, because each is a view of a whole stack's block, which would be saved.
+        The copies are on the CPU: another device may have no room for them.
         """
         result = self._result
         return {
@@ -202,9 +203,9 @@ class PendingRun:
             "result": None
             if result is None
             else {
-                "delta": result.delta.clone(),
-                "buffers": result.buffers.clone(),
-                "counters": result.counters.clone(),
+                "delta": _copied(result.delta),
+                "buffers": _copied(result.buffers),
+                "counters": _copied(result.counters),
                 "metrics": {name: _plain(value) for name, value in result.metrics.items()},
                 "clipped_from": result.clipped_from,
             },
@@ -261,4 +262,4 @@ def _logged(total: float, weight: float, how: Sequence[Any] | None = None) -> Lo
 
 
 def _copied(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.clone()
+    return None if tensor is None else tensor.to("cpu", copy=True)

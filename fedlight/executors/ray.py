@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._checks import positive, positive_int
+from fedlight._checks import non_negative, positive, positive_int
+from fedlight._moment import Moment, moment_of
 from fedlight.executors._auto import check_executor, resolve_executor
+from fedlight.executors._failure import Failure
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
+from fedlight.executors.processes import ProcessExecutor
 from fedlight.parameters import ModuleState
 from fedlight.types import LocalResult
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from fedlight.local_optimizers import LocalOptimizer
 
 _TRIES = 3
+_PATIENCE = 60.0  # seconds
 
 
 class RayExecutor(Executor):
@@ -39,6 +44,9 @@ class RayExecutor(Executor):
     executor is `independent` (the sequential one is), so is this one, and the number of actors
     changes no bit either.
 
+    In a step, ``self.trainer`` answers from the task and from the trainer's settings; metrics,
+    loggers and callbacks lie in the main process and are refused.
+
     Ray pays for heavy clients or on many machines: small models are faster in one process
     (`VectorizedExecutor`).
 
@@ -47,7 +55,8 @@ class RayExecutor(Executor):
         executor: The executor of each actor: "auto", "sequential", "vectorized" or an `Executor`.
         max_batch: Largest number of clients in flight at once, over all actors.
         num_cpus: CPU cores (and torch threads) of an actor.
-        num_gpus: GPUs of an actor; None for an even share of the GPUs of the cluster.
+        num_gpus: GPUs of an actor, a whole number or a part of one; None to share the GPUs of the
+            cluster evenly, so that as few actors as possible are on one of them.
         address: A cluster to join; None to use the one that is running, or else to start one here.
 
     Raises:
@@ -67,14 +76,15 @@ class RayExecutor(Executor):
     ) -> None:
         self.num_actors = positive_int("num_actors", num_actors)
         self.executor = check_executor(executor)
-        if isinstance(self.executor, RayExecutor):
+        several = isinstance(self.executor, RayExecutor | ProcessExecutor)
+        if several or self.executor == "processes":
             raise ValueError(
-                "executor must be the executor of one actor, got another RayExecutor; "
+                f"executor must be the executor of one actor, a single process, got {executor!r}; "
                 "for example executor='vectorized'"
             )
         self.max_batch = positive_int("max_batch", max_batch)
         self.num_cpus = positive("num_cpus", num_cpus)
-        self.num_gpus = num_gpus
+        self.num_gpus = None if num_gpus is None else _gpus(num_gpus)
         self.address = address
         # for "auto" the actors know only after they have tried the module: `setup` asks them
         self.independent = self.executor == "sequential" or (
@@ -87,7 +97,9 @@ class RayExecutor(Executor):
         """Start the actors, each with the module and the data.
 
         Raises:
-            ValueError: An actor cannot run the module, the data or the local optimizer.
+            ValueError: An actor cannot run the module, the data or the local optimizer; or the
+                cluster has fewer CPU cores or GPUs than the actors ask for, which would never
+                start.
         """
         ray = self._ray
         # What cannot be copied is refused before Ray starts.
@@ -101,10 +113,12 @@ class RayExecutor(Executor):
                 configure_logging=False,
                 num_cpus=None if self.address else max(2, round(self.num_actors * self.num_cpus)),
             )
+        there = ray.cluster_resources()
         self._device = workplace.state.device
         gpus = self.num_gpus
         if gpus is None:
-            gpus = float(ray.cluster_resources().get("GPU", 0)) / self.num_actors
+            gpus = _share_of_gpus(int(there.get("GPU", 0)), self.num_actors)
+        self._check_room(there, gpus)
         self._make = ray.remote(_Actor).options(num_cpus=self.num_cpus, num_gpus=gpus).remote
         try:
             self._share = ray.put(replace(share, on_gpu=gpus > 0))
@@ -113,11 +127,43 @@ class RayExecutor(Executor):
                 ray.shutdown()
             raise _unsent(workplace.module, error) from error
         self._actors = [self._make(self._share) for _ in range(self.num_actors)]
-        for actor in self._actors:
-            refused = ray.get(actor.refusal.remote())
+        self._check_actors()
+        self.independent = all(ray.get([actor.independent.remote() for actor in self._actors]))
+
+    def _check_room(self, there: Mapping[str, float], gpus: float) -> None:
+        """Refuse actors for which the cluster has no room: they would never start."""
+        cores, cards = float(there.get("CPU", 0)), int(there.get("GPU", 0))
+        if self.num_actors * self.num_cpus > cores:
+            words, asked, found = "CPU cores", self.num_cpus, cores
+        elif self.num_actors > _room(cards, gpus):
+            words, asked, found = "GPUs", gpus, cards
+        else:
+            return
+        if self._started_here:
+            self._ray.shutdown()
+        raise ValueError(
+            f"{self.num_actors} actors of {asked:g} {words} each would wait for ever in a cluster "
+            f"of {found:g}: write a smaller num_actors or num_{words.split()[0].lower()}s, or add "
+            "nodes first"
+        )
+
+    def _check_actors(self) -> None:
+        """Wait until all actors are there, and say so if others hold the cores that they need.
+
+        Raises:
+            ValueError: One of them cannot run the module, the data or the local optimizer.
+        """
+        ray = self._ray
+        answers = [actor.refusal.remote() for actor in self._actors]
+        ready, _ = ray.wait(answers, num_returns=len(answers), timeout=_PATIENCE)
+        if len(ready) < len(answers):
+            rank_zero_warn(
+                f"RayExecutor: {len(ready)} of {len(answers)} actors have started in {_PATIENCE:g} "
+                f"s; the others wait for {self.num_cpus:g} free CPU cores each"
+            )
+        for refused in ray.get(answers):
             if refused:
                 raise ValueError(refused)
-        self.independent = all(ray.get([actor.independent.remote() for actor in self._actors]))
 
     def teardown(self) -> None:
         """Stop the actors, and the cluster if it was started here."""
@@ -167,22 +213,13 @@ class RayExecutor(Executor):
             f"give RayExecutor a smaller max_batch (now {self.max_batch})"
         )
 
-    def _outcome(self, job: Job, result: LocalResult | _Failure) -> Outcome:
-        if isinstance(result, _Failure):
-            cause = RuntimeError(f"in a Ray actor:\n{result.trace}") if result.trace else None
-            return ClientError(job.task, result.reason, cause)
+    def _outcome(self, job: Job, result: LocalResult | Failure) -> Outcome:
+        if isinstance(result, Failure):
+            return result.error(job.task, "a Ray actor")
         return _result_on(result, self._device)
 
     def __repr__(self) -> str:
         return f"RayExecutor(num_actors={self.num_actors}, executor={self.executor!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A `ClientError` in the form in which an actor sends it: an exception may not pickle."""
-
-    reason: str
-    trace: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,6 +236,7 @@ class _Share:
     executor: Executor | str
     num_threads: int
     on_gpu: bool
+    trainer: Moment | None
 
     @classmethod
     def of(
@@ -217,6 +255,7 @@ class _Share:
             executor,
             max(1, num_threads),
             on_gpu,
+            moment_of(work.module).for_actor(),
         )
 
 
@@ -263,6 +302,7 @@ class _Actor:
         torch.set_num_threads(share.num_threads)
         device = torch.device("cuda" if share.on_gpu else "cpu")
         module = share.module.to(device)
+        module.trainer = share.trainer  # type: ignore[assignment]  # a copy of a module has none
         state = ModuleState(module)
         work = Workplace(
             module=module,
@@ -286,9 +326,45 @@ class _Actor:
     def independent(self) -> bool:
         return self._executor.independent
 
-    def run(self, jobs: Sequence[Job]) -> list[LocalResult | _Failure]:
+    def run(self, jobs: Sequence[Job]) -> list[LocalResult | Failure]:
         outcomes = self._executor.run([_on(job, self._device) for job in jobs])
         return [_sent(outcome) for outcome in outcomes]
+
+
+def _gpus(value: object) -> float:
+    """`num_gpus`, if Ray takes it.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is negative, or neither whole nor below 1.
+    """
+    number = non_negative("num_gpus", value)
+    if number > 1 and number % 1:
+        raise ValueError(
+            f"num_gpus must be a whole number, or a part of a GPU below 1, got {value!r}"
+        )
+    return number
+
+
+def _share_of_gpus(cards: int, actors: int) -> float:
+    """GPUs of an actor such that all fit: one, or what is left of one that several share.
+
+    A GPU cannot be put together from parts of two. So three actors on two GPUs get a half each,
+    not two thirds, of which only two would start.
+    """
+    if cards == 0:
+        return 0.0
+    each = -(-actors // cards)
+    share = 1 / each
+    # Ray counts in units of 1/10000.
+    return math.floor(share * 10_000) / 10_000
+
+
+def _room(cards: int, gpus: float) -> float:
+    """How many actors with so many GPUs each fit on the cards."""
+    if gpus == 0:
+        return math.inf
+    return cards // gpus if gpus >= 1 else cards * math.floor(1 / gpus + 1e-9)
 
 
 def _shares(jobs: Sequence[Job], num_actors: int) -> list[list[int]]:
@@ -330,12 +406,10 @@ def _result_on(result: LocalResult, device: torch.device | str) -> LocalResult:
     )
 
 
-def _sent(outcome: Outcome) -> LocalResult | _Failure:
+def _sent(outcome: Outcome) -> LocalResult | Failure:
     """An outcome on the CPU. Rows are copied: a view would send the whole block of its stack."""
     if isinstance(outcome, ClientError):
-        cause = outcome.__cause__
-        trace = "" if cause is None else "".join(traceback.format_exception(cause))
-        return _Failure(outcome.reason, trace)
+        return Failure.of(outcome)
     result = _result_on(outcome, "cpu")
     state = result.client_state
     return result._replace(

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fedlight._memory import sent
 from fedlight._moment import local_runs, moment_of
+from fedlight.executors._attributes import Attributes
 from fedlight.executors._batch_hooks import batch_hooks
 from fedlight.executors._capture import LogRecorder, step_function
-from fedlight.executors._labels import out_of_range
-from fedlight.executors._rng import isolated_rng, rng_states, seed_all
+from fedlight.executors._labels import hint_about
+from fedlight.executors._rng import (
+    drawn_from,
+    has_moved,
+    isolated_rng,
+    seed_all,
+    torch_position,
+)
+from fedlight.executors._streams import FULL_GRADIENT, Streams, again, step_keys
 from fedlight.executors._unused import step_without, warn_of_skipped
 from fedlight.executors.base import (
     ClientError,
@@ -20,12 +32,19 @@ from fedlight.executors.base import (
     Job,
     Outcome,
     Workplace,
+    advised,
     loss_of,
     not_finite,
+    ran_out_of_memory,
 )
 from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, Measured, Task
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.parameters import ModuleState
 
 
 class SequentialExecutor(Executor):
@@ -49,6 +68,8 @@ class SequentialExecutor(Executor):
         self._step = step_function(workplace.module, "training_step")
         self._prepared = batch_hooks(workplace.module)
         self._moment = moment_of(workplace.module)
+        self._streams = Streams(stacked=False)
+        self._draws: bool | None = None
         if not workplace.optimizer.stackable:
             nothing = Task(0, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
             run = self._local_run(Job(nothing, workplace.state.read()))
@@ -59,36 +80,41 @@ class SequentialExecutor(Executor):
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._recorder, self._step, self._prepared, self._moment
+        vars(self).clear()  # `setup` makes all of it
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
         work = self._work
-        before = work.state.read()
+        before = work.state.present()
         try:
             with (
                 isolated_rng(),
                 self._recorder.recording(),
                 local_runs(work.module) as self._moment,
             ):
-                return [self._one(job) for job in jobs]
+                return [self._outcome(job) for job in jobs]
+        except Exception as error:
+            if ran_out_of_memory(error):
+                advised(error, work)
+            raise
         finally:
             work.state.write(before)
 
-    def watch(self, job: Job) -> tuple[Outcome, bool]:
-        """Return the result of a job, and whether it drew from a global random generator."""
+    def watch(self, job: Job) -> tuple[Outcome, list[str]]:
+        """Return the result of a job, and from which global random generators it drew.
+
+        What the streams of its steps give is not counted.
+        """
         work, task = self._work, job.task
-        before = work.state.read()
+        before = work.state.present()
         try:
             with (
                 isolated_rng(),
                 self._recorder.recording(),
                 local_runs(work.module) as self._moment,
             ):
-                outcome = self._one(job)
-                after = rng_states()
-                seed_all(derived_seed(work.seed, Concern.TRAINING, task.client_id, task.visit))
-                return outcome, rng_states() != after
+                outcome = self._outcome(job)
+                return outcome, drawn_from(self._seed(task))
         finally:
             work.state.write(before)
 
@@ -98,7 +124,7 @@ class SequentialExecutor(Executor):
             params=[param.detach().unsqueeze(0) for param in work.state.params],
             pulled=layout.views(job.pulled.params.unsqueeze(0)),
             lr=work.lr(task),
-            num_steps=torch.tensor([task.num_steps], device=work.state.device),
+            num_steps=sent([task.num_steps], work.state.device),
             tasks=[task],
             seed=work.seed,
         )
@@ -113,65 +139,106 @@ class SequentialExecutor(Executor):
             run.shared = stored(job.pulled.shared)
         return run
 
+    def _seed(self, task: Task) -> int:
+        """The seed of what the streams do not cover."""
+        return derived_seed(self._work.seed, Concern.TRAINING, task.client_id, task.visit)
+
+    def _outcome(self, job: Job) -> Outcome:
+        """Run a job, a second time with the streams if it is the first that draws random numbers.
+
+        To watch all calls of torch costs a step of a small module up to a fifth of its time, and
+        most modules draw nothing: then torch's generator is where it was, and nobody watched.
+        """
+        if self._draws:
+            return self._one(job)
+        # A step may count its calls or keep a state on the module. (Too dear for each job: one that
+        # is the first to draw later in a run leaves there what two runs leave.)
+        before = Attributes(self._work.module) if self._draws is None else None
+        outcome = self._one(job)
+        self._draws = has_moved(self._seeded)
+        if self._draws:
+            if before is not None:
+                before.put_back()
+            self._recorder.clear()
+            outcome = self._one(job)
+        return outcome
+
     def _one(self, job: Job) -> Outcome:
         work, task, layout = self._work, job.task, self._work.state.param_layout
         self._moment.tasks = (task,)
-        seed_all(derived_seed(work.seed, Concern.TRAINING, task.client_id, task.visit))
+        seed_all(self._seed(task))
+        if not self._draws:
+            self._seeded = torch_position()
+        self._keys: Sequence[int] = ()
         work.state.write(job.pulled)
         run = self._local_run(job)
-        rows = torch.from_numpy(work.batch_rows(task)).to(work.state.device)
+        rows = torch.from_numpy(work.batch_rows(task)).to(work.state.device, non_blocking=True)
         self._recorder.batch_size = rows.shape[1]
         losses: list[Tensor] = []
         try:
             if work.optimizer.needs_full_gradient:
-                run.full_gradient = self._full_gradient(task.client_id)
+                run.full_gradient = self._full_gradient(task)
                 work.state.write(job.pulled)  # the pass over the data has moved the buffers
             work.optimizer.begin(run, work.module)
             for k in range(task.num_steps):
-                loss, grads, unused = self._gradient(rows[k], k)
+                loss, grads, unused = self._gradient(rows[k], k, task)
                 if loss is not None:
                     losses.append(loss)
-                run.step, run.evaluate = k, partial(self._extra_gradient, rows[k], k)
+                run.step = k
+                run.evaluate = partial(self._extra_gradient, rows[k], k, task, count(1))
                 with torch.no_grad():
                     step_without(work.optimizer, run, grads, unused)
             work.state.check_kept()
+            if work.optimizer.stackable:
+                _check_place(work.module, work.state, run)
             run.step, run.evaluate = -1, None
             metrics = self._recorder.collect(rows.numel())
         except Exception as error:
             self._recorder.clear()
-            hint = out_of_range(error, work.examples, work.partition[task.client_id])
-            return ClientError.of(task, error, hint)
-        after = work.state.read()
+            cause = self._cause(error)
+            hint = hint_about(cause, work.examples, work.partition[task.client_id])
+            return ClientError.of(task, cause, hint)
         with torch.no_grad():
+            delta = work.state.moved(job.pulled.params)
+            buffers, counters = work.state.read_buffers(), work.state.read_counters()
             states = work.optimizer.finish(run)
-        delta = after.params - job.pulled.params
         client = layout.flatten([state[0] for state in states]) if states else None
         (reason,), (norm,) = not_finite(
-            [float(torch.stack([loss.reshape(()) for loss in losses]).sum()) if losses else 0.0],
+            torch.stack([loss.reshape(()) for loss in losses]).sum()[None] if losses else [0.0],
             delta[None],
-            after.buffers[None],
+            buffers[None],
             job.pulled.buffers[None],
             None if client is None else client[None],
         )
         if reason:
             return ClientError(task, reason)
         measured = Measured(delta, delta._version, norm)
-        return LocalResult(delta, after.buffers, after.counters, metrics, client, measured=measured)
+        return LocalResult(delta, buffers, counters, metrics, client, measured=measured)
 
-    def _full_gradient(self, client_id: int) -> list[Tensor]:
+    def _cause(self, error: Exception) -> Exception:
+        """Why a local run fails: from a changed set of parameters all else would follow."""
+        try:
+            self._work.state.check_kept()
+        except ValueError as changed:
+            return changed
+        return error
+
+    def _full_gradient(self, task: Task) -> list[Tensor]:
         """Compute the gradient of f_i at the module's parameters over all the client's examples."""
         work = self._work
         total = [torch.zeros_like(param).unsqueeze(0) for param in work.state.params]
-        for part in work.all_rows(client_id):
-            share = len(part) / len(work.partition[client_id])
-            rows = torch.from_numpy(part).to(work.state.device)
-            _, grads, _ = self._gradient(rows, 0)
+        for number, part in enumerate(work.all_rows(task.client_id), FULL_GRADIENT):
+            share = len(part) / len(work.partition[task.client_id])
+            rows = torch.from_numpy(part).to(work.state.device, non_blocking=True)
+            _, grads, _ = self._gradient(rows, 0, task, number)
             for gradient, term in zip(total, grads, strict=True):
                 gradient.add_(term, alpha=share)
         self._recorder.clear()  # what the pass logged is no part of the training
         return total
 
-    def _extra_gradient(self, rows: Tensor, step: int) -> list[Tensor]:
+    def _extra_gradient(
+        self, rows: Tensor, step: int, task: Task, times: Iterator[int]
+    ) -> list[Tensor]:
         """Compute the gradient at the module's parameters again, without any other effect.
 
         Buffers are put back because the extra pass sees the same examples: BatchNorm's statistics
@@ -180,14 +247,32 @@ class SequentialExecutor(Executor):
         state = self._work.state
         before = state.read()
         with torch.enable_grad(), self._recorder.paused():
-            _, grads, _ = self._gradient(rows, step)
+            _, grads, _ = self._gradient(rows, step, task, again(step, next(times)))
         state.write(before)
         return grads
 
+    def _stream(self, task: Task, number: int) -> AbstractContextManager[object]:
+        """The stream of random numbers of a task's step."""
+        if not self._draws:
+            return nullcontext()
+        if number >= task.num_steps:
+            (key,) = step_keys(self._work.seed, [task], [number])[:, 0].tolist()
+            return self._streams.at(key)
+        if not self._keys:
+            numbers = range(task.num_steps)
+            self._keys = step_keys(self._work.seed, [task], numbers)[:, 0].tolist()
+        return self._streams.at(self._keys[number])
+
     def _gradient(
-        self, rows: Tensor, step: int
+        self, rows: Tensor, step: int, task: Task, number: int | None = None
     ) -> tuple[Tensor | None, list[Tensor], tuple[int, ...]]:
         """Compute the loss on a batch and its gradient.
+
+        Args:
+            rows: The rows of the batch.
+            step: What the step gets as ``batch_idx``.
+            task: The task.
+            number: The number of the step's random numbers, if it is another one.
 
         Returns:
             The loss, or None where the step skips the batch; the gradient, ``[1, *shape]`` per
@@ -195,18 +280,20 @@ class SequentialExecutor(Executor):
         """
         work = self._work
         batch = work.examples.gather(rows)
-        if self._prepared is not None:
-            batch = self._prepared(batch)
-        with work.autocast():
-            output = self._step(batch, step)
         params = work.state.params
         loss: Tensor | None = None
         grads: Sequence[Tensor | None] = (None,) * len(params)
-        if output is None:
-            warn_of_skipped(work.module)
-        else:
-            loss = loss_of(work.module, output)
-            grads = torch.autograd.grad(loss, params, allow_unused=True)
+        # The backward pass too: activation checkpointing computes parts of the step again there.
+        with self._stream(task, step if number is None else number):
+            if self._prepared is not None:
+                batch = self._prepared(batch)
+            with work.autocast():
+                output = self._step(batch, step)
+            if output is None:
+                warn_of_skipped(work.module)
+            else:
+                loss = loss_of(work.module, output)
+                grads = _gradients(work.module, work.state, loss)
         unused = tuple([index for index, grad in enumerate(grads) if grad is None])
         pairs = zip(params, grads, strict=True)
         full = [torch.zeros_like(param) if grad is None else grad for param, grad in pairs]
@@ -216,3 +303,39 @@ class SequentialExecutor(Executor):
 
     def __repr__(self) -> str:
         return "SequentialExecutor()"
+
+
+def _gradients(
+    module: LightningModule, state: ModuleState, loss: Tensor
+) -> Sequence[Tensor | None]:
+    """The gradient of a loss by parameter; None for a parameter that it does not use.
+
+    Raises:
+        ValueError: It has none at all, or a parameter was frozen in the step.
+    """
+    try:
+        return torch.autograd.grad(loss, state.params, allow_unused=True)
+    except RuntimeError as error:
+        if "does not require grad" not in str(error):
+            raise
+        state.check_kept()
+        raise ValueError(
+            f"the loss of {type(module).__name__} has no gradient ({error}); return it from "
+            "training_step without detach(), no_grad() or inference_mode()"
+        ) from error
+
+
+def _check_place(module: LightningModule, state: ModuleState, run: LocalRun) -> None:
+    """Check that the steps of a local optimizer have moved the numbers that the module has.
+
+    Raises:
+        ValueError: The module has given a parameter another place in memory.
+    """
+    pairs = zip(state.param_layout.names, state.params, run.params, strict=True)
+    moved = [name for name, param, own in pairs if param.data_ptr() != own.data_ptr()]
+    if moved:
+        raise ValueError(
+            f"training_step of {type(module).__name__} gives the parameters {', '.join(moved)} "
+            "another place in memory (param.data = …), which the local optimizer does not reach; "
+            "change their numbers in place, within torch.no_grad(): param.copy_(…)"
+        )

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedlight._checks import positive_int
+from fedlight._memory import copied, sent
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._batches import StackedBatches, batch_rows
-from fedlight.executors._labels import out_of_range
+from fedlight.executors._labels import hint_about
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
+from fedlight.executors._streams import FULL_GRADIENT, StackKeys, again
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors._unused import step_without
-from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace, not_finite
+from fedlight.executors.base import (
+    ClientError,
+    Executor,
+    Job,
+    Outcome,
+    Workplace,
+    advised,
+    not_finite,
+    ran_out_of_memory,
+)
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
 from fedlight.parameters import FlatLayout
@@ -30,6 +43,8 @@ from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, LoggedValue, Measured, Task
 
 _SHARED_BYTES = 16 * 2**20
+_CPU_BLOCK_BYTES = 4 * 2**20
+_LONG = 500
 
 if TYPE_CHECKING:
     from fedlight.parameters import FlatLayout
@@ -41,14 +56,24 @@ class VectorizedExecutor(Executor):
     The clients of a stack are sorted by their number of steps, so that at step k only a prefix of
     the stack still works. Clients whose batches differ in size go into different stacks.
 
-    The clients of a stack share the global random generators. If ``training_step`` draws from them
-    (dropout), a run is still reproducible bit by bit, but the numbers of a client depend on the
-    other clients in its stack, so they differ between executors and between values of `max_batch`.
+    Dropout and torch's other random functions give each client the numbers that it gets alone. A
+    step whose random numbers the clients would share is refused: those of Python or NumPy, of a
+    ``generator=`` of its own, and of functions such as ``torch.poisson``.
 
     Args:
         max_batch: Largest number of clients in a stack.
         max_bytes: Bytes that the models, gradients, pulled models and batches of a stack may take,
             or None for no limit. Activations kept for the backward pass are not counted.
+        block_bytes: Bytes of the largest tensor of a stack: the models, or one tensor of the
+            batches. By default 4 MiB on a CPU, since a larger one leaves the caches and costs up to
+            three times as much per client; no limit on other devices.
+
+    The limits in bytes hold from two clients on: a single client is computed whatever it takes.
+
+    A stack for which memory runs out is split in halves, with a warning, and the rest of the run
+    keeps to the smaller size (a resumed run, too). Only a single client that does not fit ends the
+    run. Results differ between sizes of a stack in their last bits; for the same bits wherever the
+    run is repeated, give `max_batch` the size that the warning names.
 
     Raises:
         ValueError: A limit is below 1.
@@ -58,9 +83,15 @@ class VectorizedExecutor(Executor):
         VectorizedExecutor(max_batch=64)
     """
 
-    def __init__(self, max_batch: int = 256, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        max_batch: int = 256,
+        max_bytes: int | None = None,
+        block_bytes: int | None = None,
+    ) -> None:
         self._asked = self.max_batch = positive_int("max_batch", max_batch)
         self.max_bytes = None if max_bytes is None else positive_int("max_bytes", max_bytes)
+        self.block_bytes = None if block_bytes is None else positive_int("block_bytes", block_bytes)
 
     def setup(self, workplace: Workplace) -> None:
         """Prepare for a run, and try one stacked step.
@@ -79,16 +110,18 @@ class VectorizedExecutor(Executor):
         self._untraced = StackedStep(workplace)
         self._step = TracedStep(self._untraced)
         self._unused: dict[int, tuple[int, ...]] = {}
-        one = workplace.examples.gather(torch.zeros(1, dtype=torch.int64))
-        self._example_bytes = sum(int(part.nbytes) for part in tree_leaves(one))
-        if self.max_bytes is not None:
-            fitting = self.max_bytes // _bytes_per_client(workplace, self._example_bytes)
-            self.max_batch = max(1, min(self._asked, fitting))
+        parts = tree_leaves(workplace.examples.gather(torch.zeros(1, dtype=torch.int64)))
+        self._example_bytes = sum(part.nbytes for part in parts)
+        self.max_batch = self._most(max(part.nbytes for part in parts))
+        self._reduced_to: int | None = None
+        most = self.max_batch
         self._try()
+        self._say_if_reduced(most)
 
     def teardown(self) -> None:
         """Release the module and the data."""
         del self._work, self._step, self._untraced, self._unused, self._moment, self._example_bytes
+        del self._reduced_to
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -99,24 +132,44 @@ class VectorizedExecutor(Executor):
             size = int(offsets[client + 1] - offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
+        most = self.max_batch
+        self._work.state.check_kept()  # a callback may have frozen a layer since
         with isolated_rng(), local_runs(self._work.module) as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
-                for start in range(0, len(indices), self.max_batch):
+                start = 0
+                while start < len(indices):
                     chunk = indices[start : start + self.max_batch]
+                    start += len(chunk)
                     stack = self._outcomes([jobs[index] for index in chunk])
                     results.update(zip(chunk, stack, strict=True))
+        self._say_if_reduced(most)
         return [results[index] for index in range(len(jobs))]
 
     def _outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run a stack; if it raises, split it in halves until the failing clients are isolated."""
         try:
-            return self._stack(jobs)
+            outcomes = self._fitting(jobs)
+            if outcomes is not None:
+                return outcomes
         except ClientError as error:
             if len(jobs) == 1:
                 return [error]
         half = len(jobs) // 2
         return [*self._outcomes(jobs[:half]), *self._outcomes(jobs[half:])]
+
+    def _fitting(self, jobs: Sequence[Job]) -> list[Outcome] | None:
+        """Run a stack; None if memory ran out for it, so that later ones hold half as many."""
+        try:
+            return self._stack(jobs)
+        except Exception as error:
+            if not ran_out_of_memory(error):
+                raise
+            if len(jobs) == 1:
+                raise advised(error, self._work) from error.__cause__
+        garbage_collection_cuda()  # not before: the error's traceback holds the stack's tensors
+        self._reduce(len(jobs) - len(jobs) // 2)
+        return None
 
     @torch.no_grad()
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -129,16 +182,15 @@ class VectorizedExecutor(Executor):
         steps = [job.task.num_steps for job in jobs]
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # results of the padding are not used
         pulled = _stacked([job.pulled.params for job in jobs])
-        params = pulled.clone(memory_format=torch.contiguous_format)
+        filled = _filled(layout, pulled)
         # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
         buffers = _pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
         counters = _pieces(state.counter_layout, [job.pulled.counters for job in jobs])
-        filled = layout.views(params)
         run = LocalRun(
-            params=filled if n == len(jobs) else layout.views(params[:n]),
+            params=filled if n == len(jobs) else [param[:n] for param in filled],
             pulled=layout.views(pulled[:n]),
             lr=self._rates(jobs[:n]),
-            num_steps=torch.tensor(steps, device=state.device),
+            num_steps=sent(steps, state.device),
             tasks=[job.task for job in jobs[:n]],
             seed=work.seed,
         )
@@ -153,11 +205,12 @@ class VectorizedExecutor(Executor):
             run.shared = stored([job.pulled.shared for job in jobs[:n]])
         rows = self._rows(jobs)
         batches = StackedBatches(work.examples, rows, self._example_bytes)
+        keys = StackKeys(work.seed, [job.task for job in jobs], steps[0], state.device)
         recorder = StackedRecorder(work.module, steps, rows.shape[-1])
         part, active = run, -1
         try:
             if work.optimizer.needs_full_gradient:
-                run.full_gradient = self._full_gradients(jobs[:n], run, buffers, counters)
+                run.full_gradient = self._full_gradients(jobs[:n], run, buffers, counters, keys)
             work.optimizer.begin(run, work.module)
             for k in range(steps[0]):
                 working = _working(steps, k, active)
@@ -166,8 +219,9 @@ class VectorizedExecutor(Executor):
                     part = part.first(active)  # not run.first: `part` has the newest memory
                     stack = _Stack(
                         self._step,
+                        keys,
                         active,
-                        filled if width == len(jobs) else layout.views(params[:width]),
+                        filled if width == len(jobs) else [param[:width] for param in filled],
                         [block[:width] for block in buffers],
                         [block[:width] for block in counters],
                     )
@@ -175,17 +229,18 @@ class VectorizedExecutor(Executor):
                 unused = self._not_used(stack, batch, k)
                 grads, logged = stack.gradients(batch, k, keep=active)
                 recorder.add(logged, active)
-                part.step, part.evaluate = k, partial(stack.extra_gradients, batches, k)
+                part.step = k
+                part.evaluate = partial(stack.extra_gradients, batches, k, count(1))
                 step_without(work.optimizer, part, grads, unused)
                 part.step, part.evaluate = -1, None
                 del batch, grads  # so that the next ones lie where these are in the cache
             losses, metrics = recorder.collect()
         except Exception as error:
-            hint = out_of_range(error, work.examples, work.partition[first.client_id])
+            hint = hint_about(error, work.examples, work.partition[first.client_id])
             raise ClientError.of(first, error, hint) from error
         states = work.optimizer.finish(run)
         clients = layout.flatten(states, leading=1) if states else None
-        deltas = params.sub_(pulled)[:n]
+        deltas = _block(layout, filled).sub_(pulled)[:n]
         floating = _joined(state.buffer_layout, buffers, n, state.device)
         before = _stacked([job.pulled.buffers for job in jobs[:n]])
         reasons, norms = not_finite(losses, deltas, floating, before, clients)
@@ -206,8 +261,8 @@ class VectorizedExecutor(Executor):
         """The positions of the parameters that the loss of step k does not use."""
         key = k if self._step.reads_index else 0
         if key not in self._unused:
-            tensors = stack.params, stack.buffers, stack.counters
-            self._unused[key] = self._untraced.unused(*tensors, batch, k)
+            tensors, keys = stack.tensors, partial(stack.keys.step, k, 1)
+            self._unused[key] = self._untraced.unused(*tensors, batch, k, keys)
         return self._unused[key]
 
     def _full_gradients(
@@ -216,6 +271,7 @@ class VectorizedExecutor(Executor):
         run: LocalRun,
         buffers: Sequence[Tensor],
         counters: Sequence[Tensor],
+        keys: StackKeys,
     ) -> list[Tensor]:
         """Compute the gradient of each f_i at the pulled model over all the client's examples.
 
@@ -232,26 +288,75 @@ class VectorizedExecutor(Executor):
                 if k < len(batches):
                     groups[len(batches[k])].append(index)
             for length, indices in groups.items():
-                which = torch.tensor(indices, device=state.device)
+                which = sent(indices, state.device)
                 rows = np.stack([parts[index][k] for index in indices])
                 grads, _ = self._step(
                     [tensor[which] for tensor in run.pulled],
                     [block[which] for block in buffers],
                     [block[which] for block in counters],
-                    work.examples.gather(torch.from_numpy(rows).to(state.device)),
+                    work.examples.gather(
+                        torch.from_numpy(rows).to(state.device, non_blocking=True)
+                    ),
                     0,
+                    partial(keys.one, FULL_GRADIENT + k, indices),
                 )
-                share = run.pulled[0].new_tensor([length / sizes[index] for index in indices])
+                shares = [length / sizes[index] for index in indices]
+                share = sent(shares, state.device, run.pulled[0].dtype)
                 for gradient, term in zip(total, grads, strict=True):
                     gradient[which] += term * per_client(share, term)
         return total
+
+    def _most(self, part_bytes: int) -> int:
+        """How many clients a stack may hold.
+
+        Args:
+            part_bytes: Size of the largest tensor of one example.
+        """
+        work, fitting = self._work, self._asked
+        layout = work.state.param_layout
+        model = layout.numel * layout.dtype.itemsize
+        batch = min(work.batch_size, int(work.partition.sizes.max()))
+        if self.max_bytes is not None:
+            fitting = min(fitting, self.max_bytes // (3 * model + batch * self._example_bytes))
+        block = self.block_bytes
+        if block is None and work.state.device.type == "cpu":
+            block = _CPU_BLOCK_BYTES
+        if block is not None:
+            fitting = min(fitting, block // max(model, batch * part_bytes))
+        while fitting > 1 and stack_size(fitting) > fitting:  # else padding would exceed the limit
+            fitting -= 1
+        return max(1, fitting)
+
+    def _reduce(self, most: int) -> None:
+        """Let no stack of this run hold more than `most` clients, padding included."""
+        while most > 1 and stack_size(most) > most:
+            most -= 1
+        self._reduced_to = self.max_batch = min(self.max_batch, most)
+
+    def _say_if_reduced(self, before: int) -> None:
+        if self.max_batch < before:
+            rank_zero_warn(
+                f"VectorizedExecutor: the memory of {self._work.state.device} ran out for a stack "
+                f"of clients; from now on a stack holds at most {self.max_batch}. Another size may "
+                "change the last bits of results; for the same bits in every run write "
+                f"executor=VectorizedExecutor(max_batch={self.max_batch})"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The size to which stacks were reduced because memory ran out, if it did."""
+        return {} if self._reduced_to is None else {"max_batch": self._reduced_to}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep to the size to which stacks were reduced before a checkpoint."""
+        if "max_batch" in state:
+            self._reduce(state["max_batch"])
 
     def _rates(self, jobs: Sequence[Job]) -> float | Tensor:
         rates = [self._work.lr(job.task) for job in jobs]
         if len(set(rates)) == 1:
             return rates[0]
         layout = self._work.state.param_layout
-        return torch.tensor(rates, dtype=layout.dtype, device=self._work.state.device)
+        return sent(rates, self._work.state.device, layout.dtype)
 
     def _rows(self, jobs: Sequence[Job]) -> Tensor:
         work = self._work
@@ -268,7 +373,9 @@ class VectorizedExecutor(Executor):
             task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
             try:
                 with isolated_rng(), local_runs(work.module) as self._moment:
-                    self._stack([Job(task, work.state.read())] * 2)
+                    job = Job(task, work.state.read())
+                    if self._fitting([job] * 2) is None:
+                        self._fitting([job])
             except ClientError as error:
                 failures.append(error)
             else:
@@ -277,14 +384,17 @@ class VectorizedExecutor(Executor):
         words, hint = repr(failures[0]), ""
         if cause is not None and str(cause):
             words = str(cause).splitlines()[0]
-            hint = out_of_range(cause, work.examples, work.partition[int(holders[0])])
+            if len(words) > _LONG:  # torch lists all its backends
+                words = words.partition(". ")[0]
+            hint = hint_about(cause, work.examples, work.partition[int(holders[0])])
         raise ValueError(
             f"{type(work.module).__name__} cannot be vectorised ({words}{hint})"
         ) from cause
 
     def __repr__(self) -> str:
         bytes_ = "" if self.max_bytes is None else f", max_bytes={self.max_bytes}"
-        return f"VectorizedExecutor(max_batch={self._asked}{bytes_})"
+        block = "" if self.block_bytes is None else f", block_bytes={self.block_bytes}"
+        return f"VectorizedExecutor(max_batch={self._asked}{bytes_}{block})"
 
 
 @dataclass(slots=True)
@@ -293,6 +403,7 @@ class _Stack:
 
     Attributes:
         step: Computes the gradients.
+        keys: The keys of the clients' random numbers.
         active: How many clients work; the rest is padding.
         params: Their parameters, ``[width, *shape]`` each, which the local optimizer changes.
         buffers: Their floating buffers, ``[width, *shape]`` each.
@@ -300,25 +411,37 @@ class _Stack:
     """
 
     step: TracedStep
+    keys: StackKeys
     active: int
     params: list[Tensor]
     buffers: list[Tensor]
     counters: list[Tensor]
 
-    def gradients(self, batch: Any, k: int, keep: int) -> tuple[list[Tensor], StackedLog]:
+    @property
+    def tensors(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """The parameters and the buffers."""
+        return self.params, self.buffers, self.counters
+
+    def gradients(
+        self, batch: Any, k: int, keep: int, times: int = 0
+    ) -> tuple[list[Tensor], StackedLog]:
         """Compute the clients' gradients, ``[active, *shape]`` each, and what they logged.
 
         Args:
             batch: The stacked batch, a tuple or a dict of tensors ``[width, b, ...]``.
             k: Number of the local step.
             keep: How many clients, from the first on, keep the buffers that the step leaves.
+            times: How often gradients of this step were computed before.
         """
         width = len(self.params[0])
+        keys = partial(self.keys.step, k, width)
+        if times:
+            keys = partial(self.keys.one, again(k, times), range(width))
         if keep == width:
-            return self.step(self.params, self.buffers, self.counters, batch, k)
+            return self.step(self.params, self.buffers, self.counters, batch, k, keys)
         moved = [block.clone() for block in self.buffers]
         counted = [block.clone() for block in self.counters]
-        grads, logged = self.step(self.params, moved, counted, batch, k)
+        grads, logged = self.step(self.params, moved, counted, batch, k, keys)
         if keep:
             for old, new in zip(self.buffers + self.counters, moved + counted, strict=True):
                 old[:keep] = new[:keep]
@@ -326,15 +449,18 @@ class _Stack:
             grads = [grad[: self.active] for grad in grads]
         return grads, logged
 
-    def extra_gradients(self, batches: StackedBatches, k: int) -> list[Tensor]:
+    def extra_gradients(
+        self, batches: StackedBatches, k: int, times: Iterator[int]
+    ) -> list[Tensor]:
         """Compute the gradients at the present parameters again, without any other effect.
 
         Args:
             batches: Give the batch anew, as the step may have changed it in place.
             k: Number of the local step.
+            times: Counts the calls for this step.
         """
         batch = batches.anew(k, len(self.params[0]))
-        return self.gradients(batch, k, keep=0)[0]
+        return self.gradients(batch, k, keep=0, times=next(times))[0]
 
 
 def stack_size(n: int) -> int:
@@ -351,12 +477,6 @@ def stack_size(n: int) -> int:
     return -(-n // unit) * unit
 
 
-def _bytes_per_client(workplace: Workplace, example: int) -> int:
-    layout = workplace.state.param_layout
-    batch = min(workplace.batch_size, int(workplace.partition.sizes.max()))
-    return 3 * layout.numel * int(layout.dtype.itemsize) + batch * example
-
-
 def _working(steps: Sequence[int], k: int, before: int) -> int:
     """Count the clients, sorted by their number of steps, that still work at step k."""
     active = len(steps) if before < 0 else before
@@ -370,6 +490,23 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
     if all(row is rows[0] for row in rows):
         return rows[0].expand(len(rows), -1)
     return torch.stack(list(rows))
+
+
+def _filled(layout: FlatLayout, pulled: Tensor) -> list[Tensor]:
+    """The parameters of a stack at its start, ``[n, *shape]`` each.
+
+    On a CPU they are views of one block. The fused kernels of other devices, which change all
+    parameters in one launch, take tensors without gaps only.
+    """
+    if pulled.device.type == "cpu":
+        return layout.views(copied(pulled))
+    return [view.clone(memory_format=torch.contiguous_format) for view in layout.views(pulled)]
+
+
+def _block(layout: FlatLayout, params: list[Tensor]) -> Tensor:
+    """The parameters of a stack as one block ``[n, P]``, to be changed in place."""
+    base = params[0]._base
+    return layout.flatten(params, leading=1) if base is None else base
 
 
 def _pieces(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:

@@ -86,4 +86,10 @@ class LocalAdam(LocalOptimizer):
         run.descend(torch._foreach_div(mean, divisor))
 
     def __repr__(self) -> str:
-        return f"LocalAdam(lr={self.lr}, betas={self.betas})"
+        options = {
+            "eps": (self.eps, 1e-8),
+            "weight_decay": (self.weight_decay, 0.0),
+            "max_grad_norm": (self.max_grad_norm, None),
+        }
+        given = "".join(f", {name}={v}" for name, (v, default) in options.items() if v != default)
+        return f"LocalAdam(lr={self.lr}, betas={self.betas}{given})"

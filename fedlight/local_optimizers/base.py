@@ -158,6 +158,25 @@ class LocalRun:
             torch._foreach_addcmul_(self.params, list(direction), rates, value=-1.0)
 
 
+_slot: Any = vars(LocalRun)["params"]
+
+
+def _set_params(run: LocalRun, params: list[Tensor]) -> None:
+    try:
+        _slot.__get__(run)
+    except AttributeError:  # the constructor sets them
+        _slot.__set__(run, params)
+        return
+    raise AttributeError(
+        "run.params are changed in place: another list would train nothing. Write "
+        "run.descend(direction), or run.params[0].copy_(value) for each of them"
+    )
+
+
+# A slot that is set once: executors hold the same tensors, and would not see others.
+LocalRun.params = property(_slot.__get__, _set_params)  # type: ignore[assignment,misc]
+
+
 class LocalOptimizer(ABC):
     """One local step y <- y - lr * h(y) from y = x_p on, written once for all executors.
 

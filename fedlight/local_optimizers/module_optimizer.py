@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,16 @@ class ModuleOptimizer(LocalOptimizer):
     """The optimizer that the module's ``configure_optimizers`` returns, made anew for each task.
 
     A learning-rate scheduler starts with the task and steps after each local step, or after every
-    `frequency` local steps if its dictionary says so; an interval that it names is ignored. For a
-    rate that follows the rounds, use a function of the version instead
-    (``LocalSGD(lr=lambda version: …)``). This optimizer works on one client at a time.
+    `frequency` local steps if its dictionary says so. An ``interval`` of "epoch" is refused, as
+    a local run has none, and so is a scheduler that waits for a metric. For a rate that follows the
+    rounds, use a function of the version instead (``LocalSGD(lr=lambda version: …)``). This
+    optimizer works on one client at a time.
 
     Raises:
+        TypeError: (at the start of ``fit``) the scheduler is none.
         ValueError: (at the start of ``fit``) the module returns no optimizer, several, one that
-            needs a closure, or one over parameters of something else.
+            needs a closure, or one over parameters of something else; a scheduler that does not
+            count local steps; or a dictionary with a key that means nothing.
 
     Example:
         >>> ModuleOptimizer()
@@ -106,6 +110,8 @@ def _unpack(module: LightningModule, configured: Any) -> tuple[list[Any], list[A
     if isinstance(configured, torch.optim.Optimizer):
         return [configured], []
     if isinstance(configured, dict) and "optimizer" in configured:
+        given = f"configure_optimizers of {type(module).__name__} gives"
+        _known_keys(given, "a dictionary", configured, _OF_OPTIMIZER)
         scheduler = configured.get("lr_scheduler")
         return [configured["optimizer"]], [] if scheduler is None else [scheduler]
     if (
@@ -125,14 +131,58 @@ def _unpack(module: LightningModule, configured: Any) -> tuple[list[Any], list[A
     )
 
 
+# The keys of Lightning's dictionaries. A scheduler that counts steps needs no metric, so that
+# `monitor` and `strict` have no effect on it, as under Lightning; `name` is that of its curve.
+_OF_OPTIMIZER = ("optimizer", "lr_scheduler", "monitor")
+_OF_SCHEDULER = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
+
+
 def _scheduler(module: LightningModule, scheduler: Any) -> tuple[Any, int]:
-    frequency = 1
+    """A scheduler and after how many local steps it steps.
+
+    Raises:
+        TypeError: `frequency` is no integer, or it is no scheduler.
+        ValueError: It waits for a metric or counts epochs, or a key is unknown.
+    """
+    given = f"configure_optimizers of {type(module).__name__} gives"
+    frequency, plateau = 1, False
     if isinstance(scheduler, dict):
-        frequency = positive_int("frequency", scheduler.get("frequency", 1))
-        scheduler = scheduler["scheduler"]
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        told = dict(scheduler)
+        plateau = bool(told.pop("reduce_on_plateau", False))
+        _known_keys(given, "the lr_scheduler", told, _OF_SCHEDULER)
+        if "scheduler" not in told:
+            raise ValueError(f"{given} an lr_scheduler without the key 'scheduler'; add it")
+        if told.get("interval", "step") != "step":
+            raise ValueError(
+                f"{given} a scheduler with interval={told['interval']!r}, but a local run has no "
+                "epochs: write interval='step', which steps it after every `frequency` local "
+                f"steps, or {_BY_ROUNDS}"
+            )
+        frequency = positive_int("frequency", told.get("frequency", 1))
+        scheduler = told["scheduler"]
+    if plateau or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ValueError(
-            f"configure_optimizers of {type(module).__name__} gives a ReduceLROnPlateau, which "
-            "waits for a metric that a local run does not have; use a scheduler that counts steps"
+            f"{given} a {type(scheduler).__name__}, which waits for a metric that a local run does "
+            "not have: write a scheduler that counts local steps, such as "
+            f"torch.optim.lr_scheduler.StepLR, or {_BY_ROUNDS}"
+        )
+    if not callable(getattr(scheduler, "step", None)):
+        raise TypeError(
+            f"{given} the lr_scheduler {scheduler!r}, which has no step(); give one of "
+            "torch.optim.lr_scheduler"
         )
     return scheduler, frequency
+
+
+_BY_ROUNDS = (
+    "FedTrainer(local_optimizer=LocalSGD(lr=lambda version: 0.1 * 0.99**version)) for a rate that "
+    "follows the rounds"
+)
+
+
+def _known_keys(given: str, what: str, told: dict[str, Any], known: tuple[str, ...]) -> None:
+    for name in told:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise ValueError(f"{given} {what} with the unknown key {name!r}; {hint}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._checks import Rate, rate
+from fedlight._checks import Rate, rate, rate_at
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
 
 if TYPE_CHECKING:
@@ -79,11 +79,17 @@ class Scaffold(LocalOptimizer):
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:
         """Refuse a rate of 0, by which option 2 would divide."""
-        if self.option == 2 and float(torch.as_tensor(run.lr).min()) == 0.0:
+        if self.option == 2 and 0.0 in self._rates(run):
             raise ValueError(
                 "Scaffold divides by lr, but lr gave 0 for the version that was pulled; "
                 "give a rate above 0, or take option=1"
             )
+
+    def _rates(self, run: LocalRun) -> list[float]:
+        """The rates of the runs, without reading them from the device, for which the host waits."""
+        if isinstance(run.lr, float):
+            return [run.lr]
+        return [rate_at("lr", self.lr, task.pulled_version) for task in run.tasks]
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """Line 10: make a corrected step of SGD."""

@@ -1,6 +1,7 @@
 """Aggregators of one's own: what the base does by itself, and how it answers to mistakes."""
 
 import io
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import replace
 
 import numpy as np
@@ -581,3 +582,81 @@ def test_state_that_is_shared_or_is_back_at_its_beginning_comes_back():
         second.load_state_dict(saved)
         assert torch.equal(stepped(second, middle, 5 - stopped).params, expected.params)
         assert isinstance(second.x, np.float64)
+
+
+def test_deques_and_the_kinds_of_dicts_come_back(make_state, make_federation):
+    class Counts(Mean):
+        def start(self, federation, state):
+            self.recent = deque(maxlen=3)
+            self.seen = Counter()
+            self.by_client = defaultdict(list)
+            self.order = OrderedDict()
+
+    saved, loaded = Counts(), Counts()
+    for each in (saved, loaded):
+        each.setup(make_federation(), make_state())
+    saved.recent.extend([1, 2, (3, 4), 5])
+    saved.seen.update("abca")
+    saved.by_client[3].append(torch.ones(2))
+    saved.order.update(b=1, a=2)
+    buffer = io.BytesIO()
+    torch.save(plain(saved.state_dict()), buffer)
+    buffer.seek(0)
+    loaded.load_state_dict(torch.load(buffer, weights_only=True))
+    assert loaded.recent == deque([2, (3, 4), 5], 3)
+    assert loaded.recent.maxlen == 3
+    assert type(loaded.seen) is Counter
+    assert loaded.seen == saved.seen
+    assert loaded.seen["nobody"] == 0
+    assert loaded.by_client[3][0].tolist() == [1, 1]
+    assert loaded.by_client[7] == []
+    assert type(loaded.order) is OrderedDict
+    assert list(loaded.order.items()) == [("b", 1), ("a", 2)]
+
+
+def test_a_defaultdict_made_late_is_named(make_state, make_federation):
+    saved, loaded = Mean(), Mean()
+    for each in (saved, loaded):
+        each.setup(make_federation(), make_state())
+    saved.late = defaultdict(int)
+    with pytest.raises(TypeError, match=r"Mean.late cannot be restored: make it in start"):
+        loaded.load_state_dict(saved.state_dict())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_direction_that_is_not_finite_is_named_at_its_step(value):
+    class Divides(Mean):
+        def direction(self, updates, weights, state):
+            found = super().direction(updates, weights, state)
+            if state.version == 2:
+                found[1] = value
+            return found
+
+    run = trainer(aggregator=Divides())
+    with pytest.raises(ValueError, match=r"Divides.direction must give finite numbers, got 1 of"):
+        run.fit(Boring(), classes())
+    assert run.version == 2
+
+
+def test_what_no_checkpoint_can_hold_is_refused_before_the_first_round(tmp_path):
+    class Holds(Mean):
+        def start(self, federation, state):
+            self.rule = lambda tau: tau
+
+    class Remembers(Callback):
+        def state_dict(self):
+            return {"recent": deque([1])}
+
+    for given, words in (
+        ({"aggregator": Holds()}, "Holds.rule is a function"),
+        ({"callbacks": Remembers()}, r"Remembers.state_dict\(\)\['recent'\] is a deque"),
+    ):
+        plain_run = trainer(**given)
+        plain_run.fit(Boring(), classes())  # nobody saves it
+        assert plain_run.version == 5
+        callbacks = [given.get("callbacks", Callback()), FedCheckpoint(tmp_path)]
+        run = trainer(**{**given, "callbacks": callbacks})
+        with pytest.raises(TypeError, match=words):
+            run.fit(Boring(), classes())
+        assert run.version == 0
+    assert list(tmp_path.iterdir()) == []

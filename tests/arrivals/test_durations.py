@@ -271,9 +271,9 @@ def test_a_drawn_client_sees_the_time_of_its_pull():
 
 
 def test_repr_of_many_clients_is_short():
-    assert (
-        repr(FixedDurations([1.0] * 10_000)) == "FixedDurations([1.0, 1.0, 1.0, ... 10000 in all])"
-    )
+    words = repr(FixedDurations([1.0] * 10_000))
+    assert words.startswith("FixedDurations([1.0, 1.0, 1.0, ... 10000 in all, ")
+    assert len(words) == 59  # eight digits tell the list from others
     assert repr(ExponentialDurations([1.0, 2.0])) == "ExponentialDurations([1.0, 2.0])"
     assert repr(UniformSpeeds(0.8)) == "UniformSpeeds(0.8, slowest=1)"
     assert repr(LogNormalDurations(1, 0.5)) == "LogNormalDurations(1.0, sigma=0.5)"

@@ -9,6 +9,7 @@ from data_partitioners import IidPartitioner, NaturalIdPartitioner
 from fedlight import FederatedDataModule
 from fedlight.arrivals import UniformArrivals
 from fedlight.callbacks import ClientEvaluation
+from fedlight.data.examples import ExampleTable
 from tests.boring import Boring, Point, classes, points, replay, trainer
 
 
@@ -46,6 +47,16 @@ def test_weights_by_examples_and_words_that_tell_what_is_worse():
     assert metrics["clients/val_loss_std"] == pytest.approx(((4 + 2 * 1) / 3) ** 0.5)
     assert metrics["clients/val_loss_worst_tenth"] == 0.0
     assert metrics["clients/val_acc_worst_tenth"] == 0.0
+
+
+def test_the_training_data_are_moved_to_the_device_once(monkeypatch):
+    data, moved = points([0.0], [2.0]), []
+    to = ExampleTable.to
+    monkeypatch.setattr(
+        ExampleTable, "to", lambda table, *args: moved.append(table) or to(table, *args)
+    )
+    trainer(callbacks=ClientEvaluation(every_n_rounds=1)).fit(Accurate(), data)
+    assert [table is data.train_data for table in moved].count(True) == 1
 
 
 def test_the_cost_is_bounded():

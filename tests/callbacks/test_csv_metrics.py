@@ -35,6 +35,26 @@ def test_a_row_per_round_with_all_its_metrics(tmp_path, flush):
     assert [p.name for p in path.parent.iterdir()] == ["metrics.csv"]
 
 
+def test_what_loggers_do_not_get_is_left_out(tmp_path):
+    class Logs(Boring):
+        def training_step(self, batch, batch_idx):
+            self.log("kept", 1.0)
+            self.log("secret", 2.0, logger=False)
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch, batch_idx):
+            self.log("both", 3.0, on_step=True, on_epoch=True)
+
+    path = tmp_path / "metrics.csv"
+    run = trainer(callbacks=CSVMetrics(path, 1), max_rounds=3)
+    run.fit(Logs(), classes())
+    assert run.history[0].metrics["secret"] == 2.0
+    rows = read(path)
+    assert "secret" not in rows[0]
+    assert (rows[2]["kept"], rows[2]["both_epoch"]) == ("1.0", "3.0")
+    assert "both" not in rows[2]
+
+
 class Killed(Exception):
     pass
 

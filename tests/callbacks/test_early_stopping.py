@@ -113,7 +113,7 @@ def test_it_says_what_got_better(capsys, caplog):
     ("arguments", "match"),
     [
         ({"patience": 0}, "patience must be at least 1"),
-        ({"min_delta": -1.0}, "min_delta must be 0 or larger"),
+        ({"min_delta": math.inf}, "min_delta must be finite"),
         ({"mode": "best"}, "mode must be one of"),
         ({"stopping_threshold": math.nan}, "stopping_threshold must be finite"),
     ],

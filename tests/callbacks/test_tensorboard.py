@@ -12,11 +12,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.plugin_event_accumulator import (
     EventAccumulator as NewAccumulator,
 )
+from tensorboard.plugins.hparams import metadata
 
 from fedlight import Callback
 from fedlight.aggregators import FedAsync, FedAvg, FedFix
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.callbacks import ClientEvaluation, FedCheckpoint, TensorBoardMetrics
+from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
 from tests.boring import Boring, Point, classes, points, replay, trainer
 
 EVERYTHING = dict.fromkeys(("scalars", "histograms", "images", "tensors"), 0)
@@ -356,3 +358,76 @@ def test_a_running_tensorboard_serves_the_tags(tmp_path):
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+# --- the page HParams ---
+
+
+class Tuned(Point):
+    """Has hyper-parameters of its optimizer, by whatever names, and others."""
+
+    def __init__(self, lr=0.125, rate_of_decay=0.25, width=3, shape=(1, 2)):
+        super().__init__()
+        self.save_hyperparameters()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(
+            self.parameters(), self.hparams.lr, weight_decay=self.hparams["rate_of_decay"]
+        )
+
+
+def page(folder):
+    """The values on TensorBoard's page HParams, by name, and the metrics beside them."""
+    (file,) = folder.rglob("events.out*")
+    reader = NewAccumulator(str(file))
+    reader.Reload()
+    content = reader.PluginTagToContent("hparams")
+    assert metadata.EXPERIMENT_TAG not in content  # else the page shows no metric but its own
+    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG])
+    values = start.hparams
+    return {name: getattr(values[name], values[name].WhichOneof("kind")) for name in values}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_hparams_shows_the_federation_and_no_rate_that_has_no_effect(tmp_path, own):
+    given = {"local_optimizer": ModuleOptimizer()} if own else {"local_optimizer": LocalSGD(0.03)}
+    run = trainer(logger=True, default_root_dir=tmp_path, max_rounds=2, seed=5, **given)
+    run.fit(Tuned(), points([1.0], [3.0]))
+    expected = {
+        "width": 3.0,
+        "shape": "(1, 2)",
+        "fed/arrivals": repr(run.arrivals),
+        "fed/aggregator": repr(run.aggregator),
+        "fed/local_optimizer": repr(run.local_optimizer),
+        "fed/clients": 2.0,
+        "fed/batch_size": 64.0,
+        "fed/seed": 5.0,
+    }
+    if own:
+        expected |= {"lr": 0.125, "rate_of_decay": 0.25}
+    assert page(tmp_path) == expected
+    (file,) = tmp_path.rglob("hparams.yaml")
+    assert "rate_of_decay: 0.25" in file.read_text()  # what load_from_checkpoint needs
+    (events,) = tmp_path.rglob("events.out*")
+    curves = EventAccumulator(str(events), size_guidance=EVERYTHING)
+    curves.Reload()
+    assert "hp_metric" not in curves.Tags()["scalars"]
+
+
+def test_hparams_is_the_users_own_where_lightning_fills_it(tmp_path):
+    run = trainer(logger=logger(tmp_path), max_rounds=1)
+    run.fit(Tuned(), points([1.0], [3.0]))
+    content = NewAccumulator(str(next((tmp_path / "logs").rglob("events.out*"))))
+    content.Reload()
+    assert metadata.EXPERIMENT_TAG in content.PluginTagToContent("hparams")
+
+
+def test_hparams_may_be_left_out(tmp_path):
+    run = trainer(
+        logger=True, default_root_dir=tmp_path, max_rounds=1, enable_autolog_hparams=False
+    )
+    run.fit(Tuned(), points([1.0], [3.0]))
+    reader = NewAccumulator(str(next(tmp_path.rglob("events.out*"))))
+    reader.Reload()
+    with pytest.raises(KeyError):
+        reader.PluginTagToContent("hparams")

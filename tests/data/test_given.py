@@ -3,6 +3,7 @@
 import datasets
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, StackDataset, TensorDataset
@@ -35,6 +36,10 @@ class Stream(IterableDataset):
         ([pandas.DataFrame({"x": [1]})], TypeError, "is a DataFrame; write datasets.Dataset.from"),
         ({"ann": HF, "bob": "text"}, TypeError, r"datasets\['bob'\] is the text 'text'"),
         ([datasets.DatasetDict(train=HF)], TypeError, r"give one of its splits \['train'\]"),
+        ([b"abc"], TypeError, r"datasets\[0\] .*is bytes, whose examples would be single bytes"),
+        ([pyarrow.table({"x": [1]})], TypeError, r"is a Table of pyarrow; write datasets.Dataset"),
+        ([[DataLoader(HF)]], TypeError, r"a list of DataLoaders; give .* loader.dataset"),
+        ([[tensors(1), tensors(2)]], TypeError, "a list of data sets; write .*ConcatDataset"),
         ([Stream()], TypeError, "must be a map-style data set, .*got Stream"),
         ([DataLoader(HF)], TypeError, "must be a map-style data set, .*got DataLoader"),
         (
@@ -172,3 +177,12 @@ def test_the_repr_says_what_it_holds():
     assert repr(FederatedDataModule("mnist-mini", IidPartitioner(1))).startswith(
         "FederatedDataModule('mnist-mini', "
     )
+
+
+def test_loaders_and_frames_are_no_validation_data():
+    with pytest.raises(TypeError, match=r"val_dataset is a list of DataLoaders; give the data s"):
+        of([tensors(1)], val_dataset=[DataLoader(HF), DataLoader(HF)])
+    with pytest.raises(TypeError, match=r"val_dataset .*got DataFrame; write datasets.Dataset.fro"):
+        FederatedDataModule(HF, IidPartitioner(2), val_dataset=pandas.DataFrame({"x": [1]}))
+    with pytest.raises(TypeError, match=r"got Table; write datasets.Dataset\(dataset\)"):
+        FederatedDataModule(pyarrow.table({"x": [1]}), IidPartitioner(2))

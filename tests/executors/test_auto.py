@@ -1,4 +1,7 @@
+import os
 import random
+import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -6,10 +9,15 @@ import torch
 from torch import nn
 
 from fedlight import FederatedDataModule
-from fedlight.executors import SequentialExecutor, VectorizedExecutor
-from fedlight.executors._auto import check_executor, describe_device, resolve_executor
-from fedlight.local_optimizers import ModuleOptimizer
-from tests.boring import Boring, Measured, classes, workplace
+from fedlight.executors import ClientError, SequentialExecutor, VectorizedExecutor
+from fedlight.executors._auto import (
+    _operators_in_a_loop,
+    check_executor,
+    describe_device,
+    resolve_executor,
+)
+from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
+from tests.boring import Boring, Measured, classes, fitted, workplace
 
 
 class Reads(Boring):
@@ -47,10 +55,35 @@ def test_plain_modules_are_stacked():
         (nn.MultiheadAttention(4, 1), "MultiheadAttention"),
     ],
 )
-def test_slow_layers_run_one_by_one_on_a_cpu(layer, name):
+@pytest.mark.parametrize(
+    ("cores", "faster"),
+    [({0}, ""), ({0, 1}, '; on 2 cores executor="processes" may be faster')],
+)
+def test_slow_layers_run_one_by_one_on_a_cpu(layer, name, cores, faster, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores, raising=False)
     module = Boring()
     module.layer = layer
-    assert chosen(module) == (SequentialExecutor, f"stacking {name} layers does not pay on a CPU")
+    reason = f"stacking {name} layers does not pay on a CPU{faster}"
+    assert chosen(module) == (SequentialExecutor, reason)
+
+
+def test_operators_that_vmap_computes_one_by_one_are_found_whoever_calls_them():
+    def attention(q):
+        return nn.functional.scaled_dot_product_attention(q, q, q)
+
+    heads = torch.ones(3, 1, 1, 2, 4)
+    with warnings.catch_warnings(record=True) as passed_on:
+        warnings.simplefilter("always")
+        with _operators_in_a_loop() as found:
+            torch.vmap(attention)(heads)
+            warnings.warn("the module's own", stacklevel=1)
+    assert [str(each.message) for each in passed_on] == ["the module's own"]
+    (name,) = set(found)
+    assert name.startswith("aten::_scaled_dot_product")
+    with _operators_in_a_loop() as found:
+        torch.vmap(torch.sin)(heads)
+    assert found == []
 
 
 class Mixes(Boring):
@@ -74,10 +107,9 @@ class Detached(Boring):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Boring(nn.Sequential(nn.Linear(4, 3), nn.Dropout())), "draws random numbers"),
-        (Mixes(), "draws random numbers"),
+        (Mixes(), "a local step draws from numpy.random, which stacked clients would share"),
         (Counts(), "changes calls, which stacked clients would share"),
-        (Detached(), "training_step fails (RuntimeError"),
+        (Detached(), "training_step fails (ValueError: the loss of Detached has no gradient"),
     ],
 )
 def test_what_stacked_clients_would_share_runs_one_by_one(module, reason):
@@ -153,3 +185,49 @@ def test_names():
 
 def test_the_device_in_words():
     assert describe_device(torch.device("cpu")) == "cpu"
+
+
+class Rebinds(LocalSGD):
+    """Trains nothing: the executors hold the tensors that were in `params`."""
+
+    def step(self, run, grads):
+        run.params = [param - 0.1 * grad for param, grad in zip(run.params, grads, strict=True)]
+
+
+class Replaces(LocalSGD):
+    def step(self, run, grads):
+        for number, grad in enumerate(grads):
+            run.params[number] = run.params[number] - 0.1 * grad
+
+
+class Early(LocalSGD):
+    def begin(self, run, module):
+        run.params = list(run.params)
+
+
+class Forgets(LocalSGD):
+    def finish(self, run):
+        pass
+
+
+@pytest.mark.parametrize("executor", ["auto", "sequential", "vectorized"])
+@pytest.mark.parametrize(
+    ("optimizer", "error", "message"),
+    [
+        (Rebinds, AttributeError, r"run.params are changed in place.*run.descend\(direction\)"),
+        (Early, AttributeError, r"run.params are changed in place"),
+        (Replaces, TypeError, r"Replaces.step puts other tensors into run.params"),
+        (Forgets, TypeError, r"Forgets.finish must return a list of tensors, got NoneType; run.cl"),
+    ],
+)
+def test_what_would_train_nothing_is_refused(executor, optimizer, error, message):
+    with pytest.raises(error, match=message):
+        resolve_executor(executor, workplace(Boring(), classes(), optimizer(0.1)))
+
+
+def test_params_are_refused_where_nothing_is_stacked_too():
+    class One(Rebinds):
+        stackable = False
+
+    with pytest.raises(ClientError, match=r"run.params are changed in place"):
+        fitted(Boring(), classes(), local_optimizer=One(0.1))

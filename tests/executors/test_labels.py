@@ -1,4 +1,4 @@
-"""Labels outside the number of classes: the error says which they are."""
+"""Labels outside the classes, tuples taken for dicts: the error says what the data are."""
 
 import pytest
 import torch
@@ -8,9 +8,10 @@ from torch.nn import functional
 from torch.utils.data import StackDataset, TensorDataset
 
 from fedlight import FederatedDataModule
+from fedlight.arrivals import SynchronousArrivals
 from fedlight.executors import ClientError, SequentialExecutor, VectorizedExecutor
-from fedlight.executors._labels import out_of_range
-from tests.boring import fitted, workplace
+from fedlight.executors._labels import hint_about
+from tests.boring import fitted, trainer, workplace
 
 EXECUTORS = ("sequential", "vectorized", "auto")
 
@@ -83,17 +84,17 @@ def test_tokens_outside_of_an_embedding(executor):
 def test_other_errors_get_no_hint():
     rows = torch.arange(3).numpy()
     examples = workplace(Ten(), data([1, 2, 3])).examples
-    assert out_of_range(ValueError("no"), examples, rows) == ""
-    assert "from 1 to 3" in out_of_range(IndexError("index out of range in self"), examples, rows)
+    assert hint_about(ValueError("no"), examples, rows) == ""
+    assert "from 1 to 3" in hint_about(IndexError("index out of range in self"), examples, rows)
 
     class Broken:
         def gather(self, rows):
             raise OSError
 
-    assert out_of_range(IndexError("Target 10 is out of bounds."), Broken(), rows) == ""
+    assert hint_about(IndexError("Target 10 is out of bounds."), Broken(), rows) == ""
     floats = data([1.0, 2.0])
     floats.setup()
-    assert out_of_range(IndexError("Target 1 is out of bounds."), floats.train_data, rows[:2]) == ""
+    assert hint_about(IndexError("Target 1 is out of bounds."), floats.train_data, rows[:2]) == ""
 
 
 def test_the_row_of_an_example_that_fails_is_in_the_message():
@@ -106,3 +107,68 @@ def test_the_row_of_an_example_that_fails_is_in_the_message():
         ClientError, match=r"OSError: broken \(while reading row \d of datasets\[0\]"
     ):
         fitted(Ten(), clients)
+
+
+class Validates(Ten):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", super().training_step(batch, batch_idx))
+
+    def test_step(self, batch, batch_idx):
+        self.log("test_loss", super().training_step(batch, batch_idx))
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate", "test"])
+def test_labels_of_validation_and_test_data(verb):
+    good, bad = ([*range(10)], [*range(1, 11)])
+    x = torch.ones(10, 4)
+    sets = FederatedDataModule.from_client_datasets(
+        [TensorDataset(x, torch.tensor(good))],
+        val_dataset=TensorDataset(x, torch.tensor(bad)),
+        test_dataset=TensorDataset(x, torch.tensor(bad)),
+    )
+    with pytest.raises(IndexError, match="Target 10 is out of bounds") as caught:
+        getattr(trainer(arrivals=SynchronousArrivals()), verb)(Validates(), sets)
+    (note,) = caught.value.__notes__
+    assert note.startswith("(The batch's integers are batch[1] from 1 to 10; ")
+
+
+class Named(Ten):
+    def training_step(self, batch, batch_idx):
+        return functional.cross_entropy(self.net(batch["x"]), batch["labels"])
+
+
+class Numbered(Ten):
+    def training_step(self, batch, batch_idx):
+        return functional.cross_entropy(self.net(batch[0]), batch[1])
+
+
+class Unpacks(Ten):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return functional.cross_entropy(self.net(x), y)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_tuple_that_is_taken_for_a_dict(executor):
+    message = failed(Named(), [0, 1], executor)
+    assert "A batch of these data is a tuple of 2 parts; for one that is a dict write " in message
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("module", [Numbered, Unpacks])
+def test_a_dict_that_is_taken_for_a_tuple(module, executor):
+    message = failed(module(), [0, 1], executor, kind=StackDataset)
+    assert "A batch of these data is a dict with the keys ['x', 'labels']" in message
+
+
+def test_a_key_that_is_not_there_and_a_key_error_of_something_else():
+    class Elsewhere(Named):
+        def training_step(self, batch, batch_idx):
+            return {}["x"]
+
+    class Misspelt(Named):
+        def training_step(self, batch, batch_idx):
+            return batch["label"].float().mean()
+
+    assert "the keys ['x', 'labels']" in failed(Misspelt(), [0, 1], "sequential", kind=StackDataset)
+    assert "the keys" not in failed(Elsewhere(), [0, 1], "sequential", kind=StackDataset)

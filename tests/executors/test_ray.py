@@ -1,5 +1,6 @@
 """Two local actors: the same weights as one process, and a killed actor costs nothing but time."""
 
+import pickle
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import AFACD
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.executors import Job, RayExecutor, VectorizedExecutor, Workplace
-from fedlight.executors.ray import _Actor, _Share, _shares
+from fedlight.executors.ray import _Actor, _room, _Share, _share_of_gpus, _shares
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
 from fedlight.types import ServerState, Task
@@ -46,7 +47,15 @@ def clients(bad: int | None = None) -> FederatedDataModule:
     return FederatedDataModule.from_client_datasets(data, batch_size=3)
 
 
-def fit(executor, *, optimizer=None, bad=None, callback=None, **more) -> FedTrainer:
+class Drops(Net):
+    def __init__(self, strict: bool = False) -> None:
+        super().__init__(strict)
+        self.net.append(torch.nn.Dropout(0.3))
+
+
+def fit(
+    executor, *, optimizer=None, bad=None, callback=None, module=None, net=Net, **more
+) -> FedTrainer:
     torch.manual_seed(0)
     trainer = FedTrainer(
         arrivals=UniformArrivals(4, max_staleness=2, local_steps=UniformSteps(1, 4)),
@@ -59,7 +68,7 @@ def fit(executor, *, optimizer=None, bad=None, callback=None, **more) -> FedTrai
         enable_progress_bar=False,
         **more,
     )
-    trainer.fit(Net(strict=bad is not None), clients(bad))
+    trainer.fit(module() if module else net(strict=bad is not None), clients(bad))
     return trainer
 
 
@@ -83,6 +92,55 @@ def test_the_same_weights_as_one_process(cluster) -> None:
         assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("given", [{"num_actors": 3}, {"num_actors": 2, "num_cpus": 1.5}])
+def test_more_actors_than_the_cluster_has_cores_for_are_refused(cluster, given) -> None:
+    with pytest.raises(ValueError, match=r"CPU cores each would wait for ever in a cluster of 2: "):
+        fit(RayExecutor(executor="sequential", **given))
+    assert fit(RayExecutor(3, executor="sequential", num_cpus=0.5)).version > 0
+
+
+@pytest.mark.parametrize(
+    ("cards", "actors", "each"),
+    [(0, 3, 0.0), (1, 1, 1.0), (4, 3, 1.0), (2, 3, 0.5), (2, 5, 0.3333), (1, 7, 0.1428)],
+)
+def test_gpus_are_shared_so_that_all_actors_fit(cards, actors, each) -> None:
+    assert _share_of_gpus(cards, actors) == each
+    assert _room(cards, each) >= actors
+
+
+def test_more_actors_than_the_cluster_has_gpus_for_are_refused(cluster, monkeypatch) -> None:
+    resources = {"CPU": 8.0, "GPU": 2.0}
+    monkeypatch.setattr(cluster, "cluster_resources", lambda: resources)
+    for num_gpus in (1, 0.667):  # two thirds of a GPU are left over twice, and make no whole
+        executor = RayExecutor(3, executor="sequential", num_gpus=num_gpus)
+        words = (
+            rf"3 actors of {num_gpus} GPUs each would wait for ever in a cluster of 2: .*num_gpus"
+        )
+        with pytest.raises(ValueError, match=words):
+            fit(executor)
+    for wrong in (-1, 1.5):
+        with pytest.raises(ValueError, match=r"num_gpus must be"):
+            RayExecutor(num_gpus=wrong)
+
+
+def test_actors_that_wait_for_others_say_so(cluster, monkeypatch) -> None:
+    monkeypatch.setattr("fedlight.executors.ray._PATIENCE", 0.0)
+    with pytest.warns(
+        UserWarning, match=r"\d of 2 actors have started in 0 s; the others wait for"
+    ):
+        fit(RayExecutor(2, executor="sequential"))
+
+
+def test_dropout_draws_the_same_on_any_number_of_actors(cluster) -> None:
+    given = {"net": Drops, "precision": "64-true"}
+    alone = fit("sequential", **given)
+    for actors in (1, 2):
+        shared = fit(RayExecutor(actors, executor="sequential"), **given)
+        assert shared.fingerprint() == alone.fingerprint()
+    stacked = fit(RayExecutor(2, executor="vectorized"), **given)
+    torch.testing.assert_close(stacked.state.params, alone.state.params, rtol=1e-11, atol=1e-12)
+
+
 def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(cluster) -> None:
     class Killer(Callback):
         def on_round_end(self, trainer, module):
@@ -97,6 +155,58 @@ def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(clu
     assert killed.num_failures == alone.num_failures > 0
 
 
+class Asks(Net):
+    """A step whose loss and logged values depend on what the trainer answers."""
+
+    names = ("world_size", "limit_val_batches", "precision", "seed", "logger", "training")
+
+    def training_step(self, batch, batch_idx):
+        rounds = self.trainer.current_epoch + self.trainer.global_step
+        self.log("steps", self.trainer.estimated_stepping_batches)
+        self.log("rounds", rounds)
+        self.log("answers", len(repr([getattr(self.trainer, name) for name in self.names])))
+        self.log("here", self.trainer.strategy.world_size + self.trainer.max_epochs)
+        assert self.trainer.state.fn == "fit"
+        return super().training_step(batch, batch_idx) * (1 + rounds)
+
+
+def test_a_step_asks_the_trainer_as_in_one_process(cluster) -> None:
+    alone = fit("sequential", module=Asks, seed=3)
+    for executor in (RayExecutor(2), RayExecutor(2, executor="sequential")):
+        shared = fit(executor, module=Asks, seed=3)
+        assert shared.fingerprint() == alone.fingerprint()
+        assert shared.history == alone.history
+    names = ("steps", "rounds", "answers", "here", "loss")
+    assert set(names) <= alone.history[-1].metrics.keys()
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda t: t.callback_metrics, "self.trainer.callback_metrics lies in the main process"),
+        (lambda t: t.datamodule, "self.trainer.datamodule lies in the main process"),
+        (lambda t: t.history, "self.trainer.history lies in the main process"),
+        (lambda t: setattr(t, "should_stop", True), "should_stop lies in the main process"),
+        (lambda t: t.fit_loop, "has no 'fit_loop': a federation has no epochs"),
+        (lambda t: t.nonsense, "has no 'nonsense'"),
+    ],
+)
+def test_what_lies_in_the_main_process_is_refused_in_an_actor(ask, said) -> None:
+    """Without Ray: an actor is a plain class, and what is sent to it goes through pickle."""
+    seen = []
+
+    class Refused(Net):
+        def on_train_start(self):
+            there = pickle.loads(pickle.dumps(self.trainer.for_actor()))
+            there.tasks = (Task(0, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0),)
+            with pytest.raises(AttributeError) as caught:
+                ask(there)
+            seen.append(str(caught.value))
+
+    fit("sequential", module=Refused)
+    assert said in seen[0]
+
+
 @pytest.mark.parametrize(
     ("executor", "before", "after"),
     [("sequential", True, True), ("auto", False, True), (VectorizedExecutor(), False, False)],
@@ -106,7 +216,7 @@ def test_it_is_independent_exactly_if_its_actors_executors_are(
 ) -> None:
     module, data = Net(), clients()
     if executor == "auto":
-        module.net.append(torch.nn.Dropout())  # so that the actor chooses the sequential one
+        module.layer = torch.nn.Conv1d(1, 1, 1)  # so that the actor chooses the sequential one
     ray = RayExecutor(1, executor=executor)
     assert ray.independent is before
     work = Workplace(

@@ -131,3 +131,46 @@ def test_a_stack_has_no_more_bytes_than_it_may():
         assert executor.max_batch == expected
     with pytest.raises(ValueError, match="max_bytes must be at least 1, got 0"):
         VectorizedExecutor(max_bytes=0)
+
+
+# The model has 6 * 5 + 6 + 2 * 6 + 3 * 6 + 3 = 69 numbers; a batch of 4 examples has 20.
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (1.99, 1),
+        (2, 2),
+        (39, 38),  # from 33 clients on, stacks are padded to even numbers
+        (10**6, 256),
+        (0.1, 1),  # one client is computed whatever it takes
+    ],
+)
+def test_the_largest_block_of_a_stack_is_limited(models, expected):
+    executor = VectorizedExecutor(block_bytes=int(models * 69 * 4))
+    executor.setup(workplace())
+    assert executor.max_batch == expected
+
+
+def test_examples_count_as_blocks_too():
+    wide = TensorDataset(torch.randn(8, 100), torch.randint(3, (8,)))
+    data = FederatedDataModule.from_client_datasets([wide] * 10, batch_size=32)
+
+    class First(Net):
+        def training_step(self, batch, batch_idx):
+            return super().training_step((batch[0][:, :5], batch[1]), batch_idx)
+
+    module = First()
+    work = Workplace(
+        module, ModuleState(module), LocalSGD(0.1), data.partition, data.train_data, 32, seed=0
+    )
+    executor = VectorizedExecutor(block_bytes=3 * 8 * 100 * 4)  # batches of the 8 that one has
+    executor.setup(work)
+    assert executor.max_batch == 3
+    with pytest.raises(ValueError, match="block_bytes must be at least 1, got 0"):
+        VectorizedExecutor(block_bytes=0)
+
+
+def test_by_default_blocks_are_limited_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(module_under_test, "_CPU_BLOCK_BYTES", 5 * 69 * 4)
+    executor = VectorizedExecutor()
+    executor.setup(workplace())
+    assert executor.max_batch == 5

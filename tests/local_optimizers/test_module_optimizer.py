@@ -61,7 +61,7 @@ def pair(module):
 
 def pair_of_dicts(module):
     optimizer = sgd(module)
-    return [optimizer], [{"scheduler": halves(optimizer), "interval": "epoch"}]
+    return [optimizer], [{"scheduler": halves(optimizer), "interval": "step"}]
 
 
 def bare(module):
@@ -90,8 +90,10 @@ PLAIN, HALVED = -4.0, -(1 + 0.5 + 0.25 + 0.125)
         (lambda module: scheduled(module, interval="step", monitor="x"), HALVED),
         (lambda module: scheduled(module, frequency=2), -(1 + 1 + 0.5 + 0.5)),
         (lambda module: sgd(module, momentum=0.5), -(1 + 1.5 + 1.75 + 1.875)),
+        (lambda module: scheduled(module, strict=True, name="x", reduce_on_plateau=False), HALVED),
+        (lambda module: scheduled(module) | {"monitor": "x"}, HALVED),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 def test_what_configure_optimizers_may_give(configure, after):
     trainer = fit(Slope(configure))
@@ -132,14 +134,42 @@ def test_it_is_what_one_gets_without_asking():
                 "optimizer": (optimizer := sgd(module)),
                 "lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
             },
-            "gives a ReduceLROnPlateau, which waits for a metric",
+            "gives a ReduceLROnPlateau, which waits for a metric .*StepLR, or .*lambda version",
+        ),
+        (
+            lambda module: scheduled(module, interval="epoch"),
+            "interval='epoch', but a local run has no epochs: write interval='step'.*lambda ver",
+        ),
+        (lambda module: scheduled(module, interval="batch"), "interval='batch', but a local run"),
+        (lambda module: scheduled(module, reduce_on_plateau=True), "gives a StepLR, which waits"),
+        (
+            lambda module: scheduled(module, freqency=2),
+            "lr_scheduler with the unknown key 'freqency'; did you mean 'frequency'",
+        ),
+        (
+            lambda module: scheduled(module) | {"frequency": 2},
+            "a dictionary with the unknown key 'frequency'; known are optimizer, lr_scheduler",
+        ),
+        (
+            lambda module: {"optimizer": sgd(module), "lr_scheduler": {"interval": "step"}},
+            "an lr_scheduler without the key 'scheduler'",
         ),
     ],
-    ids=range(8),
+    ids=range(14),
 )
 def test_refused(configure, message):
     with pytest.raises((ValueError, ClientError), match=message):
         fit(Slope(configure))
+
+
+def test_what_is_no_scheduler_is_refused_at_the_start():
+    configure = [
+        lambda module: {"optimizer": sgd(module), "lr_scheduler": "cosine"},
+        lambda module: {"optimizer": sgd(module), "lr_scheduler": {"scheduler": 0.5}},
+    ]
+    for each in configure:
+        with pytest.raises(TypeError, match=r"the lr_scheduler .*, which has no step\(\)"):
+            fit(Slope(each))
 
 
 @pytest.mark.parametrize("options", [{"weight_decay": 0.5}, {"max_grad_norm": 0.5}], ids=str)

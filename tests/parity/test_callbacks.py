@@ -60,6 +60,7 @@ MADE = {
 }
 
 
+@pytest.mark.covers(callbacks=MADE)
 @pytest.mark.parametrize("name", [name for name, each in CALLBACKS.items() if each.make is None])
 def test_what_has_no_meaning_is_refused_with_what_to_write(name):
     with pytest.raises(TypeError) as caught:
@@ -85,6 +86,7 @@ RUNNING = {
 }
 
 
+@pytest.mark.covers(callbacks=["Callback", "Checkpoint"])
 @pytest.mark.parametrize("name", [name for name, each in CALLBACKS.items() if each.make])
 def test_what_has_a_meaning_is_taken(name):
     make, kinds = RUNNING[name]
@@ -125,6 +127,7 @@ class Noted(lightning.Callback):
         return super().__getattribute__(name)
 
 
+@pytest.mark.covers(arguments=["callbacks"], callbacks=["Callback"])
 @pytest.mark.parametrize("val", [True, False])
 def test_the_hooks_come_in_lightnings_order(both, executor, val):
     class Unvalidated(Boring):
@@ -174,6 +177,7 @@ class Predicts(Point):
         return batch[0]
 
 
+@pytest.mark.covers(callback_hooks=["on_exception"])
 def test_an_exception_reaches_the_callback_and_teardown_comes():
     noted = Noted()
 
@@ -201,6 +205,7 @@ def test_hooks_without_a_meaning_are_named_once():
         run.fit(Point(), points([1.0], [2.0]))
 
 
+@pytest.mark.covers(callbacks=["LambdaCallback"])
 def test_lambda_callbacks_run_and_name_what_they_cannot():
     seen = []
     callback = theirs.LambdaCallback(
@@ -283,6 +288,7 @@ class Scripted(Boring):
         self.validations += 1
 
 
+@pytest.mark.covers(callbacks=["EarlyStopping"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -329,6 +335,7 @@ def test_early_stopping_on_nan_and_without_its_metric(both, executor):
 # --- checkpoints ---
 
 
+@pytest.mark.covers(callbacks=["ModelCheckpoint"])
 @pytest.mark.parametrize(("mode", "best"), [("min", 7), ("max", 1)])
 def test_model_checkpoint_keeps_what_lightning_keeps(both, executor, tmp_path, mode, best):
     class Rounds(Scripted):
@@ -365,6 +372,44 @@ def test_model_checkpoint_keeps_what_lightning_keeps(both, executor, tmp_path, m
     assert set(back.state_dict()) == set(found.fed_module.state_dict())
 
 
+def test_two_model_checkpoints_share_a_folder(both, tmp_path, monkeypatch):
+    """Each keeps what it keeps alone, and what Lightning's keep of the same scores."""
+    monkeypatch.chdir(tmp_path)
+
+    class Rounds(Scripted):
+        values = (4.0, 9.0, 4.5, 1.0, 8.5, 4.1, 3.0, 8.0)
+
+    def make():
+        return [
+            theirs.ModelCheckpoint(monitor="score", mode="min", save_top_k=2),
+            theirs.ModelCheckpoint(monitor="score", mode="max", save_top_k=2, save_last=True),
+            theirs.ModelCheckpoint(monitor="score", mode="min", save_top_k=1, every_n_epochs=2),
+        ]
+
+    judges, ours = make(), make()
+    judging = lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=8,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        callbacks=judges,
+        default_root_dir="judge",
+    )
+    loader = torch.utils.data.DataLoader(conftest.examples(4), 4)
+    judging.fit(Rounds(), loader, loader)
+    both(Rounds, rounds=8, callbacks=ours, options={"default_root_dir": "ours"})
+    assert len({judge.dirpath for judge in judges}) == 1
+    for one, judge in zip(ours, judges, strict=True):
+        judged = sorted(map(float, judge.best_k_models.values()))
+        assert sorted(map(float, one.best_k_models.values())) == pytest.approx(judged, abs=1e-6)
+        assert all(Path(path).exists() for path in one.best_k_models)
+    names = {Path(path).name for each in ours for path in each.best_k_models}
+    assert {path.name for path in Path("ours/checkpoints").glob("*.ckpt")} == {*names, "last.ckpt"}
+    assert names == {"round=2.ckpt", "round=4.ckpt", "round=5.ckpt", "round=7.ckpt"}
+
+
 def test_model_checkpoint_options(tmp_path):
     callback = theirs.ModelCheckpoint(every_n_epochs=2, save_last=True, save_top_k=-1)
     run = trainer(callbacks=callback, default_root_dir=tmp_path, max_rounds=5)
@@ -395,6 +440,7 @@ def test_model_checkpoint_refuses_what_it_cannot(options, message):
 # --- the others ---
 
 
+@pytest.mark.covers(callbacks=["LearningRateMonitor"])
 def test_learning_rates_are_those_of_our_monitor():
     run = fitted(Point(), points([1.0], [2.0]), callbacks=theirs.LearningRateMonitor("epoch"))
     assert run.history[-1].metrics["lr/local"] == 0.1
@@ -403,6 +449,9 @@ def test_learning_rates_are_those_of_our_monitor():
             trainer(callbacks=theirs.LearningRateMonitor(**options))
 
 
+@pytest.mark.covers(
+    arguments=["enable_progress_bar"], callbacks=["TQDMProgressBar", "RichProgressBar"]
+)
 def test_progress_bars_are_replaced_once():
     for kind in (theirs.TQDMProgressBar, theirs.RichProgressBar):
         run = trainer(callbacks=kind(), enable_progress_bar=True)
@@ -411,6 +460,7 @@ def test_progress_bars_are_replaced_once():
             trainer(callbacks=kind(refresh_rate=0))
 
 
+@pytest.mark.covers(callbacks=["ModelSummary", "RichModelSummary"])
 def test_a_summary_is_printed_before_the_first_event(caplog, capsys):
     with caplog.at_level("INFO", logger="lightning.pytorch"):
         run = fitted(Boring(), boring_data(), callbacks=theirs.ModelSummary(), max_rounds=1)
@@ -441,6 +491,7 @@ def boring_data():
     return classes()
 
 
+@pytest.mark.covers(callbacks=["Timer"])
 def test_a_timer_ends_the_run_between_two_events(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("lightning.pytorch.callbacks.timer.time.monotonic", lambda: clock[0])
@@ -479,6 +530,7 @@ def test_a_timer_counts_the_time_before_a_checkpoint(monkeypatch, tmp_path):
     assert run.version == 4
 
 
+@pytest.mark.covers(callbacks=["DeviceStatsMonitor"])
 def test_device_stats_go_to_the_loggers_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(CPUAccelerator, "get_device_stats", lambda self, device: {"heat": 3.0})
     logger = CSVLogger(tmp_path, name="", version="")

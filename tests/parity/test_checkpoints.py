@@ -70,6 +70,9 @@ NAN = math.nan
         [0.3, 0.3, 0.3, 0.2, 0.2],
         [0.1, 0.4, 0.2, 0.4, 0.1],
         [math.inf, 1.0, -math.inf, 2.0],
+        [NAN, NAN, NAN],
+        [NAN, -math.inf, math.inf, NAN],
+        [math.inf, math.inf, NAN, math.inf],
     ],
 )
 def test_the_same_checkpoints_are_kept_as_by_model_checkpoint(scores, top_k, mode):
@@ -270,7 +273,12 @@ def test_a_trial_run_writes_nothing(trial, executor, tmp_path):
         log = EventLog("events/events.parquet")
         run = trainer(
             arrivals=arrivals,
-            callbacks=[CSVMetrics("csv/rounds.csv"), log, FedCheckpoint("kept")],
+            callbacks=[
+                CSVMetrics("csv/rounds.csv"),
+                log,
+                FedCheckpoint("kept"),
+                ModelCheckpoint("mapped", save_last=True),
+            ],
             logger=True,
             fast_dev_run=trial,
             max_rounds=3,

@@ -377,7 +377,7 @@ def test_a_step_that_does_not_fit_the_sets_fails_before_training():
 # --- steps that change their batch in place ---
 
 
-@pytest.mark.parametrize("way", ["itself", "a view", "a layer", "a dict"])
+@pytest.mark.parametrize("way", ["itself", "a view", "a layer", "a dict", "its data", "numpy"])
 def test_a_validation_step_may_change_its_batch(way):
     class Halves(LightningModule):
         def __init__(self):
@@ -391,8 +391,10 @@ def test_a_validation_step_may_change_its_batch(way):
             x = batch["x"] if way == "a dict" else batch[0]
             if way == "a layer":
                 x = nn.ReLU(inplace=True)(x.sub_(0.5))
+            elif way == "numpy":
+                x.numpy()[:] *= 0.5
             else:
-                (x.view(-1) if way == "a view" else x).mul_(0.5)
+                {"a view": x.view(-1), "its data": x.data}.get(way, x).mul_(0.5)
             self.log("mean", x.mean())
 
     ones = torch.ones(9, 4)

@@ -1,23 +1,24 @@
 """The hooks of a module and of callbacks: which are called, when, and with what effect."""
 
-import inspect
 import warnings
 
 import lightning
 import pytest
 import torch
 from lightning import LightningModule
-from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
+from lightning.pytorch import callbacks as theirs
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from fedlight import Callback
 from fedlight._lightning_hooks import HOOKS, Fate
-from fedlight.callbacks import EventLog, FedCheckpoint
+from fedlight.callbacks import EarlyStopping, EventLog, FedCheckpoint
 from fedlight.checkpoint import read_checkpoint
 from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from tests.boring import Boring, Point, Recorder, classes, fitted, points, trainer
+from tests.parity.conftest import examples
 
 STILL = {"local_optimizer": LocalSGD(1e-9), "max_rounds": 1}
 TWO = ([1.0], [2.0])
@@ -63,6 +64,13 @@ def test_weights_set_in_a_hook_of_the_module_are_version_0(hook, executor):
 @pytest.mark.parametrize("hook", OF_CALLBACK)
 def test_weights_set_in_a_hook_of_a_callback_are_version_0(hook, executor):
     run = fitted(Point(), points(*TWO), executor=executor, callbacks=calling(hook, sevens), **STILL)
+    assert run.module.w.item() == pytest.approx(7)
+
+
+@pytest.mark.parametrize("hook", ["on_sanity_check_start", "on_sanity_check_end"])
+def test_weights_set_around_the_sanity_check_are_version_0(hook, executor):
+    given = {**STILL, "num_sanity_val_steps": 1, "callbacks": calling(hook, sevens)}
+    run = fitted(Point(), points(*TWO), executor=executor, **given)
     assert run.module.w.item() == pytest.approx(7)
 
 
@@ -156,6 +164,7 @@ class Later(Late):
     where = "configure_model"
 
 
+@pytest.mark.covers(arguments=["precision"])
 @pytest.mark.parametrize("factory", [Late, Later])
 @pytest.mark.parametrize("precision", ["64-true", "32-true"])
 def test_layers_made_in_a_hook_have_the_precision_of_the_run(both, factory, precision):
@@ -425,44 +434,10 @@ def test_gradients_are_let_go_before_a_validation():
 
 # --- the table of all hooks ---
 
-NO_HOOKS = {
-    # called by the module, never by the trainer
-    "all_gather",
-    "clip_gradients",
-    "freeze",
-    "load_from_checkpoint",
-    "log",
-    "log_dict",
-    "lr_schedulers",
-    "manual_backward",
-    "optimizers",
-    "print",
-    "to_onnx",
-    "to_tensorrt",
-    "to_torchscript",
-    "toggle_optimizer",
-    "toggled_optimizer",
-    "unfreeze",
-    "untoggle_optimizer",
-}
-
-
-def test_every_hook_of_lightning_is_in_the_table():
-    public = {
-        name
-        for owner in (ModelHooks, DataHooks, CheckpointHooks, LightningModule)
-        for name, value in vars(owner).items()
-        if not name.startswith("_")
-        and (inspect.isfunction(value) or name == "load_from_checkpoint")
-    }
-    assert public >= NO_HOOKS
-    assert set(HOOKS) == public - NO_HOOKS
-    assert all(hook.note for hook in HOOKS.values())
-
-
 NAMED = [name for name, hook in HOOKS.items() if hook.fate is Fate.NAMED]
 
 
+@pytest.mark.covers(hooks=NAMED)
 @pytest.mark.parametrize("hook", NAMED)
 def test_a_hook_that_is_never_called_is_named(hook):
     def never(self, *args):
@@ -474,6 +449,7 @@ def test_a_hook_that_is_never_called_is_named(hook):
     assert len(seen) == 1
 
 
+@pytest.mark.covers(hooks=["predict_dataloader"])
 @pytest.mark.parametrize("fate", [Fate.WORKS, Fate.NO_MEANING])
 def test_other_hooks_are_not_warned_of(fate):
     names = [name for name, hook in HOOKS.items() if hook.fate is fate]
@@ -497,3 +473,73 @@ def test_a_data_module_with_hooks_of_batches_is_warned_of():
     data.__class__ = Moves
     with pytest.warns(UserWarning, match="Moves overrides on_after_batch_transfer, which a fed"):
         fitted(Point(), data, max_rounds=1)
+
+
+class Sub(theirs.LambdaCallback):
+    """A subclass of one of Lightning's."""
+
+
+@pytest.mark.parametrize(
+    ("of_trainer", "of_module"),
+    [
+        ([theirs.Callback], [theirs.LambdaCallback]),
+        ([theirs.LambdaCallback], [theirs.LambdaCallback]),
+        ([theirs.LambdaCallback, theirs.Timer], [Sub]),
+        ([Sub], [theirs.LambdaCallback]),
+        ([stopping := lambda: theirs.EarlyStopping("train_loss")], [stopping]),
+        ([keeping := lambda: theirs.ModelCheckpoint("here"), theirs.Timer], [keeping, stopping]),
+        ([stopping, theirs.Timer], []),
+        ([theirs.ModelSummary], [theirs.RichModelSummary]),
+    ],
+)
+def test_a_callback_of_the_module_replaces_those_of_its_class(
+    of_trainer, of_module, tmp_path, monkeypatch
+):
+    def kept(by):
+        """Which of the callbacks given are called, in their order."""
+        (tmp_path / by.__name__).mkdir()
+        monkeypatch.chdir(tmp_path / by.__name__)
+        given = [make() for make in of_trainer]
+        own = [make() for make in of_module]
+        found = []
+
+        class Gives(Boring):
+            def configure_callbacks(self):
+                return own
+
+            def on_train_start(self):
+                found.extend(
+                    number
+                    for each in self.trainer.callbacks
+                    for number, one in enumerate([*given, *own])
+                    if each is one
+                )
+
+        by(Gives, given)
+        return found
+
+    def judge(factory, given):
+        options = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+        loader = DataLoader(examples(8), 4)
+        keeps = any(isinstance(each, theirs.ModelCheckpoint) for each in given)
+        lightning.Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            callbacks=given,
+            enable_checkpointing=keeps,
+            **options,
+        ).fit(factory(), loader, loader)
+
+    def ours(factory, given):
+        fitted(factory(), classes(), callbacks=given, max_rounds=1)
+
+    assert kept(ours) == kept(judge)
+
+
+def test_what_is_replaced_is_written_to_no_more():
+    class Gives(Boring):
+        def configure_callbacks(self):
+            return [EarlyStopping("train_loss", patience=2)]
+
+    run = fitted(Gives(), classes(), callbacks=theirs.EarlyStopping("train_loss"), max_rounds=3)
+    assert [type(each) for each in run.callbacks] == [EarlyStopping]

@@ -265,6 +265,8 @@ def test_clients_with_different_numbers_of_steps_agree():
         ({"name": "fed/time"}, r"names that begin with 'fed/' belong to FedTrainer"),
         ({"value": torch.ones(3)}, r"tensor of shape \(3,\); log value.mean\(\)"),
         ({"value": {"b": 1.0}}, "use self.log_dict"),
+        ({"name": 5}, "the name must be a string, got int"),
+        ({"batch_size": "4"}, r"batch_size='4'\): the number of examples must be a number"),
         ({"value": MeanMetric()}, r"MeanMetric\(\), which is no attribute .* assign it to self in"),
     ],
 )

@@ -1,13 +1,15 @@
 """The features of several branches at once: logging, data sets, sanity check, predict."""
 
+import pytest
 import torch
 from torch.utils.data import TensorDataset
 from torchmetrics import MeanMetric
 
-from fedlight import FedTrainer
+from fedlight import Callback, FedTrainer
 from fedlight.aggregators import AFACD
 from fedlight.arrivals import UniformArrivals
-from tests.boring import Point, points
+from fedlight.callbacks import EarlyStopping
+from tests.boring import Point, fitted, points, trainer
 
 
 def _trainer(**options):
@@ -66,3 +68,59 @@ def test_a_fit_goes_on_after_a_validation_in_inference_mode():
     trainer.fit(module, data)
     (found,) = trainer.validate(module, data)
     assert found["val_metric_epoch"] == 2.0
+
+
+def test_what_is_logged_after_the_last_round_is_named():
+    class Logs(Point):
+        def on_train_end(self):
+            self.log("late", 1.0)
+
+    with pytest.warns(UserWarning, match="self.log of late comes after the last round"):
+        run = fitted(Logs(), points([1.0], [2.0]), max_rounds=1)
+    assert "late" not in run.callback_metrics
+
+
+def test_early_stopping_without_anything_to_look_at_says_so():
+    data = points([1.0], [2.0])
+    with pytest.warns(UserWarning, match="EarlyStopping monitors 'val_error', which no round had"):
+        fitted(
+            Point(), data, max_rounds=2, limit_val_batches=0, callbacks=EarlyStopping("val_error")
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"limit_val_batches": -1}, ValueError, "limit_val_batches must be 0 or larger, got -1"),
+        ({"resume_from_checkpoint": "a"}, TypeError, "write trainer.fit.*ckpt_path="),
+        ({"gpus": 1}, TypeError, 'write accelerator="gpu"'),
+    ],
+)
+def test_arguments_that_are_out_of_range_or_of_lightning_1(given, error, text):
+    with pytest.raises(error, match=text):
+        trainer(**given)
+
+
+def test_callbacks_of_the_module_and_its_data_at_every_verb(tmp_path):
+    called = []
+
+    class Notes(Callback):
+        def on_validation_start(self, trainer, module):
+            called.append("callback")
+
+    class Own(Point):
+        def configure_callbacks(self):
+            return [Notes()]
+
+        def prepare_data(self):
+            called.append("prepare_data")
+
+        def forward(self, x):
+            return x
+
+    run = trainer(max_rounds=1)
+    run.validate(Own(), points([1.0], [2.0]))
+    assert called == ["prepare_data", "callback"]
+    called.clear()
+    run.predict(Own(), dataloaders=[torch.ones(1)])
+    assert called == ["prepare_data"]

@@ -1,5 +1,6 @@
 """What a module does to its parameters, its batches and its modes, judged by Lightning."""
 
+import random
 import threading
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 from lightning import LightningModule
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
+from fedlight import Callback, FederatedDataModule
 from fedlight.executors import RayExecutor
 from fedlight.executors.base import ClientError
 from fedlight.local_optimizers import LocalAdam, LocalSGD
@@ -127,7 +130,7 @@ def test_hooks_of_a_batch_are_called_in_training_and_validation(both, executor, 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda x: x + torch.randn(1), "draws random numbers"),
+        (lambda x: x + random.random(), "draws from Python's random"),
         (lambda x: x if x.sum() > 0 else -x, "cannot be vectorised"),
     ],
     ids=["random", "branch"],
@@ -198,6 +201,21 @@ def test_a_module_in_eval_mode_trains_so_as_under_lightning(both, executor):
     )
 
 
+def test_a_layer_in_eval_mode_trains_so_as_under_lightning(both, executor):
+    def part():
+        net = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
+        net[0].eval()
+        net[1].eval()
+        return Boring(net)
+
+    with pytest.warns(UserWarning, match="in eval mode") as seen:
+        runs = both(part, executor=executor)
+    assert any("fedlight: parts of Boring are in eval" in str(each.message) for each in seen)
+    runs.same_weights()
+    assert runs.fed_module.training
+    assert [child.training for child in runs.fed_module.net] == [False, False, True]
+
+
 # --- what cannot be trained gets a sentence ---
 
 
@@ -220,6 +238,127 @@ def test_a_step_that_changes_the_parameters_of_the_module_is_refused(module, nam
         fitted(module(), points([1.0], [2.0]), executor="sequential")
     with pytest.raises(ValueError, match=words):
         fitted(module(), points([1.0], [2.0]), executor="vectorized")
+
+
+class AddsOnce(Point):
+    """Adds it in the first step that is tried; those after it find it there."""
+
+    def training_step(self, batch, batch_idx):
+        if not hasattr(self, "extra"):
+            self.extra = nn.Parameter(torch.ones(1))
+        return (self.w * self.extra - batch[0]).square().mean()
+
+
+def test_a_parameter_that_an_earlier_step_has_added_is_refused(executor):
+    error = ClientError if executor == "sequential" else ValueError
+    with pytest.raises(error, match="AddsOnce replaces, adds or removes the parameters extra, wh"):
+        fitted(AddsOnce(), points([1.0], [2.0]), executor=executor)
+
+
+class Assigns(Point):
+    def training_step(self, batch, batch_idx):
+        self.w.data = torch.tensor([3.0], dtype=self.w.dtype)
+        return super().training_step(batch, batch_idx)
+
+
+class Copies(Point):
+    def training_step(self, batch, batch_idx):
+        with torch.no_grad():
+            self.w.copy_(torch.tensor([3.0]))
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("factory", [Assigns, Copies])
+def test_a_step_that_sets_the_weights_has_those_of_lightning(both, factory):
+    data = TensorDataset(torch.tensor([[1.0], [1.0]]))
+    done = both(factory, data, steps=2, rounds=1, val=data)  # 3 - 0.5 (3 - 1) = 2, in each step
+    done.same_weights()
+    assert done.fed_module.w.item() == 2.0
+
+
+def test_weights_that_a_local_optimizer_cannot_reach_are_refused(executor):
+    given = {"executor": executor, "local_optimizer": LocalSGD(lr=0.5)}
+    run = fitted(Copies(), points([1.0], [1.0]), **given)
+    assert run.module.w.item() == 2.0
+    words = (
+        r"Assigns gives the parameters w another place in memory \(param.data = …\)"
+        if executor == "sequential"
+        else "Assigns cannot be vectorised"
+    )
+    with pytest.raises((ClientError, ValueError), match=words):
+        fitted(Assigns(), points([1.0], [1.0]), **given)
+
+
+class Thaws(Point):
+    def __init__(self, start: float = 0.0) -> None:
+        super().__init__(start)
+        self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+
+    def training_step(self, batch, batch_idx):
+        self.frozen.requires_grad_(True)
+        return (self.w * self.frozen - batch[0]).square().mean()
+
+
+class Freezes(Point):
+    def training_step(self, batch, batch_idx):
+        self.w.requires_grad_(False)
+        return (self.w - batch[0]).square().mean()
+
+
+class Unfreezing(Callback):
+    """Trains the bias from round 2 on."""
+
+    def setup(self, trainer, module, stage):
+        module.net.bias.requires_grad_(False)
+
+    def on_round_end(self, trainer, module):
+        module.net.bias.requires_grad_(trainer.version >= 2)
+
+
+@pytest.mark.parametrize(("factory", "name"), [(Thaws, "frozen"), (Freezes, "w")])
+@pytest.mark.parametrize("optimizer", [None, LocalSGD(lr=0.5)], ids=["own", "local"])
+def test_what_is_trained_does_not_change_within_a_step(factory, name, optimizer):
+    words = f"requires_grad of the parameters {name} of {factory.__name__} has changed during the"
+    with pytest.raises(ClientError, match=words):
+        fitted(factory(), points([1.0], [2.0]), executor="sequential", local_optimizer=optimizer)
+
+
+def test_what_is_trained_does_not_change_between_rounds(executor):
+    error = ClientError if executor == "sequential" else ValueError
+    with pytest.raises(error, match=r"of the parameters net\.bias of Boring has changed during th"):
+        fitted(Boring(), classes(), executor=executor, callbacks=[Unfreezing()])
+
+
+class Grows(Point):
+    def __init__(self, start: float = 0.0) -> None:
+        super().__init__(start)
+        self.register_buffer("queue", torch.zeros(1))
+
+    def training_step(self, batch, batch_idx):
+        self.queue = torch.cat([self.queue, self.queue[:1]])
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_buffer_that_grows_is_named():
+    words = (
+        r"the buffer 'queue' of Grows has got the shape \(\d,\) in training_step, and had \(1,\)"
+    )
+    with pytest.raises(ClientError, match=words):
+        fitted(Grows(), points([1.0], [2.0]), executor="sequential")
+
+
+@pytest.mark.parametrize("within", [torch.no_grad, torch.inference_mode, None])
+def test_a_loss_without_a_gradient_is_named(executor, within):
+    class Cut(Point):
+        def training_step(self, batch, batch_idx):
+            if within is None:
+                return super().training_step(batch, batch_idx).detach()
+            with within():
+                return super().training_step(batch, batch_idx)
+
+    error = ClientError if executor == "sequential" else ValueError
+    with pytest.raises(error, match=r"the loss of Cut has no gradient \(element 0 of tensors"):
+        fitted(Cut(), points([1.0], [2.0]), executor=executor)
 
 
 def test_an_optimizer_over_parameters_of_something_else_is_refused():
@@ -291,8 +430,8 @@ class Words(LightningModule):
 
 
 def words_data():
-    random = torch.Generator().manual_seed(0)
-    draw = torch.randint(5, (24,), generator=random), torch.randint(3, (24,), generator=random)
+    dice = torch.Generator().manual_seed(0)
+    draw = torch.randint(5, (24,), generator=dice), torch.randint(3, (24,), generator=dice)
     return torch.utils.data.TensorDataset(*draw)
 
 
@@ -303,6 +442,13 @@ def test_sparse_gradients_with_the_modules_own_optimizer(both, optimizer):
 
 def test_sparse_gradients_with_a_local_optimizer(both):
     both(Words, words_data(), local_optimizer=LocalSGD(0.1)).same_weights()
+
+
+def test_sparse_gradients_in_a_stack_are_refused_in_a_sentence():
+    data = FederatedDataModule.from_client_datasets([words_data()] * 2)
+    with pytest.raises(ValueError, match="Words cannot be vectorised") as caught:
+        fitted(Words(), data, executor="vectorized")
+    assert len(str(caught.value)) < 300
 
 
 def test_sparse_gradients_under_auto(both):

@@ -67,6 +67,7 @@ SAME = (
 )  # fmt: skip
 
 
+@pytest.mark.covers(attributes=SAME)
 def test_as_lightning_answers(executor):
     """In training, in a validation within the fit, in a hook: the same answers."""
     found = []
@@ -106,6 +107,7 @@ def test_as_lightning_answers(executor):
     assert not ours["validation"]["training"]
 
 
+@pytest.mark.covers(attributes=["training", "validating", "testing", "evaluating", "state"])
 def test_the_stage():
     names = ("training", "validating", "testing", "evaluating", "state")
     found = asked(Point, names, check_val_every_n_rounds=None)
@@ -128,6 +130,7 @@ class Epochs(Point):
         self.log("val_epoch", float(self.current_epoch))
 
 
+@pytest.mark.covers(attributes=["current_epoch", "global_step"])
 def test_a_local_run_knows_the_version_that_it_has_pulled(executor):
     run = fitted(
         Epochs(),
@@ -203,6 +206,9 @@ def test_a_schedule_as_long_as_the_local_run():
     assert sorted(Cycle.rates[1:]) == [3, 3, 5, 5]
 
 
+@pytest.mark.covers(
+    attributes=["max_epochs", "max_steps", "num_training_batches", "estimated_stepping_batches"]
+)
 def test_limits_of_the_run():
     names = ("max_epochs", "max_steps", "num_training_batches", "estimated_stepping_batches")
     found = asked(Point, names, max_rounds=3)
@@ -212,6 +218,7 @@ def test_limits_of_the_run():
     assert found["start"] == dict(zip(names, (-1, -1, float("inf"), float("inf")), strict=True))
 
 
+@pytest.mark.covers(attributes=["callback_metrics", "logged_metrics", "progress_bar_metrics"])
 def test_metrics_of_the_rounds_before():
     class Asks(Point):
         seen = ()
@@ -226,6 +233,7 @@ def test_metrics_of_the_rounds_before():
     assert "val_error" in module.seen[3]
 
 
+@pytest.mark.covers(arguments=["logger"])
 @pytest.mark.parametrize("options", [{"logger": False}, {"logger": True, "fast_dev_run": True}])
 def test_no_logger(options, tmp_path, executor):
     class Asks(Point):
@@ -249,6 +257,7 @@ def test_no_logger(options, tmp_path, executor):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.covers(arguments=["logger", "default_root_dir"])
 def test_loggers_and_their_folder(tmp_path):
     logger = CSVLogger(tmp_path, name="here", version=3)
     names = ("logger", "loggers", "log_dir", "default_root_dir")
@@ -263,6 +272,14 @@ def test_loggers_and_their_folder(tmp_path):
         )
 
 
+@pytest.mark.covers(
+    attributes=[
+        "callbacks",
+        "checkpoint_callback",
+        "early_stopping_callback",
+        "progress_bar_callback",
+    ]
+)
 def test_callbacks(tmp_path):
     checkpoint, stop, bar = FedCheckpoint(tmp_path), EarlyStopping("val_error"), ProgressBar()
     names = ("checkpoint_callback", "early_stopping_callback", "progress_bar_callback", "callbacks")
@@ -272,6 +289,7 @@ def test_callbacks(tmp_path):
     )
 
 
+@pytest.mark.covers(attributes=["should_stop"])
 def test_should_stop_can_be_set():
     class Stops(Point):
         def on_validation_epoch_end(self):
@@ -280,6 +298,7 @@ def test_should_stop_can_be_set():
     assert fitted(Stops(), points([1.0]), arrivals=SynchronousArrivals(), max_rounds=5).version == 2
 
 
+@pytest.mark.covers(attributes=["print"])
 @pytest.mark.parametrize("bar", [True, False])
 def test_print(capsys, bar):
     class Prints(Point):
@@ -299,6 +318,7 @@ def test_print(capsys, bar):
     assert capsys.readouterr().out == "one-2\nthree\n"
 
 
+@pytest.mark.covers(attributes=["strategy"])
 def test_one_process_gathers_and_reduces():
     class Gathers(Point):
         def validation_step(self, batch, batch_idx):
@@ -395,7 +415,7 @@ def test_each_answer_has_a_meaning():
     assert set(SAME) <= found.keys()
     assert all(text.endswith(".") for text in found.values())
     public = {name for name in dir(ModuleTrainer) if not name.startswith("_")}
-    of_moment = {"ask", "asked", "common", "stage", "tasks", "times"}
+    of_moment = {"ask", "asked", "common", "for_actor", "stage", "tasks", "times"}
     assert public - of_moment == found.keys()
 
 

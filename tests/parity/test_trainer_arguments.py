@@ -70,6 +70,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.covers(arguments=REFUSED)
 @pytest.mark.parametrize("name", [n for n, each in ARGUMENTS.items() if each.status == "refused"])
 def test_what_has_no_meaning_is_refused_with_what_to_write(name):
     value, words = REFUSED[name]
@@ -102,6 +103,7 @@ def test_unknown_names_keep_pythons_error(name, near):
         trainer(qwxyz=1)
 
 
+@pytest.mark.covers(arguments=["max_time"])
 def test_a_time_on_the_clock_is_no_virtual_time():
     for value in ("00:00:01:00", timedelta(minutes=1), {"minutes": 1}):
         with pytest.raises(TypeError, match=r"max_time must be a number.*write max_wall_time="):
@@ -131,6 +133,7 @@ class Counts(Boring):
         return self(batch[0])
 
 
+@pytest.mark.covers(arguments=["limit_val_batches"])
 @pytest.mark.parametrize("limit", [0, 0.0, 1, 2, 1.0, 0.4, None], ids=repr)
 def test_limit_val_batches_is_lightnings(both, executor, limit):
     found = both(
@@ -147,6 +150,7 @@ def test_limit_val_batches_is_lightnings(both, executor, limit):
         found.same_metrics("val_loss")
 
 
+@pytest.mark.covers(arguments=["limit_test_batches", "limit_predict_batches"])
 @pytest.mark.parametrize(
     ("limit", "number"), [(0, 0), (0.0, 0), (1, 1), (0.5, 1), (1.0, 2), (None, 2), (7, 2)], ids=repr
 )
@@ -170,6 +174,7 @@ def test_limits_out_of_range(name):
         trainer(**{name: False})
 
 
+@pytest.mark.covers(arguments=["fast_dev_run"])
 def test_a_trial_run_limits_them_all():
     run = trainer(fast_dev_run=True, num_sanity_val_steps=2, max_wall_time={"seconds": 0})
     module = Counts()
@@ -248,6 +253,7 @@ def logged_rounds(folder):
     return [int(line.split(",")[column]) for line in lines[1:]]
 
 
+@pytest.mark.covers(arguments=["log_every_n_steps"])
 @pytest.mark.parametrize(
     ("every", "val", "rounds"),
     [
@@ -309,6 +315,7 @@ def settings_kept():
     torch.backends.cudnn.benchmark = benchmark
 
 
+@pytest.mark.covers(arguments=["deterministic", "benchmark"])
 @pytest.mark.usefixtures("settings_kept")
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize(
@@ -362,6 +369,7 @@ def test_deterministic_is_checked():
             trainer(**{name: "yes"})
 
 
+@pytest.mark.covers(arguments=["inference_mode"])
 @pytest.mark.parametrize("inference_mode", [True, False])
 def test_inference_mode(both, executor, inference_mode):
     class Looks(Measured):
@@ -435,6 +443,7 @@ def test_max_wall_time_that_cannot_be_read(limit):
         trainer(max_wall_time=35)
 
 
+@pytest.mark.covers(arguments=["profiler"])
 def test_profilers():
     def bits(**options):
         torch.manual_seed(0)
@@ -468,6 +477,7 @@ def test_a_profiler_reports_to_its_file(tmp_path):
 # --- before round 1 ---
 
 
+@pytest.mark.covers(arguments=["num_sanity_val_steps"])
 @pytest.mark.parametrize(("steps", "number"), [(0, 0), (1, 1), (2, 2), (-1, 3), (None, 0)])
 def test_sanity_steps(executor, steps, number):
     class Sane(Boring):
@@ -559,6 +569,7 @@ def test_an_error_in_validation_shows_before_round_1():
     assert not run.sanity_checking
 
 
+@pytest.mark.covers(arguments=["enable_checkpointing", "enable_model_summary"])
 def test_checkpointing_and_summary(tmp_path, caplog):
     def kinds(**options):
         return [
@@ -592,6 +603,7 @@ def test_checkpointing_and_summary(tmp_path, caplog):
     assert summary.callback is given
 
 
+@pytest.mark.covers(arguments=["enable_autolog_hparams"])
 def test_hyper_parameters_may_be_left_out(tmp_path):
     class Hyper(Point):
         def __init__(self, lr=0.25):
@@ -606,6 +618,7 @@ def test_hyper_parameters_may_be_left_out(tmp_path):
         assert (file.is_file() and "lr: 0.25" in file.read_text()) == log
 
 
+@pytest.mark.covers(arguments=["devices"])
 @pytest.mark.parametrize(
     ("devices", "given"),
     [(1, 1), ("auto", 1), ("1", 1), ([3], [3]), ("2,", [2]), ((0,), [0])],
@@ -805,6 +818,14 @@ def other_package(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "pytorch_lightning", package)
     return package
+
+
+@pytest.mark.parametrize(("argument", "kind"), [("callbacks", "Timer"), ("logger", "CSVLogger")])
+def test_callbacks_and_loggers_of_the_other_package_are_named(argument, kind):
+    found = type(kind, (), {"__module__": f"pytorch_lightning.{argument}"})
+    message = f"{argument} must be .*got {kind} of pytorch_lightning, .*from lightning.pytorch"
+    with pytest.raises(TypeError, match=message):
+        trainer(**{argument: found()})
 
 
 @pytest.mark.parametrize("verb", ["fit", "validate", "predict"])

@@ -20,6 +20,9 @@ Function: TypeAlias = Callable[..., Sequence[Tensor]]
 _INTERPRETED: dict[str, Function] = {}
 _MOST = 256
 
+# TorchScript does not know the former, and the latter has no batching rule.
+_KNOWN: dict[Any, Any] = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
+
 # not part of a name such as `add_3`, nor of a float
 _WHOLE_NUMBER = re.compile(r"(?<![\w.])(\d+)(?![\w.])")
 
@@ -131,7 +134,7 @@ def _lines(module: fx.GraphModule, known: dict[str, Any]) -> Iterator[str]:
         elif node.op == "output":
             yield f"    return {_written(tuple(node.args[0]), known, number)}"
         elif node.op == "call_function":
-            target: Any = node.target
+            target: Any = _KNOWN.get(node.target, node.target)
             # `OpOverload` is a Python object around the operator: one call less
             known[f"op{number}"] = getattr(target, "_op", target)
             inputs = [_written(arg, known, number) for arg in node.args]

@@ -39,6 +39,7 @@ def simplify(graph: fx.Graph) -> None:
     if pure:
         for node in graph.nodes:
             _restore_nll(graph, node)
+            _drop_factor(node)
     for node in graph.nodes:
         _drop_view(node, through_copies=pure)
     if pure:
@@ -76,6 +77,17 @@ def _drop_view(node: fx.Node, through_copies: bool) -> None:
         if _in_order(path):
             node.replace_all_uses_with(source)
             return
+
+
+def _drop_factor(node: fx.Node) -> None:
+    """Drop a product with one, as ``addmm`` under ``vmap`` makes it of a bias."""
+    if node.target is not _aten.mul.Scalar or node.args[1] != 1:
+        return
+    source = node.all_input_nodes[0]
+    one, other = node.meta["val"], source.meta["val"]
+    same = (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+    if same and all(user.op != "output" for user in node.users):  # an output is no input
+        node.replace_all_uses_with(source)
 
 
 def _is_view(node: fx.Node) -> bool:
@@ -134,10 +146,12 @@ _GRADIENT = (_aten.mul.Tensor, _HIT, _SHARE)
 
 
 def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
-    """Restore ``nll_loss`` of a ``log_softmax`` over dimension 1 of ``[n, C, b]``.
+    """Restore ``nll_loss`` of a ``log_softmax`` over the classes of a stack.
 
     ``vmap`` takes the loss and its gradient apart into a dozen operators. Torch computes either as
-    one, by the loss for images, here n of C channels and 1 x b pixels.
+    one. Scores of shape ``[n, b, C]`` are n b examples of C classes. For those that narrow layers
+    make on a CPU, ``[n, C, b]`` (`NarrowLayers`), it is the loss for images, here n of C channels
+    and 1 x b pixels.
     """
     found: dict[str, Any] = {}
     backward = _matches(node, _GRADIENT, found)
@@ -149,12 +163,14 @@ def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
     logs = turned.all_input_nodes[0] if turned.all_input_nodes else turned
     # Only a softmax: it is contiguous, and it spreads a nan over all classes, so that the operators
     # and the single one agree on it.
+    if turned.target is _aten._log_softmax.default:
+        logs = turned
+    elif turned.target is not _aten.transpose.int or turned.args[1:] != (1, 2):
+        return
     if target.dim() != 2 or logs.target is not _aten._log_softmax.default:
         return
-    if turned.target is not _aten.transpose.int or turned.args[1:] != (1, 2):
-        return
     scores = logs.meta["val"]
-    if scores.dim() != 3:
+    if scores.dim() != 3 or (logs is turned and logs.args[1] not in (2, -1)):
         return
 
     def call(operation: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -162,15 +178,33 @@ def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
         new.meta["val"] = operation(*fx.map_arg(args, _without_data), **kwargs)
         return new
 
+    rest = (None, 0, found["ignored"])  # no class weights, no reduction
+    kind = {"dtype": scores.dtype, "device": scores.device}
+    if logs is turned:
+        n, b = target.shape
+        with graph.inserting_before(node):
+            rows = call(_aten.view.default, logs, [n * b, scores.shape[2]])
+            labels = call(_aten.view.default, found["target"], [n * b])
+            if backward:
+                weights = call(_aten.view.default, found["weights"], [n, 1])
+                weights = call(_aten.expand.default, weights, [n, b])
+                weights = call(_aten.reshape.default, weights, [n * b])
+                total = call(_aten.scalar_tensor.default, 0.0, **kind)
+                out = call(_aten.nll_loss_backward.default, weights, rows, labels, *rest, total)
+                out = call(_aten.view.default, out, list(scores.shape))
+            else:
+                both = call(_aten.nll_loss_forward.default, rows, labels, *rest)
+                out = call(_aten.view.default, call(operator.getitem, both, 0), [n, b])
+        node.replace_all_uses_with(out)
+        return
+
     with graph.inserting_before(node):
         pictures = call(_aten.unsqueeze.default, logs, 2)
         labels = call(_aten.unsqueeze.default, found["target"], 1)
-        rest = (None, 0, found["ignored"])  # no class weights, no reduction
         if backward:
             n, b = target.shape
             weights = call(_aten.view.default, found["weights"], [n, 1, 1])
             weights = call(_aten.expand.default, weights, [n, 1, b])
-            kind = {"dtype": scores.dtype, "device": scores.device}
             total = call(_aten.scalar_tensor.default, 0.0, **kind)  # read only with a reduction
             out = call(_aten.nll_loss2d_backward.default, weights, pictures, labels, *rest, total)
             out = call(_aten.transpose.int, call(_aten.squeeze.dims, out, [2]), 1, 2)

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from fedlight.executors._rng import isolated_rng
 from fedlight.executors._stacked_step import Outputs, StackedLog, StackedStep
+from fedlight.executors._streams import Keys
 from fedlight.executors._tracing.program import Function, Program, compiled, program, resized
 from fedlight.executors._tracing.surroundings import Surroundings, drawn, reads_index
 
@@ -25,6 +26,7 @@ class Trace:
 
     Attributes:
         function: From all inputs, flat, to all outputs, flat.
+        drew: Whether the step draws random numbers, so that their keys are its last input.
         ends: The positions in the outputs at which the gradients, the floating buffers, the integer
             buffers and the logged numbers end.
         tree: The structure of the rest, which are the inputs of metric objects.
@@ -32,13 +34,14 @@ class Trace:
     """
 
     function: Function
+    drew: bool
     ends: tuple[int, int, int, int]
     tree: Any
     log: StackedLog
 
-    def outputs(self, inputs: Sequence[Tensor]) -> Outputs:
+    def outputs(self, inputs: Sequence[Tensor], keys: Keys) -> Outputs:
         """The outputs as `StackedStep.raw` returns them."""
-        flat = list(self.function(*inputs))
+        flat = list(self.function(*inputs, keys()) if self.drew else self.function(*inputs))
         one, two, three, four = self.ends
         values = dict(zip(self.log.values, flat[three:four], strict=True))
         given = pytree.tree_unflatten(flat[four:], self.tree) if self.log.inputs else []
@@ -108,6 +111,7 @@ class TracedStep:
         counters: list[Tensor],
         batch: Any,
         step: int,
+        keys: Keys,
     ) -> tuple[list[Tensor], StackedLog]:
         """Compute what `StackedStep` does."""
         leaves, form = flattened(batch)
@@ -118,18 +122,19 @@ class TracedStep:
         if key in self.traces:
             trace = self.traces[key]
             if trace is None:
-                return self.step(params, buffers, counters, batch, step)
-            return self.step.unpacked(trace.outputs(inputs), trace.log, buffers, counters)
+                return self.step(params, buffers, counters, batch, step, keys)
+            return self.step.unpacked(trace.outputs(inputs, keys), trace.log, buffers, counters)
         # shapes that differ in the number of clients alone
         family = (*((shape[1:], *rest) for shape, *rest in shapes), *key[-2:])
         if not self._is_due(key, family):
-            return self.step(params, buffers, counters, batch, step)
+            return self.step(params, buffers, counters, batch, step, keys)
         before = self._surroundings.state(), drawn()
-        result = self.step(params, buffers, counters, batch, step)
+        result = self.step(params, buffers, counters, batch, step, keys)
         pure = before == (self._surroundings.state(), drawn())
         sizes = (len(params), len(buffers), len(counters))
         others = self._traced[family]
-        self.traces[key] = self._trace(inputs, sizes, form, step, others) if pure else None
+        made = self._trace(inputs, sizes, form, step, others, keys()) if pure else None
+        self.traces[key] = made
         return result
 
     def _is_due(self, key: Any, family: Any) -> bool:
@@ -156,6 +161,7 @@ class TracedStep:
         form: Any,
         step: int,
         others: dict[int, Program],
+        keys: Tensor,
     ) -> Trace | None:
         """Make a trace for inputs like these, or return None if no program gives the same bits.
 
@@ -165,17 +171,25 @@ class TracedStep:
             form: How the rest of the inputs make the batch, as `flattened` returns it.
             step: Number of the local step.
             others: Programs for other numbers of clients. One that is traced here is added.
+            keys: The keys of the step's random numbers.
         """
         made: list[tuple[Any, StackedLog]] = []
+        # A step that draws nothing does not get the keys, so nobody has to make them.
+        drew = self.step.drew
+        end = len(inputs)
+        if drew:
+            inputs = [*inputs, keys]
 
         def flat(*tensors: Tensor) -> list[Tensor]:
             one, two, three = accumulate(sizes)
+            batch = tensors[three:end]
             outputs, log = self.step.raw(
                 list(tensors[:one]),
                 list(tensors[one:two]),
                 list(tensors[two:three]),
-                tensors[three:] if form is None else pytree.tree_unflatten(tensors[three:], form),
+                batch if form is None else pytree.tree_unflatten(batch, form),
                 step,
+                tensors[end] if drew else keys,
             )
             grads, new_buffers, new_counters, values, given = outputs
             leaves, tree = pytree.tree_flatten(given)
@@ -202,7 +216,8 @@ class TracedStep:
             except Exception:  # a program made for another size may ask for impossible shapes
                 return None
             (tree, log), (one, two, three) = made[0], accumulate(sizes)
-            return Trace(function, (one, two, three, three + len(log.values)), tree, log)
+            ends = one, two, three, three + len(log.values)
+            return Trace(function, drew, ends, tree, log)
 
         n, expected = len(inputs[0]), outcome(flat)
         if len(others) > 1 and n > 1 and "sizes" not in self.without:

@@ -86,13 +86,54 @@ def test_a_label_that_is_no_class_is_an_error_still():
         module(scores, target)
 
 
-def test_scores_that_lie_the_usual_way_keep_their_operators():
+@settings(max_examples=10, deadline=None)
+@given(n=st.integers(1, 4), b=st.integers(1, 9), classes=st.integers(1, 6), seed=st.integers(0, 99))
+def test_scores_that_lie_the_usual_way(n, b, classes, seed):
     run = gradients(scores_along_the_classes)
-    scores, target = labels(3, 8, 5)
+    scores, target = labels(n, b, classes, seed)
     scores = scores.transpose(1, 2).contiguous()
     module = simplified(run, scores, target)
-    assert aten.nll_loss2d_backward.default not in operators(module)
-    assert torch.equal(module(scores, target), run(scores, target))
+    found = operators(module)
+    assert aten.nll_loss_backward.default in found
+    assert aten.scatter.value not in found
+    torch.testing.assert_close(
+        module(scores, target), run(scores, target), rtol=0, atol=0, equal_nan=True
+    )
+
+    def losses(scores, target):
+        return vmap(scores_along_the_classes)(scores, target)
+
+    module = simplified(losses, scores, target)
+    assert aten.nll_loss_forward.default in operators(module)
+    torch.testing.assert_close(
+        module(scores, target), losses(scores, target), rtol=0, atol=0, equal_nan=True
+    )
+
+
+def test_a_softmax_over_another_dimension_keeps_its_operators():
+    def loss(scores, target):
+        return functional.nll_loss(functional.log_softmax(scores, 0), target)
+
+    scores, target = labels(3, 5, 5)
+    module = simplified(gradients(loss), scores, target)
+    assert aten.nll_loss_backward.default not in operators(module)
+    assert torch.equal(module(scores, target), gradients(loss)(scores, target))
+
+
+def test_a_bias_is_not_multiplied_by_one():
+    def run(x, weight, bias):
+        return vmap(functional.linear)(x, weight, bias)
+
+    given = torch.randn(3, 8, 4), torch.randn(3, 5, 4), torch.randn(3, 5)
+    module = simplified(run, *given)
+    assert aten.mul.Scalar not in operators(module)
+    assert torch.equal(module(*given), run(*given))
+
+    def alone(x):
+        return aten.mul.Scalar(x, 1)
+
+    module = simplified(alone, given[0])
+    assert module(given[0]).data_ptr() != given[0].data_ptr()
 
 
 @pytest.mark.parametrize(

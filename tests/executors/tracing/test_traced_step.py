@@ -13,11 +13,13 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from fedlight.executors._rng import isolated_rng, seed_all
 from fedlight.executors._stacked_step import StackedStep
+from fedlight.executors._streams import step_keys
 from fedlight.executors._tracing import TracedStep, traced_step
 from fedlight.executors._tracing.surroundings import reads_index
 from fedlight.executors.base import Workplace
 from fedlight.local_optimizers import LocalSGD
 from fedlight.parameters import ModuleState
+from fedlight.types import Task
 
 
 class Net(LightningModule):
@@ -85,6 +87,13 @@ def stack(state, n, seed=0):
     return state.param_layout.views(params), buffers, counters, batch
 
 
+def keys(n, k=0):
+    """The keys of n clients in step k."""
+    return lambda: torch.from_numpy(
+        step_keys(5, [Task(i, 0, 0.0, 1.0, num_steps=9, serial=0, visit=0) for i in range(n)], [k])
+    )[0]
+
+
 def everything(step, state, n, steps=4):
     """All that some steps give, leave behind and draw."""
     params, buffers, counters, batch = stack(state, n)
@@ -92,7 +101,7 @@ def everything(step, state, n, steps=4):
     with isolated_rng():
         seed_all(5)
         for k in range(steps):
-            grads, log = step(params, buffers, counters, batch, k)
+            grads, log = step(params, buffers, counters, batch, k, keys(n, k))
             seen += [*grads, *(b.clone() for b in buffers + counters), *log.values.values()]
             for _, args, kwargs in log.inputs:
                 seen += [*args, *kwargs.values()]
@@ -128,8 +137,8 @@ def test_parts_can_be_left_out_and_change_no_bit(without, traced, monkeypatch):
     step = TracedStep(untraced, after=1, without=without)
     for n in (2, 3, 4, 5):
         for _ in range(2):
-            grads, _ = step(*stack(state, n), 0)
-        assert all(map(torch.equal, grads, untraced(*stack(state, n), 0)[0]))
+            grads, _ = step(*stack(state, n), 0, keys(n))
+        assert all(map(torch.equal, grads, untraced(*stack(state, n), 0, keys(n))[0]))
     assert None not in step.traces.values()
     assert len(graphs) == traced
 
@@ -138,8 +147,8 @@ def test_names_survive():
     untraced, state = step_of(WithMetrics(linear()))
     traced = TracedStep(untraced, after=1)
     inputs = stack(state, 2)
-    (_, one), (_, two) = [step(*inputs, 0) for step in (untraced, traced)]
-    (_, three) = traced(*inputs, 0)
+    (_, one), (_, two) = [step(*inputs, 0, keys(2)) for step in (untraced, traced)]
+    (_, three) = traced(*inputs, 0, keys(2))
     for log in (two, three):
         assert list(log.values) == list(one.values)
         assert {"loss", "size"} <= log.values.keys()
@@ -154,7 +163,7 @@ def test_a_shape_is_traced_when_it_has_come_up_often_enough():
     due = {2: 16, 4: 4, 3: 2, 5: 2}  # a quarter once one was traced, an eighth once two were
     for traces, (n, times) in enumerate(due.items()):
         for seen in range(1, times + 1):
-            step(*stack(state, n), 0)
+            step(*stack(state, n), 0, keys(n))
             assert len(step.traces) == traces + (seen == times)
 
 
@@ -162,7 +171,7 @@ def test_no_more_traces_are_made_than_asked_for():
     untraced, state = step_of(Net(linear()))
     step = TracedStep(untraced, after=1, most=2)
     for n in (2, 3, 4):
-        step(*stack(state, n), 0)
+        step(*stack(state, n), 0, keys(n))
     assert len(step.traces) == 2
 
 
@@ -170,8 +179,8 @@ def test_the_number_of_traces_is_bounded():
     untraced, state = step_of(Net(linear()))
     traced = TracedStep(untraced, after=1, most=2)
     for n in (1, 2, 3, 4):
-        grads, _ = traced(*stack(state, n), 0)
-        expected, _ = untraced(*stack(state, n), 0)
+        grads, _ = traced(*stack(state, n), 0, keys(n))
+        expected, _ = untraced(*stack(state, n), 0, keys(n))
         assert all(map(torch.equal, grads, expected))
     assert len(traced.traces) == 2
 
@@ -202,7 +211,7 @@ def test_a_step_with_other_effects_runs_untraced(kind):
         traced = TracedStep(untraced, after=after)
         with isolated_rng():
             seed_all(3)
-            found = [traced(*stack(state, 2), 0)[0][0] for _ in range(4)]
+            found = [traced(*stack(state, 2), 0, keys(2))[0][0] for _ in range(4)]
         return found, traced.traces
 
     one, _ = gradients(after=100)
@@ -220,9 +229,9 @@ def test_what_make_fx_refuses_runs_untraced(monkeypatch):
     untraced, state = step_of(Net(linear()))
     traced = TracedStep(untraced, after=1)
     for _ in range(2):
-        grads, _ = traced(*stack(state, 2), 0)
+        grads, _ = traced(*stack(state, 2), 0, keys(2))
     assert list(traced.traces.values()) == [None]
-    assert all(map(torch.equal, grads, untraced(*stack(state, 2), 0)[0]))
+    assert all(map(torch.equal, grads, untraced(*stack(state, 2), 0, keys(2))[0]))
 
 
 def test_a_replay_that_is_off_by_a_bit_is_not_used(monkeypatch):
@@ -235,7 +244,7 @@ def test_a_replay_that_is_off_by_a_bit_is_not_used(monkeypatch):
     monkeypatch.setattr(traced_step, "compiled", off)
     untraced, state = step_of(Net(linear()))
     traced = TracedStep(untraced, after=1)
-    traced(*stack(state, 2), 0)
+    traced(*stack(state, 2), 0, keys(2))
     assert list(traced.traces.values()) == [None]
 
 
@@ -259,8 +268,8 @@ def test_a_step_that_reads_its_number_is_traced_for_each():
     traced = TracedStep(untraced, after=1)
     for _ in range(2):
         for k in range(4):
-            grads, _ = traced(*stack(state, 2), k)
-            assert all(map(torch.equal, grads, untraced(*stack(state, 2), k)[0]))
+            grads, _ = traced(*stack(state, 2), k, keys(2))
+            assert all(map(torch.equal, grads, untraced(*stack(state, 2), k, keys(2))[0]))
     assert len(traced.traces) == 4
 
 
@@ -286,8 +295,8 @@ def test_a_batch_may_be_a_dict_and_has_a_trace_of_its_own():
         params, buffers, counters, (x, y) = stack(state, n)
         for batch in ({"x": x, "rest": [y]}, (x, y), [x, y]):
             for _ in range(2):
-                grads, log = step(params, buffers, counters, batch, 0)
-            expected, _ = untraced(params, buffers, counters, (x, y), 0)
+                grads, log = step(params, buffers, counters, batch, 0, keys(n))
+            expected, _ = untraced(params, buffers, counters, (x, y), 0, keys(n))
             assert all(map(torch.equal, grads, expected))
             assert log.values["loss"].shape == (n,)
     assert [type(trace).__name__ for trace in step.traces.values()] == ["Trace"] * 9

@@ -1,0 +1,80 @@
+"""``self.trainer.strategy``, and what is said of a name that ``self.trainer`` does not have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class OneDevice:
+    """``self.trainer.strategy``: one process on one device.
+
+    Args:
+        root_device: The device.
+    """
+
+    is_global_zero = True
+    global_rank = local_rank = node_rank = 0
+    world_size = 1
+
+    def __init__(self, root_device: torch.device) -> None:
+        self.root_device = root_device
+
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """The tensor itself."""
+        return tensor
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """The object itself."""
+        return obj
+
+    def barrier(self, name: str | None = None) -> None:
+        """Nothing to wait for."""
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """The decision itself."""
+        return decision
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(unknown(f"strategy.{name}"))
+
+
+INSTEAD = {
+    "train_dataloader": "the clients' data are in self.trainer.datamodule",
+    "val_dataloaders": "the data are in self.trainer.datamodule",
+    "test_dataloaders": "the data are in self.trainer.datamodule",
+    "predict_dataloaders": "FedTrainer.predict(module, dataloaders=…) has the data",
+    "num_predict_batches": "FedTrainer.predict(module, dataloaders=…) has the data",
+    "validate_loop": "self.trainer.validating and num_val_batches say what runs",
+    "test_loop": "self.trainer.testing and num_test_batches say what runs",
+    "predict_loop": "FedTrainer.predict returns the predictions",
+    "is_last_batch": "a local run has num_training_batches steps; batch_idx counts them",
+    "val_check_batch": "a validation comes after a round",
+    "precision_plugin": "self.trainer.precision names the precision; to clip gradients, write "
+    "LocalSGD(max_grad_norm=…)",
+    "scaler": "self.trainer.precision names the precision",
+    "init_module": "make layers in configure_model, which has the run's precision and device",
+    "distributed_sampler_kwargs": "there is one process",
+    "strategy.remove_checkpoint": "FedCheckpoint deletes its own files; others take Path.unlink",
+    "strategy.save_checkpoint": "write self.trainer.save_checkpoint(path)",
+    "fit_loop": "a federation has no epochs of batches; self.trainer.current_epoch counts rounds",
+    "strategy._lightning_optimizers": "an optimizer lives as long as one local run",
+    "strategy.backward": "manual optimization is not possible in a local run",
+}
+
+
+def unknown(name: str) -> str:
+    """What to say of an attribute that ``self.trainer`` does not have."""
+    instead = INSTEAD.get(name)
+    return (
+        f"self.trainer is a FedTrainer here, which has no {name!r}"
+        + (f": {instead}" if instead else "; ask whether self.trainer has it before it is used")
+        + ". For what it has, see the documentation of self.trainer in a federation"
+    )

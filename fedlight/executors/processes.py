@@ -1,0 +1,258 @@
+"""Local runs on the cores of one machine: copies of this process, each with one thread."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, cast
+
+from fedlight._checks import optional, positive_int
+from fedlight.executors._failure import Failure
+from fedlight.executors._forked import Board, Broken, Order, serve, surroundings_of
+from fedlight.executors.base import Executor, Job, Outcome, Workplace
+from fedlight.executors.sequential import SequentialExecutor
+from fedlight.types import LocalResult, Measured, Task
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
+_PATIENCE = 300.0  # seconds for the first step of a worker
+_PER_WORKER = 8  # jobs of a call: the last ones to finish leave few cores idle
+
+
+def cores_to_use() -> int:
+    """The cores that this process may use; 0 where `ProcessExecutor` does not run."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
+
+
+class ProcessExecutor(Executor):
+    """Spreads clients over the cores of this machine, one client after another in each process.
+
+    For modules that do not stack (convolutions, recurrent layers on a CPU). The results are those
+    of `SequentialExecutor` with ``torch.set_num_threads(1)``, to the bit, for any number of
+    workers. With several threads torch adds up in another order, and the last bits may differ.
+
+    The workers are forked when a fit begins. So nothing is pickled and a script needs no
+    ``if __name__ == "__main__"``; notebooks, and modules with locks or lambdas, work; the data are
+    in memory once, but for the values that an `ExampleTable` keeps converted; a start takes
+    milliseconds, where a new interpreter would import torch for seconds. Parameters travel through
+    memory that all share. Threads in place of processes share torch's random generators, so that
+    dropout would depend on who runs beside whom.
+
+    A worker computes with one thread: the workers use up the cores already, and pools of threads do
+    not survive a fork. It has the module and the local optimizer as they were when it was forked.
+    If a callback changes a number of theirs, or a frozen parameter, between rounds, new workers are
+    forked. A step that changes numbers or lists of the module is refused, since each worker would
+    have its own.
+
+    Args:
+        workers: Number of processes; None for one per core that this process may use
+            (``len(os.sched_getaffinity(0))``).
+        max_batch: Largest number of clients in flight at once; None for eight per worker.
+
+    Raises:
+        RuntimeError: The system is not Linux.
+        TypeError: An argument is of the wrong kind.
+        ValueError: An argument is outside its range.
+
+    Example:
+        >>> ProcessExecutor(2)
+        ProcessExecutor(workers=2)
+    """
+
+    independent = True
+
+    def __init__(self, workers: int | None = None, max_batch: int | None = None) -> None:
+        cores = cores_to_use()
+        if not cores:
+            raise RuntimeError(
+                "ProcessExecutor forks this process, which is safe on Linux only; write "
+                "executor='sequential', or RayExecutor(num_actors=…)"
+            )
+        given = optional(positive_int, "workers", workers)
+        self.workers = cores if given is None else given
+        batch = optional(positive_int, "max_batch", max_batch)
+        self.max_batch = _PER_WORKER * self.workers if batch is None else batch
+        self._team: list[_Worker] = []
+
+    def setup(self, workplace: Workplace) -> None:
+        """Fork the workers; each tries one step.
+
+        Raises:
+            ValueError: The run is not on the CPU, or in a process that may not start others; the
+                local optimizer cannot work on the module; or the module's step does what only one
+                process can do.
+            RuntimeError: A worker dies, or does not answer.
+        """
+        if workplace.state.device.type != "cpu":
+            raise ValueError(
+                f"ProcessExecutor computes on the CPU, and the run is on {workplace.state.device}; "
+                "write accelerator='cpu', or executor='auto'"
+            )
+        if multiprocessing.current_process().daemon:
+            raise ValueError(
+                "ProcessExecutor starts processes, which this one may not do, as it is a daemon of "
+                "multiprocessing itself (a worker of a Pool); write executor='sequential'"
+            )
+        self._work, self._inner = workplace, SequentialExecutor()
+        self._inner.setup(workplace)  # here, so that its errors are raised once
+        self._fork()
+
+    def _fork(self) -> None:
+        """Fork the workers anew, and wait until each has tried a step."""
+        self._end()
+        self._forked_with = surroundings_of(self._work)
+        try:
+            for _ in range(self.workers):
+                self._team.append(_Worker.start(self._inner, self._work))
+            waiting = {worker.pipe: worker for worker in self._team}
+            while waiting:
+                ready = wait([*waiting], timeout=_PATIENCE)
+                if not ready:
+                    raise RuntimeError(
+                        f"{len(waiting)} of {self.workers} workers have not finished their first "
+                        f"step after {_PATIENCE:g} s; they may wait for a lock that a thread of "
+                        "this process held when they were forked: write executor='sequential'"
+                    )
+                for pipe in ready:
+                    refusal = waiting.pop(cast(Connection, pipe)).answer()
+                    if refusal:
+                        raise ValueError(refusal)
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        """End the workers, whatever they are doing."""
+        for worker in self._team:
+            worker.stop()
+        self._team = []
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Compute jobs, those with most steps first.
+
+        Returns:
+            Their results in the same order, with a `ClientError` in place of each that failed.
+
+        Raises:
+            RuntimeError: A worker died, or failed for a reason that is not the client's.
+        """
+        if surroundings_of(self._work) != self._forked_with:
+            self._fork()
+        outcomes: dict[int, Outcome] = {}
+        waiting = deque(sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps))
+        free, busy = self._team[::-1], dict[Any, tuple[_Worker, int]]()
+        while waiting or busy:
+            while waiting and free:
+                worker, index = free.pop(), waiting.popleft()
+                worker.begin(jobs[index])
+                busy[worker.pipe] = worker, index
+            for pipe in wait([*busy]):
+                worker, index = busy.pop(cast(Connection, pipe))
+                outcomes[index] = worker.end(jobs[index].task)
+                free.append(worker)
+        return [outcomes[index] for index in range(len(jobs))]
+
+    def teardown(self) -> None:
+        """End the workers."""
+        self._end()
+        self._inner.teardown()
+        del self._work, self._inner, self._forked_with
+
+    def __repr__(self) -> str:
+        return f"ProcessExecutor(workers={self.workers})"
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A forked process, as this process sees it."""
+
+    process: ForkProcess
+    pipe: Connection
+    board: Board
+
+    @classmethod
+    def start(cls, inner: SequentialExecutor, work: Workplace) -> _Worker:
+        fork = multiprocessing.get_context("fork")
+        board = Board.of(work.state.read())
+        here, there = fork.Pipe()
+        # A daemon: at the interpreter's exit `multiprocessing` ends those that are still there.
+        given = (inner, work, board, here, there)
+        process = fork.Process(target=serve, args=given, name="fedlight worker", daemon=True)
+        with warnings.catch_warnings():
+            # Python 3.12 warns of each fork beside threads; `_PATIENCE` deals with what may happen.
+            warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+            process.start()
+        # The worker then has the only one, and its death is the end of the pipe.
+        there.close()
+        return cls(process, here, board)
+
+    def begin(self, job: Job) -> None:
+        """Send a job."""
+        pulled, at = job.pulled, self.board.pulled
+        at.params.copy_(pulled.params)
+        at.buffers.copy_(pulled.buffers)
+        at.counters.copy_(pulled.counters)
+        if pulled.shared is not None and at.shared is not None:
+            at.shared.copy_(pulled.shared)
+        if job.client_state is not None:
+            self.board.own.copy_(job.client_state)
+        order = Order(job.task, pulled.shared is not None, job.client_state is not None)
+        try:
+            self.pipe.send(order)
+        except OSError as error:
+            raise self._died() from error
+
+    def end(self, task: Task) -> Outcome:
+        """Receive the result of the job."""
+        answer = self.answer()
+        if isinstance(answer, Failure):
+            return answer.error(task, "a worker process")
+        result, report = self.board.result, answer
+        delta = result.delta.clone()
+        return LocalResult(
+            delta,
+            result.buffers.clone(),
+            result.counters.clone(),
+            report.metrics,
+            self.board.new_own.clone() if report.own else None,
+            measured=None if report.norm is None else Measured(delta, delta._version, report.norm),
+        )
+
+    def answer(self) -> Any:
+        """What the worker sends next.
+
+        Raises:
+            RuntimeError: It has died, or something other than a client has failed.
+        """
+        try:
+            answer = self.pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        if isinstance(answer, Broken):
+            raise RuntimeError(f"in a worker process:\n{answer.trace}")
+        return answer
+
+    def _died(self) -> RuntimeError:
+        self.process.join(1)
+        code = self.process.exitcode
+        how = f"with exit code {code}"
+        if code is not None and code < 0:
+            how = f"by {signal.Signals(-code).name}"
+        return RuntimeError(
+            f"a worker of ProcessExecutor (process {self.process.pid}) has died {how}; where "
+            "memory is short the system kills processes: write fewer workers"
+        )
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+        self.process.close()

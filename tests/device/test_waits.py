@@ -1,0 +1,67 @@
+"""How often the host waits for the device, and how many operators a step has."""
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.operators import LOCAL_RUN, counted
+from fedlight.aggregators import AFACD, FedAvg, FedBuff
+from fedlight.executors import SequentialExecutor, VectorizedExecutor
+from fedlight.local_optimizers import FedProx, LocalSGD, Scaffold
+from tests.boring import Boring, classes
+
+MODULES = {
+    "linear": lambda: nn.Linear(4, 3),
+    "norm": lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
+}
+
+
+@pytest.mark.parametrize("executor", [VectorizedExecutor, SequentialExecutor])
+@pytest.mark.parametrize(
+    ("net", "aggregator"),
+    [("linear", FedAvg), ("norm", AFACD), ("norm", lambda: FedBuff(3, server_lr=0.5))],
+    ids=["FedAvg", "AFACD", "FedBuff"],
+)
+@pytest.mark.parametrize(
+    "optimizer",
+    [lambda: LocalSGD(0.1, momentum=0.9), lambda: FedProx(0.1, mu=0.1), lambda: Scaffold(0.1)],
+    ids=["sgd", "prox", "scaffold"],
+)
+def test_no_wait_in_a_local_run_two_a_stack_and_none_at_the_server(
+    executor, net, aggregator, optimizer
+):
+    counts = counted(
+        Boring(MODULES[net]()),
+        classes(sizes=(8,) * 12),
+        executor=executor(),
+        aggregator=aggregator(),
+        optimizer=optimizer(),
+        per_round=4,
+        rounds=(20, 24),
+    )
+    assert counts.stacks >= 3
+    assert counts.waits[LOCAL_RUN].total() == 0
+    assert counts.waits_per_stack() <= 2, counts.waits
+    assert counts.waits_per_version() <= 1, counts.waits
+
+
+class Hosted(Boring):
+    """Logs numbers of the host."""
+
+    def training_step(self, batch, batch_idx):
+        self.log_dict({"lr": 0.1, "host": torch.tensor(2.0), "one": torch.ones(1)})
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("executor", [VectorizedExecutor, SequentialExecutor])
+def test_numbers_of_the_host_are_logged_without_a_wait(executor):
+    data = classes(sizes=(8,) * 12)
+    counts = counted(Hosted(), data, executor=executor(), per_round=4, rounds=(20, 22))
+    assert counts.waits[LOCAL_RUN].total() == 0
+    assert counts.waits_per_stack() == 2
+
+
+def test_a_traced_step_has_few_operators():
+    counts = counted(Boring(), classes(sizes=(8,) * 12), per_round=4)
+    # 25 with the loss, an accuracy, the gradients and one launch of SGD; 40 as `vmap` makes them
+    assert counts.per_step <= 28

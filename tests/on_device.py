@@ -1,0 +1,92 @@
+"""Runs the core of the tests on a pretended device (`tests/device/pretended.py`).
+
+    python tests/on_device.py [arguments of pytest]     builds the device first (a minute, with g++)
+    python tests/on_device.py --operators               makes the table of benchmarks/operators.py
+
+It stands in for a GPU where there is none: a tensor made on the wrong device raises.
+"""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "pretended"
+CORE = (
+    "tests/device",
+    "tests/test_trainer.py",
+    "tests/test_checkpoint.py",
+    "tests/test_resume.py",
+    "tests/test_evaluation.py",
+    "tests/aggregators",
+    "tests/local_optimizers",
+    "tests/executors",
+)
+LEFT_OUT = ("tests/executors/test_ray.py",)
+WITH_THE_CPU = {
+    "tests/executors/test_surroundings.py": "has tensors that are no buffers in its modules",
+    "tests/local_optimizers/test_module_optimizer.py::test_parameters_that_share": "compares",
+    "tests/local_optimizers/test_own.py::test_a_servers_vector_alone": "compares",
+    "tests/local_optimizers/test_own.py::test_feddyn_by_hand": "compares",
+    "tests/local_optimizers/test_own.py::test_overlapping_tasks_start": "compares",
+    "tests/local_optimizers/test_own.py::test_sam_with_batchnorm": "compares",
+    "tests/local_optimizers/test_scaffold.py::test_float32_control_variates": "compares",
+    "tests/local_optimizers/test_scaffold.py::test_option_1_is_the_gradient": "compares",
+    "tests/test_resume.py::test_stopped_at_every_round[LSTM": "has no kernel for a fused LSTM here",
+    "tests/test_resume.py::test_the_module_is_the_servers_model_right_after": "compares",
+    "tests/test_trainer.py::test_examples_of_any_kind": "makes a tensor on the CPU in its step",
+    "tests/test_trainer.py::test_it_says_once_which_executor": "expects the words 'on cpu'",
+    "tests/test_trainer.py::test_self_device_and_loggers": "expects the CPU",
+    "tests/test_trainer.py::test_the_module_is_given_back": "a parameter is another object after a "
+    "way there and back, which it is not with CUDA",
+}
+"""Tests that need the CPU, and why: they compare with its tensors, or put some among others."""
+
+
+def build() -> None:
+    """Compile the device, unless that was done since its source or torch changed."""
+    import torch
+
+    source, library = ROOT / "tests" / "device" / "pretended.cpp", FOLDER / "_pretended.so"
+    home = Path(torch.__file__).parent
+    newest = max(source.stat().st_mtime, (home / "version.py").stat().st_mtime)
+    if library.is_file() and library.stat().st_mtime > newest:
+        return
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    include = home / "include"
+    flags = ["-std=c++20", "-O0", "-fPIC", "-shared", "-w", "-DTORCH_EXTENSION_NAME=_pretended"]
+    folders = [include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"]]
+    linked = ["-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10", f"-Wl,-rpath,{home / 'lib'}"]
+    print("building the pretended device …", flush=True)
+    command = ["g++", *flags, *(f"-I{folder}" for folder in folders), str(source)]
+    command += ["-o", str(library), f"-L{home / 'lib'}", *linked]
+    subprocess.run(command, check=True)
+
+
+def main() -> int:
+    build()
+    given = sys.argv[1:]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    surroundings = os.environ | {
+        "FEDLIGHT_PRETENDED": str(FOLDER),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+    if given == ["--operators"]:
+        made = "import tests.device.pretended; from benchmarks.operators import *; "
+        command = ["-c", made + "print(table([A, B], 'cpu'))"]
+    else:
+        plugin = ["-m", "pytest", "-p", "tests.device.pretended", "-o", "addopts="]
+        named = any((ROOT / each.partition("::")[0]).exists() for each in given)
+        files = () if named else CORE
+        ignored = [f"--ignore={each}" for each in LEFT_OUT]
+        if files:
+            ignored += [f"--deselect={each}" for each in WITH_THE_CPU]
+        command = [*plugin, "--import-mode=importlib", "-q", *ignored, *given, *files]
+    return subprocess.run([sys.executable, *command], env=surroundings, cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
