@@ -15,6 +15,9 @@ from tests.boring import Point
 class Own(Aggregator):
     """Makes a version of each update and declares nothing."""
 
+    def __repr__(self):
+        return "Own()"
+
     def receive(self, update):
         self.update = update
         return True
