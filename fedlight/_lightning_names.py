@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
+from fedlight._module_trainer import ModuleTrainer
+from fedlight._one_device import INSTEAD
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -75,3 +78,23 @@ class LightningNames:
         if isinstance(first, TensorBoardLogger | CSVLogger):
             return str(first.log_dir)
         return str(getattr(first, "save_dir", None) or os.path.abspath(self.default_root_dir))
+
+    if not TYPE_CHECKING:  # else every misspelled attribute would pass for one
+
+        def __getattr__(self, name: str) -> Any:
+            """What ``self.trainer`` of a module answers, for those who ask the trainer itself.
+
+            Raises:
+                AttributeError: There is no such attribute, or no module yet.
+            """
+            attribute = None if name.startswith("_") else vars(ModuleTrainer).get(name)
+            module = vars(self).get("_module")
+            if attribute is None:
+                words = f"FedTrainer has no attribute {name!r}"
+                raise AttributeError(words + (f": {INSTEAD[name]}" if name in INSTEAD else ""))
+            if module is None:
+                raise AttributeError(f"FedTrainer has no {name!r} before it has a module: call fit")
+            shown = ModuleTrainer(self, module, "fit")
+            shown.stage = None
+            # Not by `getattr`: a missing one would be asked of this trainer again.
+            return attribute.__get__(shown, ModuleTrainer)

@@ -81,7 +81,10 @@ class ModuleTrainer(Moment):
 
     @property
     def current_epoch(self) -> int:
-        """Rounds so far (the server's version); in a local run, the version that was pulled."""
+        """Rounds so far (the server's version); in a local run, the version that was pulled.
+
+        So it is 1 in the hooks at the end of the first round, where Lightning's is 0.
+        """
         return self._version("current_epoch")
 
     @property

@@ -65,7 +65,8 @@ INSTEAD = {
     "strategy.remove_checkpoint": "FedCheckpoint deletes its own files; others take Path.unlink",
     "strategy.save_checkpoint": "write self.trainer.save_checkpoint(path)",
     "fit_loop": "a federation has no epochs of batches; self.trainer.current_epoch counts rounds",
-    "strategy._lightning_optimizers": "an optimizer lives as long as one local run",
+    "strategy._lightning_optimizers": "self.optimizers() has nothing to give: an optimizer "
+    "lives as long as one local run; LearningRateMonitor logs its rate",
     "strategy.backward": "manual optimization is not possible in a local run",
 }
 

@@ -13,7 +13,7 @@ from fedlight._hooks import Hooks
 from fedlight._lightning_arguments import refuse_arguments
 from fedlight._lightning_order import set_up, with_callbacks_of
 from fedlight._module_trainer import attached
-from fedlight._prediction import batches_to_predict, predict
+from fedlight._prediction import are_loaders, batches_to_predict, predict
 from fedlight._surroundings import profiled, surroundings
 from fedlight.callbacks.checkpoint import content_of
 from fedlight.checkpoint import load_weights
@@ -153,7 +153,8 @@ class OutsideOfFit:
 
         Args:
             module: The module; None for the one that was fitted.
-            datamodule: Its test data are taken; None for that of ``fit``.
+            datamodule: Its test data are taken; None for that of ``fit``. A `DataLoader`, or a list
+                of them, is taken for `dataloaders`.
             dataloaders: Batches to take instead, such as a `DataLoader`; of a list of loaders the
                 result is a list for each.
             dataset: A data set to take instead.
@@ -163,6 +164,8 @@ class OutsideOfFit:
             **others: Refused, with what to write for Lightning's.
         """
         refuse_arguments("predict", others)
+        if dataloaders is None and are_loaders(datamodule):  # the second argument of Lightning's
+            datamodule, dataloaders = None, datamodule
         given = given_module(module, model)
         module = self.module if given is None else as_module(given)
         data = self.datamodule if datamodule is None else check_data(datamodule)

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 _BATCH_SIZE = 256
 
 
+def are_loaders(data: object) -> bool:
+    """Whether it is a `DataLoader`, or a list of nothing else."""
+    several = data if isinstance(data, list | tuple) else [data]
+    return bool(several) and all(isinstance(each, DataLoader) for each in several)
+
+
 def batches_to_predict(
     module: LightningModule,
     fabric: Fabric,
@@ -65,9 +71,7 @@ def batches_to_predict(
                 "dataloaders must be a DataLoader or a list of them, got "
                 f"{type(dataloaders).__name__}; give a data set as dataset"
             )
-        several = isinstance(dataloaders, list | tuple) and all(
-            isinstance(each, DataLoader) for each in dataloaders
-        )
+        several = isinstance(dataloaders, list | tuple) and are_loaders(dataloaders)
         module.prepare_data()
         return [
             _moved(loader, fabric, limit) for loader in (dataloaders if several else [dataloaders])

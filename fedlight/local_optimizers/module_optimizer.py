@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._checks import positive_int
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning import LightningModule
-    from torch import Tensor, nn
+from torch import Tensor, nn
 
 
 class ModuleOptimizer(LocalOptimizer):
@@ -145,7 +147,7 @@ def _scheduler(module: LightningModule, scheduler: Any) -> tuple[Any, int]:
         ValueError: It waits for a metric or counts epochs, or a key is unknown.
     """
     given = f"configure_optimizers of {type(module).__name__} gives"
-    frequency, plateau = 1, False
+    frequency, plateau, named = 1, False, False
     if isinstance(scheduler, dict):
         told = dict(scheduler)
         plateau = bool(told.pop("reduce_on_plateau", False))
@@ -158,8 +160,10 @@ def _scheduler(module: LightningModule, scheduler: Any) -> tuple[Any, int]:
                 "epochs: write interval='step', which steps it after every `frequency` local "
                 f"steps, or {_BY_ROUNDS}"
             )
-        frequency = positive_int("frequency", told.get("frequency", 1))
+        frequency, named = positive_int("frequency", told.get("frequency", 1)), "interval" in told
         scheduler = told["scheduler"]
+    if not named:
+        _say_of_interval(type(module).__name__)
     if plateau or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ValueError(
             f"{given} a {type(scheduler).__name__}, which waits for a metric that a local run does "
@@ -186,3 +190,12 @@ def _known_keys(given: str, what: str, told: dict[str, Any], known: tuple[str, .
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             raise ValueError(f"{given} {what} with the unknown key {name!r}; {hint}")
+
+
+@cache
+def _say_of_interval(module: str) -> None:
+    rank_zero_info(
+        f"fedlight: the scheduler of {module} is stepped after each local step, since a local run "
+        "has no epochs (Lightning steps it after each epoch); interval='step' in its dictionary "
+        "says so"
+    )

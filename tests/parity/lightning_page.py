@@ -123,6 +123,8 @@ PASSED_ON: Table = {
 }
 """Methods of `FedTrainer` that Lightning's trainer has too."""
 
+_ROUNDS = ("current_epoch", "global_step", "max_epochs", "max_steps")
+
 # ---------------------------------------------------------------- the tables
 
 
@@ -154,7 +156,7 @@ def tables() -> dict[str, Table]:
             for name, each in CALLBACKS.items()
         },
         "attributes": {
-            name: Row(WORKS, text)
+            name: Row(DIFFERS if name in _ROUNDS else WORKS, text)
             for name, text in meanings().items()
             if name in in_lightning()["attributes"]
         }

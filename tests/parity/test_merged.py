@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from lightning.pytorch import callbacks as theirs
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
 from fedlight import Callback, FedTrainer
@@ -124,3 +125,50 @@ def test_callbacks_of_the_module_and_its_data_at_every_verb(tmp_path):
     called.clear()
     run.predict(Own(), dataloaders=[torch.ones(1)])
     assert called == ["prepare_data"]
+
+
+def test_the_trainer_itself_answers_what_self_trainer_does(tmp_path):
+    run = trainer(max_rounds=2, callbacks=theirs.ModelCheckpoint(tmp_path, monitor="val_error"))
+    with pytest.raises(AttributeError, match="no 'lightning_module' before it has a module"):
+        run.lightning_module  # noqa: B018
+    module = Point()
+    run.fit(module, points([1.0], [2.0]))
+    assert run.lightning_module is module
+    assert run.checkpoint_callback.best_model_path.endswith(".ckpt")
+    assert run.max_epochs == 2
+    assert run.is_global_zero
+    assert not run.training
+    assert not hasattr(run, "daten")
+    with pytest.raises(AttributeError, match="no attribute 'fit_loop': a federation has no epochs"):
+        run.fit_loop  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute '_private'"):
+        run._private  # noqa: B018
+
+
+def test_loaders_may_be_the_second_argument_of_predict_as_in_lightning():
+    class Doubles(Point):
+        def forward(self, x):
+            return 2 * x
+
+    loader = DataLoader(torch.arange(4.0), 2)
+    run = trainer()
+    assert torch.cat(run.predict(Doubles(), loader)).tolist() == [0, 2, 4, 6]
+    assert len(run.predict(Doubles(), [loader, loader])) == 2
+
+
+def test_a_scheduler_that_names_no_interval_is_mentioned(caplog):
+    class Schedules(Point):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), 0.1)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    class Names(Schedules):
+        def configure_optimizers(self):
+            (optimizer,), (scheduler,) = super().configure_optimizers()
+            return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+    with caplog.at_level("INFO"):
+        fitted(Names(), points([1.0], [2.0]), local_optimizer=None, max_rounds=1)
+        assert "scheduler" not in caplog.text
+        fitted(Schedules(), points([1.0], [2.0]), local_optimizer=None, max_rounds=1)
+    assert "the scheduler of Schedules is stepped after each local step" in caplog.text

@@ -223,7 +223,7 @@ def test_metrics_of_the_rounds_before():
     class Asks(Point):
         seen = ()
 
-        def on_validation_epoch_end(self):
+        def on_validation_epoch_start(self):
             self.seen += (set(self.trainer.callback_metrics),)
             self.seen += (self.trainer.logged_metrics, self.trainer.progress_bar_metrics)
 
