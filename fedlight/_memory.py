@@ -19,13 +19,14 @@ def new_tensor(shape: torch.Size | tuple[int, ...], like: Tensor) -> Tensor:
     which costs more than the arithmetic on it: 10,000 pages of 4 KiB for ten million numbers. NumPy
     asks the system for large pages, of which twenty are enough.
     """
-    numel = torch.Size(shape).numel()
-    size = numel * like.element_size()
-    if like.device.type != "cpu" or size < _LARGE:
+    size = torch.Size(shape).numel() * like.element_size()
+    if like.device.type != "cpu" or size < _LARGE or like.dtype == torch.bfloat16:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     block = np.empty(size + _ALIGNMENT, np.uint8)
     start = -block.ctypes.data % _ALIGNMENT
-    return torch.from_numpy(block[start : start + size]).view(like.dtype).view(shape)
+    kind = torch.empty(0, dtype=like.dtype).numpy().dtype
+    # All views are NumPy's, so that the tensor is the base of torch's views of it.
+    return torch.from_numpy(block[start : start + size].view(kind).reshape(shape))
 
 
 def sent(

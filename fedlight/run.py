@@ -329,7 +329,7 @@ class Run:
         for each in kept:
             try:
                 state = each.state_dict()
-            except Exception:  # it may tell of what comes with the first update; then it is checked
+            except (AttributeError, KeyError):  # it tells of what comes with the first update
                 continue
             plain(state, f"{type(each).__name__}.state_dict()")
 

@@ -92,6 +92,7 @@ class VectorizedExecutor(Executor):
         self._asked = self.max_batch = positive_int("max_batch", max_batch)
         self.max_bytes = None if max_bytes is None else positive_int("max_bytes", max_bytes)
         self.block_bytes = None if block_bytes is None else positive_int("block_bytes", block_bytes)
+        self._reduced_to: int | None = None  # kept after the end: a checkpoint may be written
 
     def setup(self, workplace: Workplace) -> None:
         """Prepare for a run, and try one stacked step.
@@ -113,7 +114,7 @@ class VectorizedExecutor(Executor):
         parts = tree_leaves(workplace.examples.gather(torch.zeros(1, dtype=torch.int64)))
         self._example_bytes = sum(part.nbytes for part in parts)
         self.max_batch = self._most(max(part.nbytes for part in parts))
-        self._reduced_to: int | None = None
+        self._reduced_to = None
         most = self.max_batch
         self._try()
         self._say_if_reduced(most)
@@ -121,7 +122,6 @@ class VectorizedExecutor(Executor):
     def teardown(self) -> None:
         """Release the module and the data."""
         del self._work, self._step, self._untraced, self._unused, self._moment, self._example_bytes
-        del self._reduced_to
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""

@@ -150,4 +150,10 @@ def test_results_do_not_hold_the_whole_stack():
 def test_teardown_lets_go():
     executor, _ = ready(Point(), points([4.0]))
     executor.teardown()
-    assert vars(executor).keys() <= {"max_batch", "max_bytes", "block_bytes", "_asked"}
+    assert vars(executor).keys() <= {
+        "max_batch",
+        "max_bytes",
+        "block_bytes",
+        "_asked",
+        "_reduced_to",
+    }
