@@ -81,6 +81,12 @@ def cluster(tmp_path_factory):
     ray.shutdown()
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """On a busy machine actors may take minutes to start, which is no error of theirs."""
+    monkeypatch.setattr("fedlight.executors.ray._PATIENCE", 3600.0)
+
+
 def test_the_same_weights_as_one_process(cluster) -> None:
     given = {"optimizer": Scaffold(0.1), "precision": "64-true"}
     alone = fit("vectorized", **given)
