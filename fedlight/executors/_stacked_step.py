@@ -426,6 +426,13 @@ class StackedRecorder:
 
     def collect(self) -> tuple[list[float], list[dict[str, LoggedValue]]]:
         """Each client's losses summed over its steps, and its logged values over its examples."""
+        names = self._logs[0].values.keys()
+        # Nearly always all clients make the same steps and log the same names, as means.
+        if self._active[-1] == len(self._steps) and not any(
+            log.options or log.weights or log.metrics or log.values.keys() != names
+            for log in self._logs
+        ):
+            return self._usual(list(names))
         sums, weights, series = self._sums()
         losses = sums.pop(LOSS)
         collected: list[dict[str, LoggedValue]] = [{} for _ in self._steps]
@@ -447,6 +454,24 @@ class StackedRecorder:
             with ungrouped(self._module):
                 for client, values in enumerate(collected):
                     self._feed(client, values, how)
+        return losses, collected
+
+    def _usual(self, names: list[str]) -> tuple[list[float], list[dict[str, LoggedValue]]]:
+        """What `collect` returns if all steps of all clients log these names, as means."""
+        n = len(self._steps)
+        rows = [value for log in self._logs for value in log.values.values()]
+        if len(rows[0]) != n:  # the stack is padded
+            rows = [row[:n] for row in rows]
+        flat = torch.cat(rows).cpu().numpy()  # one transfer from the device
+        totals = flat.reshape(len(self._logs), len(names), n).sum(axis=0, dtype=np.float64)
+        losses: list[float] = totals[names.index(LOSS)].tolist()
+        totals *= self._batch_size
+        weight = float(len(self._logs) * self._batch_size)
+        collected: list[dict[str, LoggedValue]] = [{} for _ in range(n)]
+        for name, row in zip(names, totals.tolist(), strict=True):
+            if name != LOSS:
+                for values, total in zip(collected, row, strict=True):
+                    values[name] = LoggedValue(total, weight)
         return losses, collected
 
     def _weight(self, name: str, log: StackedLog) -> float:
@@ -471,22 +496,7 @@ class StackedRecorder:
             for value in log.values.values()
         ]
         flat = torch.cat(rows).cpu().numpy().astype(np.float64)  # one transfer from the device
-        n, first = len(self._steps), self._logs[0]
-        # Nearly always all clients make the same steps and log the same names: one sum is enough.
-        if self._active[-1] == n and all(
-            log.values.keys() == first.values.keys()
-            and not log.weights
-            and (not log.options or all(how.averaged for how in log.options.values()))
-            for log in self._logs
-        ):
-            sizes = {name: self._weight(name, first) for name in first.values}
-            totals = flat.reshape(len(steps), -1, n).sum(axis=0)
-            totals *= np.array(list(sizes.values()))[:, None]
-            return (
-                dict(zip(sizes, totals.tolist(), strict=True)),
-                {name: [float(len(steps) * size)] * n for name, size in sizes.items()},
-                {},
-            )
+        n = len(self._steps)
         other = {
             name for log in self._logs for name, how in log.options.items() if not how.averaged
         }
