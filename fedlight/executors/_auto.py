@@ -218,6 +218,11 @@ def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
         after = own_generators(module)
         drawn += [name for name, state in generators.items() if after.get(name) != state]
         changes = kept.changes()
+        if changes and not drawn and isinstance(outcome, LocalResult):
+            # What only a first step makes (a mask, a library's setting) is no state: look again.
+            settled = Kept(module)
+            job, outcome, _ = _one_step(probe, workplace)
+            changes = settled.changes()
         tensors = [each for each in changes if each.tensors]
         if refuse and isinstance(outcome, LocalResult) and _reads(probe, job, tensors):
             raise ValueError(f"{_what_it_keeps(module, tensors)}; {_KEEP_INSTEAD}")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fedlight import FederatedDataModule
 from fedlight.executors import ClientError, SequentialExecutor, VectorizedExecutor
@@ -231,3 +232,32 @@ def test_params_are_refused_where_nothing_is_stacked_too():
 
     with pytest.raises(ClientError, match=r"run.params are changed in place"):
         fitted(Boring(), classes(), local_optimizer=One(0.1))
+
+
+class Settles(Boring):
+    """Makes a mask and a setting in its first step, as libraries do, and uses them ever after."""
+
+    def __init__(self):
+        super().__init__()
+        self.settings = {}
+
+    def training_step(self, batch, batch_idx):
+        if not hasattr(self, "mask"):
+            self.mask = torch.ones(3)
+            self.settings["checked"] = True
+        return functional.cross_entropy(self.net(batch[0]) * self.mask, batch[1])
+
+
+def test_what_a_first_step_makes_once_is_no_state():
+    module = Settles()
+    assert chosen(module) == (VectorizedExecutor, "the module can be stacked")
+    assert not hasattr(module, "mask")
+    assert module.settings == {}
+    found = []
+    for executor in ("sequential", "vectorized"):
+        torch.manual_seed(0)
+        run = fitted(
+            Settles(), classes((8, 8)), executor=executor, precision="64-true", max_rounds=3
+        )
+        found.append(run.history[-1].metrics["val_loss"])
+    assert found[1] == pytest.approx(found[0], abs=1e-12)
