@@ -352,16 +352,15 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
         tensors: m vectors of length P.
         weights: m weights.
     """
-    block = _common_block(tensors)
-    factors = sent(weights, tensors[0].device, tensors[0].dtype)
-    if block is None and (length := len(tensors[0])) > _PIECE:
+    factors, length = sent(weights, tensors[0].device, tensors[0].dtype), len(tensors[0])
+    if length > _PIECE and _common_block(tensors) is None:
         # Piece by piece, since a block of all would take as much memory as they do.
         total = new_tensor((length,), tensors[0])
         for start in range(0, length, _PIECE):
             piece = torch.stack([tensor[start : start + _PIECE] for tensor in tensors])
             torch.mm(factors[None], piece, out=total[None, start : start + _PIECE])
         return total
-    return factors @ (torch.stack(list(tensors)) if block is None else block)
+    return factors @ block_of(tensors)
 
 
 def _common_block(rows: Sequence[Tensor]) -> Tensor | None:

@@ -60,14 +60,3 @@ def own_generators(module: LightningModule) -> dict[str, Any]:
             if state is not None:
                 states[f"{path}.{name}".lstrip(".")] = str(pickle.dumps(state))
     return states
-
-
-def restored(module: LightningModule, before: dict[tuple[nn.Module, str], object]) -> list[str]:
-    """Restore the module's plain attributes; return the names of those that had changed."""
-    changed = [key for key, value in plain_attributes(module).items() if before.get(key) != value]
-    for child, name in changed:
-        if (child, name) in before:
-            setattr(child, name, before[child, name])
-        else:
-            delattr(child, name)
-    return [name for _, name in changed]
