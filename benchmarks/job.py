@@ -8,7 +8,7 @@ steps of batch 64, logistic regression, an evaluation of the 10,000 test images 
 
 Each contender runs twice, with an empty cache for its data and then with what the first run has
 left there, and the contenders take turns. Process CPU time is counted; wall time has a column.
-A peer runs if `--peer NAME=PYTHON` names an interpreter that has it: `blazefl`, `pfl`.
+A peer runs if `--peer NAME=PYTHON` names an interpreter that has it: `blazefl`, `pfl`, `flower`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OURS = {
     "fedlight": ["with_fedlight"],
     "fedlight, default logger and bar": ["with_fedlight", "--logger"],
 }
-PEERS = {"blazefl": "with_blazefl", "pfl": "with_pfl"}
+PEERS = {"blazefl": "with_blazefl", "pfl": "with_pfl", "flower": "with_flower"}
 RAW = "module loop by hand"
 
 
