@@ -53,7 +53,7 @@ class Classifier(LightningModule):
         """Logs loss and accuracy on a batch of the validation data."""
         x, y = batch
         scores = self(x)
-        self.val_acc(scores, y)
+        self.val_acc.update(scores, y)
         self.log("val_loss", functional.cross_entropy(scores, y), batch_size=len(y))
         self.log("val_acc", self.val_acc, batch_size=len(y))
 
@@ -61,7 +61,7 @@ class Classifier(LightningModule):
         """Logs loss and accuracy on a batch of the test data."""
         x, y = batch
         scores = self(x)
-        self.test_acc(scores, y)
+        self.test_acc.update(scores, y)
         self.log("test_loss", functional.cross_entropy(scores, y), batch_size=len(y))
         self.log("test_acc", self.test_acc, batch_size=len(y))
 
