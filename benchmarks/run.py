@@ -1,6 +1,6 @@
 """Speed and memory, with the raw PyTorch floors timed in the same run.
 
-    python benchmarks/run.py [--device cuda] [--quick] [--only A B CNN LSTM unequal dropout …]
+    python benchmarks/run.py [--device cuda] [--quick] [--only A B CNN LSTM large resnet …]
 
 Contenders take turns, several times; a rate is the median over the turns and a ratio is the
 median of the ratios within each turn, so that a machine that is busy for a while does no harm.
@@ -31,11 +31,14 @@ from benchmarks import clock
 from benchmarks.federations import Timing, asynchronous, timed
 from benchmarks.floors import Floor
 from benchmarks.scale import growth_tables, memory_table
-from benchmarks.workloads import DROPOUT, LSTM, SMALL_CNN, A, B, Workload
+from benchmarks.workloads import DROPOUT, LARGE, LSTM, RESNET, SMALL_CNN, A, B, Workload
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.executors import RayExecutor, VectorizedExecutor
 
-PARTS = ("A", "B", "CNN", "LSTM", "unequal", "dropout", "growth", "memory")
+PARTS = (
+    *("A", "B", "CNN", "LSTM", "large", "resnet"),
+    *("unequal", "dropout", "growth", "memory"),
+)
 
 
 def main() -> None:
@@ -60,6 +63,11 @@ def main() -> None:
     for name, workload in (("A", A), ("B", B), ("CNN", SMALL_CNN), ("LSTM", LSTM)):
         if name in chosen.only:
             compare(workload, chosen.device, turns, size)
+    if "large" in chosen.only:
+        # A vectorised step is traced after some fifty steps: that is within the warm-up.
+        large(LARGE, chosen.device, turns, {"sequential": 60, "vectorized": 200}, size)
+    if "resnet" in chosen.only:
+        large(RESNET, chosen.device, turns, {"sequential": 6}, size)
     if "unequal" in chosen.only:
         unequal(chosen.device, turns, size)
     if "dropout" in chosen.only:
@@ -139,6 +147,22 @@ def compare(workload: Workload, device: str, turns: int, size: float) -> None:
     else:
         against["FedAvg, sequential"] = "FedAvg, sequential"
     show(workload.name, table(taking_turns(contenders, turns), against))
+
+
+def large(
+    workload: Workload, device: str, turns: int, updates: Mapping[str, int], size: float
+) -> None:
+    """The table of a large model: the floor and FedAvg with each executor."""
+    data, floor = workload.data(), Floor(workload, device)
+    rounds = max(2, int(size * min(updates.values()) / workload.per_round))
+    floor.module_loop(2)  # its memory is asked for once, as ours is in the warm-up
+    raw = "raw loop over a module"
+    contenders: dict[str, Callable[[], float | Timing]] = {raw: lambda: floor.module_loop(rounds)}
+    for executor, number in updates.items():
+        contenders[f"FedAvg, {executor}"] = partial(
+            timed, workload, data, device, number, executor=executor
+        )
+    show(workload.name, table(taking_turns(contenders, turns), {"raw loop": raw}))
 
 
 def unequal(device: str, turns: int, size: float) -> None:

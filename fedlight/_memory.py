@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ class Blocks:
         """Bytes of the free blocks."""
         return sum(size * len(blocks) for size, blocks in list(self._free.items()))
 
-    def array(self, shape: Sequence[int], dtype: np.dtype) -> NDArray:
+    def array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a new array without values, which begins at a multiple of 64 bytes."""
         size = int(np.prod(shape)) * dtype.itemsize
         try:
