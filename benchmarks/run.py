@@ -30,6 +30,7 @@ from torch import nn
 from benchmarks import clock
 from benchmarks.federations import Timing, asynchronous, timed
 from benchmarks.floors import Floor
+from benchmarks.peak import peak_table
 from benchmarks.scale import growth_tables, memory_table
 from benchmarks.workloads import DROPOUT, LARGE, LSTM, RESNET, SMALL_CNN, A, B, Workload
 from fedlight.arrivals import UniformArrivals, UniformSteps
@@ -37,7 +38,7 @@ from fedlight.executors import RayExecutor, VectorizedExecutor
 
 PARTS = (
     *("A", "B", "CNN", "LSTM", "large", "resnet"),
-    *("unequal", "dropout", "growth", "memory"),
+    *("unequal", "dropout", "growth", "memory", "peak"),
 )
 
 
@@ -78,6 +79,8 @@ def main() -> None:
             show(title, rows)
     if "memory" in chosen.only:
         show("Whole runs", memory_table(chosen.quick))
+    if "peak" in chosen.only:
+        show("Peak memory of ten million parameters", peak_table(chosen.quick))
 
 
 def machine(device: str) -> str:
@@ -236,13 +239,17 @@ def table(
         rows.append(
             [
                 name,
-                f"{statistics.median(own):,.0f}",
-                f"{min(own):,.0f} … {max(own):,.0f}",
+                _rate(statistics.median(own)),
+                f"{_rate(min(own))} … {_rate(max(own))}",
                 *(f"{ratio:.2f}" for ratio in ratios),
                 f"{statistics.median(batches):.1f}" if batches else "",
             ]
         )
     return rows
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2f}"
 
 
 def show(title: str, rows: list[list[str]]) -> None:
