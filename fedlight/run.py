@@ -189,7 +189,7 @@ class Run:
             self.local_optimizer,
             self.clients,
             self.federation,
-            state.read(),
+            state.present(),
             self.schedule,
             self._on_client_failure,
             self._watcher,

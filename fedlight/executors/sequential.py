@@ -211,6 +211,7 @@ class SequentialExecutor(Executor):
                 run.evaluate = partial(self._extra_gradient, batches, k, task, count(1))
                 with torch.no_grad():
                     step_without(work.optimizer, run, grads, unused)
+                del grads  # so that the next ones lie where these are
             work.state.check_kept()
             if work.optimizer.stackable:
                 _check_place(work.module, work.state, run)
