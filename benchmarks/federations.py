@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lightning import LightningModule
@@ -17,12 +18,21 @@ from fedlight.local_optimizers import LocalSGD
 
 
 class Timing(NamedTuple):
-    """Updates and local steps a second, clients per computed batch, and how many were computed."""
+    """What a run has measured.
+
+    Attributes:
+        updates: Client updates a second.
+        steps: Local steps a second.
+        batch: Clients per call of the executor.
+        computed: Local runs that were computed.
+        most: The largest number of updates that a version was made of.
+    """
 
     updates: float
     steps: float
     batch: float
     computed: int
+    most: int
 
 
 class Stopwatch(Callback):
@@ -44,6 +54,7 @@ def timed(
     aggregator: Any = None,
     arrivals: ArrivalProcess | None = None,
     executor: Executor | str = "vectorized",
+    callbacks: Sequence[Callback] = (),
 ) -> Timing:
     """A run of so many client updates; the first third is a warm-up.
 
@@ -55,6 +66,7 @@ def timed(
         aggregator: FedAvg at the end of each round by default.
         arrivals: Synchronous rounds by default.
         executor: As for the trainer.
+        callbacks: More callbacks.
     """
     watch = Stopwatch()
     trainer = FedTrainer(
@@ -63,7 +75,7 @@ def timed(
         local_optimizer=LocalSGD(lr=0.1),
         executor=executor,
         max_updates=updates,
-        callbacks=[watch],
+        callbacks=[watch, *callbacks],
         logger=False,
         accelerator=device,
         enable_progress_bar=False,
@@ -79,6 +91,7 @@ def timed(
         sum(update.num_steps for update in counted) / elapsed,
         pool.num_computed / pool.num_batches,
         pool.num_computed,
+        max(len(record.updates) for record in trainer.history),
     )
 
 

@@ -1,6 +1,6 @@
 """Speed and memory, with the raw PyTorch floors timed in the same run.
 
-    python benchmarks/run.py [--device cuda] [--quick] [--only A B CNN LSTM unequal dropout …]
+    python benchmarks/run.py [--device cuda] [--quick] [--only A B CNN LSTM large resnet …]
 
 Contenders take turns, several times; a rate is the median over the turns and a ratio is the
 median of the ratios within each turn, so that a machine that is busy for a while does no harm.
@@ -30,12 +30,16 @@ from torch import nn
 from benchmarks import clock
 from benchmarks.federations import Timing, asynchronous, timed
 from benchmarks.floors import Floor
+from benchmarks.peak import peak_table
 from benchmarks.scale import growth_tables, memory_table
-from benchmarks.workloads import DROPOUT, LSTM, SMALL_CNN, A, B, Workload
+from benchmarks.workloads import DROPOUT, LARGE, LSTM, RESNET, SMALL_CNN, A, B, Workload
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.executors import RayExecutor, VectorizedExecutor
 
-PARTS = ("A", "B", "CNN", "LSTM", "unequal", "dropout", "growth", "memory")
+PARTS = (
+    *("A", "B", "CNN", "LSTM", "large", "resnet"),
+    *("unequal", "dropout", "growth", "memory", "peak"),
+)
 
 
 def main() -> None:
@@ -60,6 +64,11 @@ def main() -> None:
     for name, workload in (("A", A), ("B", B), ("CNN", SMALL_CNN), ("LSTM", LSTM)):
         if name in chosen.only:
             compare(workload, chosen.device, turns, size)
+    if "large" in chosen.only:
+        # A vectorised step is traced after some fifty steps: that is within the warm-up.
+        large(LARGE, chosen.device, turns, {"sequential": 60, "vectorized": 200}, size)
+    if "resnet" in chosen.only:
+        large(RESNET, chosen.device, turns, {"sequential": 6}, size)
     if "unequal" in chosen.only:
         unequal(chosen.device, turns, size)
     if "dropout" in chosen.only:
@@ -70,6 +79,8 @@ def main() -> None:
             show(title, rows)
     if "memory" in chosen.only:
         show("Whole runs", memory_table(chosen.quick))
+    if "peak" in chosen.only:
+        show("Peak memory of ten million parameters", peak_table(chosen.quick))
 
 
 def machine(device: str) -> str:
@@ -139,6 +150,22 @@ def compare(workload: Workload, device: str, turns: int, size: float) -> None:
     else:
         against["FedAvg, sequential"] = "FedAvg, sequential"
     show(workload.name, table(taking_turns(contenders, turns), against))
+
+
+def large(
+    workload: Workload, device: str, turns: int, updates: Mapping[str, int], size: float
+) -> None:
+    """The table of a large model: the floor and FedAvg with each executor."""
+    data, floor = workload.data(), Floor(workload, device)
+    rounds = max(2, int(size * min(updates.values()) / workload.per_round))
+    floor.module_loop(2)  # its memory is asked for once, as ours is in the warm-up
+    raw = "raw loop over a module"
+    contenders: dict[str, Callable[[], float | Timing]] = {raw: lambda: floor.module_loop(rounds)}
+    for executor, number in updates.items():
+        contenders[f"FedAvg, {executor}"] = partial(
+            timed, workload, data, device, number, executor=executor
+        )
+    show(workload.name, table(taking_turns(contenders, turns), {"raw loop": raw}))
 
 
 def unequal(device: str, turns: int, size: float) -> None:
@@ -212,13 +239,17 @@ def table(
         rows.append(
             [
                 name,
-                f"{statistics.median(own):,.0f}",
-                f"{min(own):,.0f} … {max(own):,.0f}",
+                _rate(statistics.median(own)),
+                f"{_rate(min(own))} … {_rate(max(own))}",
                 *(f"{ratio:.2f}" for ratio in ratios),
                 f"{statistics.median(batches):.1f}" if batches else "",
             ]
         )
     return rows
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2f}"
 
 
 def show(title: str, rows: list[list[str]]) -> None:

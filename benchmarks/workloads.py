@@ -32,6 +32,35 @@ class Plain(LightningModule):
         return loss
 
 
+class Residual(nn.Module):
+    """Two 3x3 convolutions beside a way around them."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.one = _convolution(channels, out, 3, stride)
+        self.two = _convolution(out, out, 3, 1)
+        same = stride == 1 and channels == out
+        self.around = nn.Identity() if same else _convolution(channels, out, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(self.two(functional.relu(self.one(x))) + self.around(x))
+
+
+def _convolution(channels: int, out: int, size: int, stride: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(channels, out, size, stride, padding=size // 2, bias=False),
+        nn.GroupNorm(2, out),
+    )
+
+
+def resnet18() -> nn.Module:
+    """ResNet18 for images of 32 x 32, with GroupNorm in place of BatchNorm; 11 million weights."""
+    blocks: list[nn.Module] = [_convolution(3, 64, 3, 1), nn.ReLU()]
+    for channels, out in ((64, 64), (64, 128), (128, 256), (256, 512)):
+        blocks += [Residual(channels, out, out // channels), Residual(out, out, 1)]
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
 @dataclass(frozen=True)
 class Workload:
     """A module, its data, and how much of both a round takes.
@@ -155,4 +184,33 @@ LSTM = Workload(
     steps=5,
     values=80,
     scale=False,
+)
+LARGE = Workload(
+    "MLP 784-3000-2500-10, ten million parameters, batch 8, 1 step, 5 per round",
+    lambda: nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(784, 3000),
+        nn.ReLU(),
+        nn.Linear(3000, 2500),
+        nn.ReLU(),
+        nn.Linear(2500, 10),
+    ),
+    (1, 28, 28),
+    classes=10,
+    clients=20,
+    examples=8,
+    batch_size=8,
+    per_round=5,
+    steps=1,
+)
+RESNET = Workload(
+    "ResNet18 with GroupNorm, 3 x 32 x 32, batch 32, 5 steps, 2 per round",
+    resnet18,
+    (3, 32, 32),
+    classes=10,
+    clients=10,
+    examples=160,
+    batch_size=32,
+    per_round=2,
+    steps=5,
 )

@@ -230,13 +230,16 @@ class ModuleState:
     def present(self) -> ServerState:
         """Return the state that the module holds now, to be written back later.
 
-        It is the one that was written last, without a copy, unless a tensor was changed since.
+        It is the one that was written or returned here last, without a copy, unless a tensor was
+        changed since.
         """
-        return self.read() if self._written is None or self.is_changed else self._written[0]
+        if self._written is None or self.is_changed:
+            self._written = self.read(), self._changes()
+        return self._written[0]
 
     @property
     def is_changed(self) -> bool:
-        """Whether a tensor of the module was changed since the last `write`."""
+        """Whether a tensor of the module was changed since the last `write` or `present`."""
         return self._written is not None and self._written[1] != self._changes()
 
     def moved(self, pulled: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from fedlight._growing import Growing
 from fedlight._history import record_from_list, record_to_list
 from fedlight._in_words import in_words
 from fedlight._loggers import go_on, position
+from fedlight._memory import BLOCKS
 from fedlight._own_state import StateWatch
 from fedlight.arrivals.schedule import Schedule
 from fedlight.checkpoint import (
@@ -188,7 +189,7 @@ class Run:
             self.local_optimizer,
             self.clients,
             self.federation,
-            state.read(),
+            state.present(),
             self.schedule,
             self._on_client_failure,
             self._watcher,
@@ -208,6 +209,7 @@ class Run:
         """Let go of what `begin` has set up."""
         if self.begun:
             self.executor.teardown()
+        BLOCKS.end_run()
 
     @property
     def version(self) -> int:

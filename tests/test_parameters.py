@@ -118,6 +118,20 @@ def test_reading_copies_and_writing_brings_back():
     assert {name: id(t) for name, t in module.state_dict(keep_vars=True).items()} == identities
 
 
+def test_what_is_present_is_copied_once_until_something_changes():
+    module = nn.Linear(2, 1)
+    state = ModuleState(module)
+    first = state.present()
+    assert state.present() is first
+    with torch.no_grad():
+        module.bias += 1
+    assert state.is_changed
+    second = state.present()
+    assert second is not first
+    assert second.params.tolist() == [*first.params[:2].tolist(), first.params[2].item() + 1]
+    assert not state.is_changed
+
+
 def test_writing_needs_no_gradient_and_leaves_the_version_alone():
     module = nn.Linear(2, 1)
     state = ModuleState(module)

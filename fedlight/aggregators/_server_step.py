@@ -83,7 +83,12 @@ class ServerStep:
         return rate_at("server_lr", self.server_lr, version)
 
     def __call__(
-        self, state: ServerState, direction: Tensor | None, used: Iterable[UsedUpdate]
+        self,
+        state: ServerState,
+        direction: Tensor | None,
+        used: Iterable[UsedUpdate],
+        *,
+        overwrite: bool = False,
     ) -> ServerState:
         """Return the next version: a step along `direction`, and buffers merged from `used`.
 
@@ -91,6 +96,8 @@ class ServerStep:
             state: The present version.
             direction: The change at rate 1, shape ``[P]``; None if nothing arrived.
             used: The updates used and the weights given to them.
+            overwrite: Whether the new parameters may lie where `direction` is: nobody else reads
+                it.
 
         Raises:
             RuntimeError: There is a `server_optimizer`, and nobody called `setup`.
@@ -98,13 +105,13 @@ class ServerStep:
         """
         params = state.params
         if direction is not None:
-            params = self._moved(state, direction)
+            params = self._moved(state, direction, overwrite)
         return next_version(state, params, used)
 
-    def _moved(self, state: ServerState, direction: Tensor) -> Tensor:
+    def _moved(self, state: ServerState, direction: Tensor, overwrite: bool) -> Tensor:
         if self._factory is None:
             lr = rate_at("server_lr", self.server_lr, state.version)
-            new = new_tensor(state.params.shape, state.params)
+            new = direction if overwrite else new_tensor(state.params.shape, state.params)
             return torch.add(state.params, direction, alpha=lr, out=new)
         if self._optimizer is None or self._param is None:
             # Without this check the optimizer that was asked for would silently not be used.

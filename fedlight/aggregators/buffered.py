@@ -189,7 +189,8 @@ class BufferedAggregator(Aggregator):
         weights = self._checked(self.weights(updates, state.version), len(updates))
         direction = self.direction(updates, weights, state)
         self._check_direction(direction, state.params)
-        return self._server(state, direction, list(map(UsedUpdate, updates, weights)))
+        used = list(map(UsedUpdate, updates, weights))
+        return self._server(state, direction, used, overwrite=self._sums)
 
     @property
     def held(self) -> list[ClientUpdate]:
@@ -287,6 +288,11 @@ class BufferedAggregator(Aggregator):
                     "something that cannot change, such as a tuple"
                 )
 
+    @property
+    def _sums(self) -> bool:
+        """Whether the direction is the sum that is made here, a new tensor each time."""
+        return type(self).direction is BufferedAggregator.direction
+
     def _check_direction(self, direction: object, params: Tensor) -> None:
         if not isinstance(direction, Tensor):
             found = type(direction).__name__
@@ -294,7 +300,7 @@ class BufferedAggregator(Aggregator):
             found = f"shape {tuple(direction.shape)} and {direction.dtype}"
         else:
             # Updates and weights are finite, so that only a direction of one's own may not be.
-            if type(self).direction is not BufferedAggregator.direction:
+            if not self._sums:
                 check_finite(f"{type(self).__name__}.direction", direction)
             return
         raise TypeError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedlight._checks import Rate, fraction, non_negative_int, rate, rate_at
+from fedlight._memory import new_tensor
 from fedlight.aggregators._server_step import next_version
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.staleness import Staleness, check_staleness, discount
@@ -77,5 +78,8 @@ class FedAsync(BufferedAggregator):
                 "ClientUpdate(…, pulled=state)"
             )
         (a,) = self.weights(updates, state.version)
-        params = torch.lerp(state.params, update.pulled.params + update.delta, a)
+        # In one new tensor, first the client's model and then the mixture.
+        params = new_tensor(state.params.shape, state.params)
+        torch.add(update.pulled.params, update.delta, out=params)
+        torch.lerp(state.params, params, a, out=params)
         return next_version(state, params, [UsedUpdate(update, a)], keep=1 - a)

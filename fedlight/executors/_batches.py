@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 2**21
 """Bytes of examples that are gathered at once: about what stays in a core's own cache."""
+_ROWS_AT_ONCE = 2**18
 _ALIGNED = 64  # bytes, as torch aligns new tensors; products may depend on it
 
 
@@ -55,6 +56,35 @@ def batch_rows(
     return chosen
 
 
+def rows_in_turn(
+    partition: Partition, tasks: Sequence[Task], batch_size: int, seed: int
+) -> Iterator[NDArray[np.int64]]:
+    """Row numbers of the batches of one task after another, ``[K, b]`` each.
+
+    They are those of `batch_rows`, which takes hardly longer for several small tasks than for one.
+
+    Args:
+        partition: The row numbers of each client's examples.
+        tasks: Tasks of any clients.
+        batch_size: Largest batch.
+        seed: The seed of the fit.
+    """
+    clients = np.array([task.client_id for task in tasks])
+    sizes = (partition.offsets[clients + 1] - partition.offsets[clients]).tolist()
+    start = 0
+    while start < len(tasks):
+        batch, end, numbers = min(batch_size, sizes[start]), start, 0
+        while end < len(tasks) and min(batch_size, sizes[end]) == batch:
+            numbers += max(tasks[end].num_steps * batch, sizes[end])
+            if end > start and numbers > _ROWS_AT_ONCE:
+                break
+            end += 1
+        rows = batch_rows(partition, tasks[start:end], batch_size, seed)
+        for index, task in enumerate(tasks[start:end]):
+            yield rows[: task.num_steps, index]
+        start = end
+
+
 class StackedBatches:
     """The batches of a stack, one for each local step.
 
@@ -62,11 +92,11 @@ class StackedBatches:
 
     Args:
         examples: The table from which they are gathered.
-        rows: Row numbers, ``[K, n, b]``.
-        example_bytes: Size of one example.
+        rows: Row numbers, ``[K, n, b]``, or those of one client, ``[K, b]``.
+        example_bytes: Size of one example; infinite to gather each batch for itself.
     """
 
-    def __init__(self, examples: Any, rows: Tensor, example_bytes: int) -> None:
+    def __init__(self, examples: Any, rows: Tensor, example_bytes: float) -> None:
         self._examples, self._rows = examples, rows.unbind()
         self._parts: list[tuple[Tensor, ...]] = []
         if rows.numel() * example_bytes <= _AT_ONCE and len(rows) > 1:
@@ -74,16 +104,24 @@ class StackedBatches:
             if type(batch) is tuple and all(map(_aligned, batch)):
                 self._parts = list(zip(*[part.unbind() for part in batch], strict=True))
 
-    def step(self, k: int, width: int) -> Any:
-        """The batch of step k for the first `width` clients, for the step to change as it likes."""
+    def step(self, k: int, width: int | None = None) -> Any:
+        """The batch of step k, for the step to change as it likes.
+
+        Args:
+            k: The step.
+            width: For the first so many clients; None for all, and for rows of one client.
+        """
         if not self._parts:
             return self.anew(k, width)
         parts = self._parts[k]
-        return parts if len(parts[0]) == width else tuple([part[:width] for part in parts])
+        if width is None or len(parts[0]) == width:
+            return parts
+        return tuple([part[:width] for part in parts])
 
-    def anew(self, k: int, width: int) -> Any:
+    def anew(self, k: int, width: int | None = None) -> Any:
         """The same batch, gathered from the table."""
-        return self._examples.gather(self._rows[k][:width])
+        rows = self._rows[k]
+        return self._examples.gather(rows if width is None else rows[:width])
 
 
 def _aligned(part: Tensor) -> bool:

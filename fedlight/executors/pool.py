@@ -100,9 +100,11 @@ class Pool:
         """
         if not self._executor.independent:
             until = useful = math.inf
-        for target in needed:
+        for number, target in enumerate(needed):
             while target.status is Status.OPEN:
                 batch = self._batch(target, until, useful)
+                if self._executor.independent and self._executor.max_batch == 1:
+                    batch = _in_turn(batch, needed[number:])
                 for run, outcome in zip(batch, self._outcomes(batch), strict=True):
                     run.finish(outcome)
                     self.num_ahead += not run.arrived
@@ -157,3 +159,24 @@ class Pool:
         for entry in later:
             heapq.heappush(self._queue, entry)
         return batch
+
+
+def _in_turn(batch: list[PendingRun], needed: Sequence[PendingRun]) -> list[PendingRun]:
+    """One local run, and those needed after it up to the first that waits for another.
+
+    An executor that computes one after another prepares once for all of them, and their results
+    have to be kept in any case.
+
+    Args:
+        batch: The first one.
+        needed: What the server needs, from the one on for which `batch` is computed.
+    """
+    if batch[0] is not needed[0]:  # an earlier one, for which it waits
+        return batch
+    together = dict.fromkeys(batch)
+    for run in needed[1:]:
+        if run.status is Status.OPEN:
+            if run.waits_for() is not None:
+                break
+            together[run] = None
+    return list(together)

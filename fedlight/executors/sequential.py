@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fedlight._memory import sent
 from fedlight._moment import local_runs, moment_of
 from fedlight.executors._attributes import Attributes
 from fedlight.executors._batch_hooks import batch_hooks
+from fedlight.executors._batches import StackedBatches, rows_in_turn
 from fedlight.executors._capture import LogRecorder, step_function
 from fedlight.executors._labels import hint_about
 from fedlight.executors._rng import (
@@ -70,6 +73,7 @@ class SequentialExecutor(Executor):
         self._moment = moment_of(workplace.module)
         self._streams = Streams(stacked=False)
         self._draws: bool | None = None
+        self._example_bytes = math.inf
         if not workplace.optimizer.stackable:
             nothing = Task(0, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
             run = self._local_run(Job(nothing, workplace.state.read()))
@@ -92,7 +96,7 @@ class SequentialExecutor(Executor):
                 self._recorder.recording(),
                 local_runs(work.module) as self._moment,
             ):
-                return [self._outcome(job) for job in jobs]
+                return list(map(self._outcome, jobs, self._rows(jobs)))
         except Exception as error:
             if ran_out_of_memory(error):
                 advised(error, work)
@@ -113,7 +117,7 @@ class SequentialExecutor(Executor):
                 self._recorder.recording(),
                 local_runs(work.module) as self._moment,
             ):
-                outcome = self._outcome(job)
+                outcome = self._outcome(job, next(self._rows([job])))
                 return outcome, drawn_from(self._seed(task))
         finally:
             work.state.write(before)
@@ -139,31 +143,50 @@ class SequentialExecutor(Executor):
             run.shared = stored(job.pulled.shared)
         return run
 
+    def _rows(self, jobs: Sequence[Job]) -> Iterator[Tensor]:
+        """The row numbers of the batches of one job after another, ``[K, b]`` each."""
+        work, tasks = self._work, [job.task for job in jobs]
+        for rows in rows_in_turn(work.partition, tasks, work.batch_size, work.seed):
+            yield torch.from_numpy(rows).to(work.state.device, non_blocking=True)
+
     def _seed(self, task: Task) -> int:
         """The seed of what the streams do not cover."""
         return derived_seed(self._work.seed, Concern.TRAINING, task.client_id, task.visit)
 
-    def _outcome(self, job: Job) -> Outcome:
+    def _outcome(self, job: Job, rows: Tensor) -> Outcome:
         """Run a job, a second time with the streams if it is the first that draws random numbers.
 
         To watch all calls of torch costs a step of a small module up to a fifth of its time, and
         most modules draw nothing: then torch's generator is where it was, and nobody watched.
         """
         if self._draws:
-            return self._one(job)
+            self._example_bytes = math.inf
+            return self._one(job, rows)
+        work = self._work
         # A step may count its calls or keep a state on the module. (Too dear for each job: one that
         # is the first to draw later in a run leaves there what two runs leave.)
-        before = Attributes(self._work.module) if self._draws is None else None
-        outcome = self._one(job)
+        before = Attributes(work.module) if self._draws is None else None
+        outcome = self._one(job, rows)
         self._draws = has_moved(self._seeded)
         if self._draws:
             if before is not None:
                 before.put_back()
             self._recorder.clear()
-            outcome = self._one(job)
+            outcome = self._one(job, rows)
+        elif self._example_bytes == math.inf and isinstance(outcome, LocalResult):
+            self._measure_example(rows[0, :1])
         return outcome
 
-    def _one(self, job: Job) -> Outcome:
+    def _measure_example(self, row: Tensor) -> None:
+        """See how large an example is: small batches of a run are gathered at once from now on.
+
+        Not those of a table whose examples draw random numbers, each batch for its own step.
+        """
+        examples = self._work.examples
+        if examples.stackable:
+            self._example_bytes = sum(part.nbytes for part in tree_leaves(examples.gather(row)))
+
+    def _one(self, job: Job, rows: Tensor) -> Outcome:
         work, task, layout = self._work, job.task, self._work.state.param_layout
         self._moment.tasks = (task,)
         seed_all(self._seed(task))
@@ -172,7 +195,6 @@ class SequentialExecutor(Executor):
         self._keys: Sequence[int] = ()
         work.state.write(job.pulled)
         run = self._local_run(job)
-        rows = torch.from_numpy(work.batch_rows(task)).to(work.state.device, non_blocking=True)
         self._recorder.batch_size = rows.shape[1]
         losses: list[Tensor] = []
         try:
@@ -180,14 +202,16 @@ class SequentialExecutor(Executor):
                 run.full_gradient = self._full_gradient(task)
                 work.state.write(job.pulled)  # the pass over the data has moved the buffers
             work.optimizer.begin(run, work.module)
+            batches = StackedBatches(work.examples, rows, self._example_bytes)
             for k in range(task.num_steps):
-                loss, grads, unused = self._gradient(rows[k], k, task)
+                loss, grads, unused = self._gradient(batches.step(k), k, task)
                 if loss is not None:
                     losses.append(loss)
                 run.step = k
-                run.evaluate = partial(self._extra_gradient, rows[k], k, task, count(1))
+                run.evaluate = partial(self._extra_gradient, batches, k, task, count(1))
                 with torch.no_grad():
                     step_without(work.optimizer, run, grads, unused)
+                del grads  # so that the next ones lie where these are
             work.state.check_kept()
             if work.optimizer.stackable:
                 _check_place(work.module, work.state, run)
@@ -230,14 +254,14 @@ class SequentialExecutor(Executor):
         for number, part in enumerate(work.all_rows(task.client_id), FULL_GRADIENT):
             share = len(part) / len(work.partition[task.client_id])
             rows = torch.from_numpy(part).to(work.state.device, non_blocking=True)
-            _, grads, _ = self._gradient(rows, 0, task, number)
+            _, grads, _ = self._gradient(work.examples.gather(rows), 0, task, number)
             for gradient, term in zip(total, grads, strict=True):
                 gradient.add_(term, alpha=share)
         self._recorder.clear()  # what the pass logged is no part of the training
         return total
 
     def _extra_gradient(
-        self, rows: Tensor, step: int, task: Task, times: Iterator[int]
+        self, batches: StackedBatches, step: int, task: Task, times: Iterator[int]
     ) -> list[Tensor]:
         """Compute the gradient at the module's parameters again, without any other effect.
 
@@ -247,7 +271,7 @@ class SequentialExecutor(Executor):
         state = self._work.state
         before = state.read()
         with torch.enable_grad(), self._recorder.paused():
-            _, grads, _ = self._gradient(rows, step, task, again(step, next(times)))
+            _, grads, _ = self._gradient(batches.anew(step), step, task, again(step, next(times)))
         state.write(before)
         return grads
 
@@ -264,12 +288,12 @@ class SequentialExecutor(Executor):
         return self._streams.at(self._keys[number])
 
     def _gradient(
-        self, rows: Tensor, step: int, task: Task, number: int | None = None
+        self, batch: Any, step: int, task: Task, number: int | None = None
     ) -> tuple[Tensor | None, list[Tensor], tuple[int, ...]]:
         """Compute the loss on a batch and its gradient.
 
         Args:
-            rows: The rows of the batch.
+            batch: The batch.
             step: What the step gets as ``batch_idx``.
             task: The task.
             number: The number of the step's random numbers, if it is another one.
@@ -279,7 +303,6 @@ class SequentialExecutor(Executor):
             parameter; the positions of the parameters that the loss does not use.
         """
         work = self._work
-        batch = work.examples.gather(rows)
         params = work.state.params
         loss: Tensor | None = None
         grads: Sequence[Tensor | None] = (None,) * len(params)

@@ -532,7 +532,7 @@ def _results(
     metrics: Sequence[Mapping[str, LoggedValue]],
 ) -> list[LocalResult]:
     """Make a result of each row; of a large stack a copy, as a row keeps its whole block alive."""
-    copied = deltas.nbytes > _SHARED_BYTES
+    copied = len(deltas) > 1 and deltas.nbytes > _SHARED_BYTES
     states: Iterable[Tensor | None] = repeat(None)
     if clients is not None:
         states = (row.clone() for row in clients)

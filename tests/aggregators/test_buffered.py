@@ -12,6 +12,7 @@ from fedlight import Callback
 from fedlight.aggregators import (
     Aggregator,
     BufferedAggregator,
+    FedAsync,
     FedAvg,
     ServerStep,
     next_version,
@@ -431,6 +432,28 @@ def test_a_wrong_direction_is_told(direction, found, make_update, make_state, ma
     )
     with pytest.raises(TypeError, match=message):
         feed(aggregator, make_update, state, [1.0], [3.0])
+
+
+def test_a_direction_of_ones_own_stays_as_it_is(make_update, make_state, make_federation):
+    """Only the sum that the base class makes for the step may become the new version."""
+    kept = torch.tensor([3.0], dtype=torch.float64)
+    aggregator, state = answering(direction=lambda state: kept), make_state([1.0])
+    aggregator.setup(make_federation(), state)
+    assert feed(aggregator, make_update, state, [1.0], [3.0]).params.item() == 4
+    assert (kept.item(), state.params.item()) == (3, 1)
+
+
+@pytest.mark.parametrize("make", [FedAvg(1), FedAsync(0.5)], ids=["FedAvg", "FedAsync"])
+def test_a_step_leaves_versions_and_updates_as_they_are(
+    make, make_update, make_state, make_federation
+):
+    state = make_state([1.0])
+    update = make_update(0, [2.0], start=state)
+    make.setup(make_federation(), state)
+    make.receive(update)
+    after = make.step(state)
+    assert after.params.item() == 1 + make.rates(0).get("alpha", 1) * 2
+    assert (state.params.item(), update.delta.item()) == (1, 2)
 
 
 @pytest.mark.parametrize("make", [ServerStep(), next_version], ids=["ServerStep", "next_version"])

@@ -6,7 +6,7 @@ import torch
 
 from data_partitioners import Partition
 from fedlight.data import ExampleTable
-from fedlight.executors._batches import StackedBatches, batch_rows
+from fedlight.executors._batches import StackedBatches, batch_rows, rows_in_turn
 from fedlight.types import Task
 
 PARTITION = Partition(rows=np.arange(100)[::-1].copy(), offsets=np.array([0, 7, 40, 47, 100]))
@@ -64,6 +64,16 @@ def test_all_orders_are_equally_likely():
     assert ((counts - 2000 / 6) ** 2 / (2000 / 6)).sum() < 25.7
 
 
+@pytest.mark.parametrize("at_once", [1, 30, 1000])
+def test_rows_in_turn_are_those_of_each_task(at_once, monkeypatch):
+    monkeypatch.setattr("fedlight.executors._batches._ROWS_AT_ONCE", at_once)
+    tasks = [task(0, 5), task(1, 2, visit=1), task(2, 9), task(0, 1, visit=1), task(1, 3)]
+    found = list(rows_in_turn(PARTITION, tasks, 5, seed=3))
+    assert len(found) == len(tasks)
+    for each, rows in zip(tasks, found, strict=True):
+        assert rows.tolist() == batch_rows(PARTITION, [each], 5, seed=3)[:, 0].tolist()
+
+
 class Counting:
     """A table that counts its batches."""
 
@@ -98,3 +108,10 @@ def test_small_batches_are_gathered_at_once(width, keys, size, calls):
         assert torch.equal(x[..., 0], y * width)
         x.zero_()
         assert torch.equal(batches.anew(k, 1)["x" if keys else 0][..., 0], rows[k, :1] * width)
+
+
+def test_the_rows_of_one_client_need_no_width():
+    rows = torch.tensor([[1, 2], [3, 4]])
+    batches = StackedBatches(Counting(16), rows, 72)
+    assert [batches.step(k)[1].tolist() for k in range(2)] == rows.tolist()
+    assert batches.anew(1)[1].tolist() == [3, 4]

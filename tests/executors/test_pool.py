@@ -74,6 +74,27 @@ def test_one_at_a_time():
     assert computed(runs) == [2]
 
 
+def test_all_that_is_needed_goes_to_an_executor_that_works_one_at_a_time():
+    executor = Adds(max_batch=1, independent=True)
+    pool = Pool(executor)
+    runs = [submit(pool, serial, 1.0) for serial in range(4)]
+    pool.compute([runs[3], runs[0], runs[0], runs[2]])
+    assert executor.batches == [[3, 0, 2]]  # in the order asked for; the other is not needed
+    assert computed(runs) == [0, 2, 3]
+    assert (pool.num_batches, pool.num_computed) == (1, 3)
+
+
+def test_a_run_that_reads_a_state_ends_what_is_computed_in_one_call():
+    executor = Adds(max_batch=1, independent=True)
+    pool = Pool(executor)
+    first = submit(pool, 0, 1.0)
+    reads = submit(pool, 1, 2.0, after=first)
+    other, last = submit(pool, 2, 1.0), submit(pool, 3, 1.0)
+    pool.compute([other, reads, last])
+    assert executor.batches == [[2], [0], [1, 3]]
+    assert reads().client_state.item() == 2
+
+
 def test_at_most_one_stack_is_computed_ahead():
     """Of 9 in flight, 4 are computed ahead; more only as these arrive."""
     executor = Adds(max_batch=4)

@@ -1,9 +1,13 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
+from fedlight import FederatedDataModule
+from fedlight.data import ExampleTable
 from fedlight.executors import SequentialExecutor
 from fedlight.executors.base import ClientError, Job
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
@@ -90,6 +94,25 @@ def test_the_mode_is_the_users(training):
     executor.run([job(work)])
     assert module.modes == (training,)
     assert module.training == training
+
+
+@pytest.mark.parametrize(("draws", "expected"), [(False, [2, 2, 1, 6]), (True, [2] * 7)])
+def test_small_batches_are_gathered_at_once_unless_examples_are_random(draws, expected):
+    """The first run looks whether numbers are drawn, and is then repeated or shows the size."""
+
+    def transform(batch):
+        asked.append(len(batch[0]))
+        return batch[0] + torch.rand(1) if draws else batch[0], batch[1]
+
+    asked = []
+    clients = [TensorDataset(torch.ones(4, 16), torch.arange(4) % 3) for _ in range(2)]
+    data = FederatedDataModule.from_client_datasets(clients, batch_size=2)
+    work = workplace(Boring(nn.Linear(16, 3)), data)
+    work = replace(work, examples=ExampleTable(work.examples.columns, transform))
+    executor = SequentialExecutor()
+    executor.setup(work)
+    executor.run([job(work, 0, steps=2), job(work, 1, steps=3)])
+    assert asked == expected
 
 
 def test_batches_and_their_numbers():

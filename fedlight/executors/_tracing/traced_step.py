@@ -19,6 +19,9 @@ from fedlight.executors._streams import Keys
 from fedlight.executors._tracing.program import Function, Program, compiled, program, resized
 from fedlight.executors._tracing.surroundings import Surroundings, drawn, reads_index
 
+_LARGE = 32 * 2**20
+"""Bytes of the parameters of one client, from which on a step is not traced."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -57,7 +60,9 @@ class TracedStep:
 
     These run untraced: a step with effects beside its outputs (it changes an attribute of the
     module, or draws from the generators of Python or NumPy), and a step whose program does not give
-    the very bits of the untraced step. A step that reads ``batch_idx`` is traced for each value.
+    the very bits of the untraced step, and one client with a large model: to check a program, the
+    model and its gradient have to be in memory several times, and nearly all of the time is spent
+    on arithmetic. A step that reads ``batch_idx`` is traced for each value.
 
     Args:
         step: The untraced step.
@@ -126,7 +131,8 @@ class TracedStep:
             return self.step.unpacked(trace.outputs(inputs, keys), trace.log, buffers, counters)
         # shapes that differ in the number of clients alone
         family = (*((shape[1:], *rest) for shape, *rest in shapes), *key[-2:])
-        if not self._is_due(key, family):
+        large = len(params[0]) == 1 and sum(param.nbytes for param in params) > _LARGE
+        if not self._is_due(key, family, large):
             return self.step(params, buffers, counters, batch, step, keys)
         before = self._surroundings.state(), drawn()
         result = self.step(params, buffers, counters, batch, step, keys)
@@ -137,11 +143,11 @@ class TracedStep:
         self.traces[key] = made
         return result
 
-    def _is_due(self, key: Any, family: Any) -> bool:
+    def _is_due(self, key: Any, family: Any, large: bool) -> bool:
         """Count a step of this shape; tell whether the shape is to be traced now."""
         self._seen[key] += 1
         self._seen[family] += 1
-        if len(self.traces) >= self.most:
+        if len(self.traces) >= self.most or large:
             return False
         known = len(self._traced[family])
         if known == 0:

@@ -167,6 +167,16 @@ def test_a_shape_is_traced_when_it_has_come_up_often_enough():
             assert len(step.traces) == traces + (seen == times)
 
 
+@pytest.mark.parametrize(("n", "spare", "traces"), [(1, -1, 0), (1, 0, 1), (2, -1, 1)])
+def test_one_client_with_a_large_model_stays_untraced(n, spare, traces, monkeypatch):
+    untraced, state = step_of(Net(linear()))
+    size = sum(param.nbytes for param in state.params)
+    monkeypatch.setattr(traced_step, "_LARGE", size + spare)
+    step = TracedStep(untraced, after=1)
+    step(*stack(state, n), 0, keys(n))
+    assert len(step.traces) == traces
+
+
 def test_no_more_traces_are_made_than_asked_for():
     untraced, state = step_of(Net(linear()))
     step = TracedStep(untraced, after=1, most=2)
