@@ -85,7 +85,7 @@ def main() -> int:
     }
     if given == ["--operators"]:
         made = "import tests.device.pretended; from benchmarks.operators import *; "
-        command = ["-c", made + "print(table([A, B], 'cpu'))"]
+        command = ["-c", made + "print(table([*WORKLOADS.values()], 'cpu'))"]
     else:
         plugin = ["-m", "pytest", "-p", "tests.device.pretended", "-o", "addopts="]
         named = any((ROOT / each.partition("::")[0]).exists() for each in given)
