@@ -7,6 +7,7 @@ read on the way there is baked in, and nothing else is run.
 import logging
 from collections import Counter
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from typing import ClassVar
 
 import pytest
@@ -325,6 +326,27 @@ class Hungry(LocalSGD):
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("run", RUNS)
+def test_on_a_card(early, said, run):
+    module, others = RUNS[run]()
+    start = deepcopy(module)
+    prints = [
+        fitted(
+            deepcopy(start),
+            classes((8,) * 4),
+            executor=VectorizedExecutor(cuda_graphs=graphs),
+            deterministic=True,
+            **others,
+        ).fingerprint()
+        for graphs in (False, True)
+    ]
+    assert prints[0] == prints[1]
+    assert not said()
+    kinds = {type(trace.function).__name__ for trace in early[1].traces.values()}
+    assert kinds == {"_Graph"}
+
+
 def test_memory_that_runs_out_frees_the_graphs(cuda, early):
     class Fills(Callback):
         def on_round_end(self, trainer, module):
@@ -353,7 +375,8 @@ def test_the_argument():
         VectorizedExecutor(cuda_graphs="auto")
 
 
-def test_a_run_on_a_cpu_goes_on_without(said):
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="there they are made")
+def test_a_run_elsewhere_goes_on_without(said):
     torch.manual_seed(0)
     with_them = fitted(Boring(), classes(), executor=VectorizedExecutor(cuda_graphs=True))
     torch.manual_seed(0)
