@@ -137,13 +137,13 @@ class _NoCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Call the operator."""
         result = func(*args, **(kwargs or {}))
         given, made = _tensors((args, kwargs)), _tensors(result)
-        places = {each.device for each in given if each.dim() or func in _COPIES}
+        places = {each.device for each in given if each.dim() or func.name() in _COPIES}
         if len(places.union(each.device for each in made)) > 1:
             raise RuntimeError(f"{func} copies a tensor from one device to another")
         return result
 
 
-_COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
+_COPIES = {"aten::_to_copy", "aten::copy_"}
 
 
 def _tensors(tree: Any) -> list[Tensor]:
