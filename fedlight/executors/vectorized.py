@@ -119,8 +119,9 @@ class VectorizedExecutor(Executor):
             )
         self._work, self._moment = workplace, moment_of(workplace.module)
         self._untraced = StackedStep(workplace)
-        graphs = CudaGraphs(workplace.state.device) if self.cuda_graphs else None
-        self._step = TracedStep(self._untraced, graphs=graphs)
+        self._step = TracedStep(self._untraced)
+        if self.cuda_graphs:
+            self._step.graphs = CudaGraphs(workplace.state.device)
         self._unused: dict[int, tuple[int, ...]] = {}
         parts = tree_leaves(workplace.examples.gather(torch.zeros(1, dtype=torch.int64)))
         self._example_bytes = sum(part.nbytes for part in parts)

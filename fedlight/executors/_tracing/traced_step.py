@@ -66,9 +66,9 @@ class TracedStep:
         most: Largest number of traces.
         without: Parts to leave out, to measure what they buy: "simplify", "sizes" (programs for
             other numbers of clients), "interpreter" (TorchScript's).
-        graphs: Captures programs as CUDA graphs, or None.
 
     Attributes:
+        graphs: If set, captures programs as CUDA graphs.
         reads_index: Whether the step may read ``batch_idx``, so that its steps may differ.
     """
 
@@ -81,10 +81,9 @@ class TracedStep:
         after: int = 48,
         most: int = 96,
         without: Collection[str] = (),
-        graphs: CudaGraphs | None = None,
     ) -> None:
         self.step = step
-        self._graphs = graphs
+        self.graphs: CudaGraphs | None = None
         self.after, self.most, self.without = after, most, without
         self.traces: dict[Any, Trace | None] = {}  # by shape; None for a shape that stays untraced
         self._traced: dict[Any, dict[int, Program]] = defaultdict(dict)
@@ -226,9 +225,9 @@ class TracedStep:
                     return None
             except Exception:  # a program made for another size may ask for impossible shapes
                 return None
-            if self._graphs is not None:
+            if self.graphs is not None:
                 with isolated_rng(), torch.no_grad():
-                    function = self._graphs.graphed(function, inputs, gives_the_same)
+                    function = self.graphs.graphed(function, inputs, gives_the_same)
             (tree, log), (one, two, three) = made[0], accumulate(sizes)
             ends = one, two, three, three + len(log.values)
             return Trace(function, drew, ends, tree, log)
