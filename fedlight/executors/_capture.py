@@ -373,8 +373,13 @@ class LogRecorder(Log):
         """
         values: dict[str, LoggedValue] = {}
         every: list[Any] = [value for logged in self._values.values() for value in logged]
-        leaves, form = tree_flatten({key: each.compute() for key, each in self._metrics.items()})
-        read = iter(read_together([*every, *map(as_float, leaves)]))
+        if self._metrics:
+            given = {key: each.compute() for key, each in self._metrics.items()}
+            leaves, form = tree_flatten(given)
+            read = iter(read_together([*every, *map(as_float, leaves)]))
+        else:  # the usual case, without a look at each
+            every = [value.reshape(()) for value in every]
+            read = iter(torch.stack(every).tolist() if every else ())
         for name, logged in self._values.items():
             numbers = list(islice(read, len(logged)))
             weights = self._weights[name]
@@ -385,7 +390,7 @@ class LogRecorder(Log):
                 values[name] = LoggedValue(float(sum(map(mul, numbers, weights))), sum(weights))
             else:
                 values.update(how.reduced(name, numbers, weights))
-        for name, computed in tree_unflatten(list(read), form).items():
+        for name, computed in tree_unflatten(list(read), form).items() if self._metrics else ():
             how = self._options.get(name, USUAL)._replace(reduce="mean")
             for key, value in named_numbers(name, computed, how.suffix).items():
                 values.update(how.values(key, None, (value * examples, examples)))
