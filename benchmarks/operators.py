@@ -1,6 +1,6 @@
 """The operators of a run on a device, and the places where the host waits for the device.
 
-    python benchmarks/operators.py [--device cuda] [--only A B]
+    python benchmarks/operators.py [--device cuda] [--only A B metric]
 
 Each operator on a GPU is one launch or more, which costs the host some microseconds however small
 the tensors are. When the host reads a value of the device (``.item()``, ``.tolist()``, ``.cpu()``,
@@ -28,11 +28,13 @@ if __name__ == "__main__":  # the script's folder comes first on the path
 
 import torch
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torchmetrics.classification import MulticlassAccuracy
 
-from benchmarks.workloads import A, B, Workload
+from benchmarks.workloads import A, B, Plain, Workload
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import Aggregator, FedAvg
 from fedlight.arrivals import UniformArrivals
@@ -44,7 +46,8 @@ LOCAL_RUN, STACK, SERVER = "within a local run", "stack", "server step"
 
 _READS = {
     "item", "tolist", "cpu", "__bool__", "__float__", "__int__", "__index__", "nonzero",
-    "argwhere", "equal", "is_nonzero", "masked_select", "unique", "unique_consecutive",
+    "argwhere", "equal", "allclose", "is_nonzero", "masked_select", "unique", "unique_consecutive",
+    "bincount", "histc",
 }  # fmt: skip
 _NO_LAUNCH = ("empty", "lift", "detach", "alias", "_unsafe_view", "record_stream")
 
@@ -313,6 +316,34 @@ def counted(
     return watch.counts
 
 
+class Scored(Plain):
+    """A module with a metric object in its step."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
+        self.accuracy = MulticlassAccuracy(10)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, y = batch
+        scores = self.net(x)
+        self.accuracy.update(scores, y)
+        self.log("train_acc", self.accuracy)
+        return functional.cross_entropy(scores, y)
+
+
+@dataclass(frozen=True)
+class WithMetric(Workload):
+    """A workload whose module is `Scored`."""
+
+    def module(self) -> Plain:
+        """The module, with the same initial weights each time."""
+        return Scored(super().module().net)
+
+
+METRIC = WithMetric(**{**vars(A), "name": "A with torchmetrics: an accuracy in the step"})
+WORKLOADS = {"A": A, "B": B, "metric": METRIC}
+
+
 def table(workloads: Sequence[Workload], device: str) -> str:
     """The table of all workloads and both executors, in Markdown."""
     lines = [
@@ -348,9 +379,9 @@ def table(workloads: Sequence[Workload], device: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--only", nargs="+", default=["A", "B"], choices=("A", "B"))
+    parser.add_argument("--only", nargs="+", default=[*WORKLOADS], choices=WORKLOADS)
     args = parser.parse_args()
-    print(table([{"A": A, "B": B}[name] for name in args.only], args.device))
+    print(table([WORKLOADS[name] for name in args.only], args.device))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lightning.fabric.plugins.precision import MixedPrecision
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fedlight._device import check_precision
@@ -47,3 +48,32 @@ def test_a_run_on_the_cpu_starts_no_cuda(two_cards, executor):
 
 def test_a_card_can_be_chosen(two_cards):
     assert trainer(accelerator="cuda", devices=[1]).fabric.device == torch.device("cuda", 1)
+
+
+class There(Exception):
+    """Something was put on the device."""
+
+
+@pytest.mark.parametrize(("devices", "card"), [([1], 1), ("1,", 1), (1, 0), ("auto", 0)])
+def test_the_chosen_card_is_the_current_one_before_anything_is_put_there(
+    two_cards, monkeypatch, devices, card
+):
+    calls = []
+
+    def put(module):
+        raise There
+
+    run = trainer(accelerator="cuda", devices=devices)
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    monkeypatch.setattr(run.fabric._strategy, "module_to_device", put)
+    with pytest.raises(There):
+        run.fit(Boring(), classes())
+    assert calls == [torch.device("cuda", card)]
+
+
+def test_a_card_that_is_not_there_is_refused(two_cards):
+    with pytest.raises(MisconfigurationException, match=r"\[5\]\n.*only has: \[0, 1\]"):
+        trainer(accelerator="cuda", devices=[5])
+    with pytest.raises(ValueError, match="devices must be 1, got 2: all clients share one device"):
+        trainer(accelerator="cuda", devices=2)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torchmetrics import MaxMetric, SumMetric
 
 from benchmarks.operators import LOCAL_RUN, SERVER, counted
 from fedlight.aggregators import FedAvg
@@ -31,6 +32,29 @@ def test_two_reads_a_stack_none_within_and_none_at_the_server(executor, optimize
     assert counts.waits_per_stack() == 2, counts.waits
     assert counts.waits_per_version() == 0, counts.waits
     assert counts.per_step > 5
+
+
+class Counts(Boring):
+    """Feeds metric objects that read nothing themselves, and logs them in all ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.total, self.most = SumMetric(nan_strategy="disable"), MaxMetric("disable")
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.total.update(loss)
+        self.log("total", self.total)
+        self.log("so_far", self.total.compute())
+        self.log("most", self.most(loss.detach()), on_step=True, on_epoch=True)
+        return loss
+
+
+@pytest.mark.parametrize("executor", [VectorizedExecutor, SequentialExecutor])
+def test_values_of_metric_objects_are_read_together(executor):
+    counts = counts_of(Counts(), executor=executor)
+    assert counts.waits[LOCAL_RUN].total() == 0
+    assert counts.waits_per_stack() == (3 if executor is VectorizedExecutor else 2), counts.waits
 
 
 class Reads(Boring):

@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torchmetrics import Metric, MetricCollection
 
 from fedlight._memory import sent
@@ -371,9 +372,14 @@ class LogRecorder(Log):
             reset: Whether metric objects are reset.
         """
         values: dict[str, LoggedValue] = {}
-        # All are read at once, because each time the host waits for the device.
-        every = [value.reshape(()) for logged in self._values.values() for value in logged]
-        read = iter(torch.stack(every).tolist() if every else ())
+        every: list[Any] = [value for logged in self._values.values() for value in logged]
+        if self._metrics:
+            given = {key: each.compute() for key, each in self._metrics.items()}
+            leaves, form = tree_flatten(given)
+            read = iter(read_together([*every, *map(as_float, leaves)]))
+        else:  # the usual case, without a look at each
+            every = [value.reshape(()) for value in every]
+            read = iter(torch.stack(every).tolist() if every else ())
         for name, logged in self._values.items():
             numbers = list(islice(read, len(logged)))
             weights = self._weights[name]
@@ -384,9 +390,9 @@ class LogRecorder(Log):
                 values[name] = LoggedValue(float(sum(map(mul, numbers, weights))), sum(weights))
             else:
                 values.update(how.reduced(name, numbers, weights))
-        for name, metric in self._metrics.items():
+        for name, computed in tree_unflatten(list(read), form).items() if self._metrics else ():
             how = self._options.get(name, USUAL)._replace(reduce="mean")
-            for key, value in named_numbers(name, metric.compute(), how.suffix).items():
+            for key, value in named_numbers(name, computed, how.suffix).items():
                 values.update(how.values(key, None, (value * examples, examples)))
         if reset:
             self.clear()
@@ -465,6 +471,29 @@ def _one_number(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise not_one_number(name, value)
     return value.detach().clone()
+
+
+def read_together(values: Sequence[Any]) -> list[Any]:
+    """The values, with numbers in the place of tensors of one number.
+
+    All are read at once, because each time the host waits for the device.
+    """
+    found = list(values)
+    where = [i for i, one in enumerate(found) if isinstance(one, Tensor) and one.numel() == 1]
+    places = {found[i].device for i in where}
+    for place in places:
+        own = [i for i in where if found[i].device == place] if len(places) > 1 else where
+        read = torch.stack([found[i].reshape(()) for i in own]).tolist()
+        for i, number in zip(own, read, strict=True):
+            found[i] = number
+    return found
+
+
+def as_float(value: Any) -> Any:
+    """A value of a metric object; a whole number as a float with all its digits."""
+    if not isinstance(value, Tensor) or value.is_floating_point():
+        return value
+    return value.float() if value.device.type == "mps" else value.double()
 
 
 def number_of(name: str, value: Any) -> float:

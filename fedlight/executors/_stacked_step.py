@@ -15,6 +15,7 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torchmetrics import Metric, MetricCollection
 
 from fedlight.executors._batch_hooks import batch_hooks
@@ -22,10 +23,12 @@ from fedlight.executors._capture import (
     USUAL,
     Log,
     Options,
+    as_float,
     named_numbers,
     no_attribute,
     not_one_number,
     number_of,
+    read_together,
     same_options,
     step_function,
 )
@@ -48,6 +51,9 @@ Outputs: TypeAlias = tuple[
     list[tuple[tuple[Any, ...], dict[str, Any]]],  # inputs of metric objects
 ]
 
+
+_Fed: TypeAlias = tuple[list[tuple[dict[str, Any], dict[str, Any]]], dict[str, Any]]
+"""What the metric objects gave for one client: step by step, and at the end."""
 
 LOSS = "fedlight: the loss"
 """The name under which a step returns its loss, beside the values that the module logs."""
@@ -452,8 +458,12 @@ class StackedRecorder:
                     values.update(how[name].reduced(name, numbers, sizes))
         if any(log.metrics for log in self._logs):
             with ungrouped(self._module):
-                for client, values in enumerate(collected):
-                    self._feed(client, values, how)
+                objects: dict[str, Any] = dict(self._module.named_modules())
+                fed = [self._fed(client, objects) for client in range(len(collected))]
+            leaves, form = tree_flatten(fed)
+            read = read_together(list(map(as_float, leaves)))
+            for client, found in enumerate(tree_unflatten(read, form)):
+                self._take_in(client, collected[client], found, how)
         return losses, collected
 
     def _usual(self, names: list[str]) -> tuple[list[float], list[dict[str, LoggedValue]]]:
@@ -519,55 +529,40 @@ class StackedRecorder:
             series,
         )
 
-    def _feed(self, client: int, values: dict[str, LoggedValue], how: dict[str, Options]) -> None:
-        """Update the metric objects with one client's inputs and compute their values."""
-        objects: dict[str, Any] = dict(self._module.named_modules())
-        last: dict[str, str] = {}
-        logged: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        of_step: dict[str, tuple[float, float]] = {}
-        for log in self._logs[: self._steps[client]]:
-            found, newest = self._fed(client, log, objects)
-            for name, number in found.items():
-                logged[name].append((number, self._weight(name, log)))
-            for name, number in newest.items():
-                of_step[name] = number, self._weight(name, log)
-            for name, value in log.metrics.items():
-                if value.batch is None and value.after is None:
-                    last[name] = value.metric
-        for name, own in logged.items():
-            numbers, sizes = zip(*own, strict=True)
-            reduced = dict(how.get(name, USUAL).reduced(name, numbers, sizes))
-            if name in values and name in reduced:  # other steps logged a number under the name
-                before = values[name]
-                total, weight = before.total + reduced[name].total, before.weight + sum(sizes)
-                reduced[name] = before._replace(total=total, weight=weight)
-            values.update(reduced)
-        examples = self._steps[client] * self._batch_size
-        for name, key in last.items():
-            options = how.get(name, USUAL)._replace(reduce="mean")
-            values.update(options.values(name, of_step.get(name), None))
-            computed = named_numbers(name, objects[key].compute(), options.suffix)
-            for one, number in computed.items():
-                values.update(options.values(one, None, (number * examples, examples)))
+    def _fed(self, client: int, objects: dict[str, Any]) -> _Fed:
+        """Update the metric objects with one client's inputs; what they give, not yet read.
+
+        torchmetrics gives copies, which later updates do not change.
+        """
+        logs = self._logs[: self._steps[client]]
+        steps = [self._fed_step(client, log, objects) for log in logs]
+        last = {
+            name: value.metric
+            for log in logs
+            for name, value in log.metrics.items()
+            if value.batch is None and value.after is None
+        }
+        computed = {name: objects[key].compute() for name, key in last.items()}
         for key in {key for log in self._logs for key, _, _ in log.inputs}:
             objects[key].reset()
+        return steps, computed
 
-    def _fed(
+    def _fed_step(
         self, client: int, log: StackedLog, objects: dict[str, Any]
-    ) -> tuple[dict[str, float], dict[str, float]]:
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Update them with one step's inputs.
 
         Returns:
             The values that the step itself logged, and the values of this step of the objects that
             it logged with ``on_step``.
         """
-        found: dict[str, float] = {}
-        newest: dict[str, float] = {}
+        found: dict[str, Any] = {}
+        newest: dict[str, Any] = {}
         wanted = {number for each in log.metrics.values() for number in (each.batch, each.step)}
         for position in range(len(log.inputs) + 1):
             for name, value in log.metrics.items():
                 if value.after == position:
-                    found[name] = number_of(name, objects[value.metric].compute())
+                    found[name] = objects[value.metric].compute()
             if position == len(log.inputs):
                 break
             key, args, kwargs = log.inputs[position]
@@ -579,10 +574,37 @@ class StackedRecorder:
             of_batch = objects[key](*own, **named)
             for name, value in log.metrics.items():
                 if value.batch == position:
-                    found[name] = number_of(name, of_batch)
+                    found[name] = of_batch
                 if value.step == position:
-                    newest[name] = number_of(name, of_batch)
+                    newest[name] = of_batch
         return found, newest
+
+    def _take_in(
+        self, client: int, values: dict[str, LoggedValue], fed: _Fed, how: dict[str, Options]
+    ) -> None:
+        """Add to one client's values what its metric objects gave, which has been read."""
+        steps, computed = fed
+        logged: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        of_step: dict[str, tuple[float, float]] = {}
+        for log, (found, newest) in zip(self._logs, steps, strict=False):
+            for name, number in found.items():
+                logged[name].append((number_of(name, number), self._weight(name, log)))
+            for name, number in newest.items():
+                of_step[name] = number_of(name, number), self._weight(name, log)
+        for name, own in logged.items():
+            numbers, sizes = zip(*own, strict=True)
+            reduced = dict(how.get(name, USUAL).reduced(name, numbers, sizes))
+            if name in values and name in reduced:  # other steps logged a number under the name
+                before = values[name]
+                total, weight = before.total + reduced[name].total, before.weight + sum(sizes)
+                reduced[name] = before._replace(total=total, weight=weight)
+            values.update(reduced)
+        examples = self._steps[client] * self._batch_size
+        for name, value in computed.items():
+            options = how.get(name, USUAL)._replace(reduce="mean")
+            values.update(options.values(name, of_step.get(name), None))
+            for one, number in named_numbers(name, value, options.suffix).items():
+                values.update(options.values(one, None, (number * examples, examples)))
 
 
 class _TrainingStep(nn.Module):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -92,6 +92,7 @@ class RayExecutor(Executor):
         )
         self._ray = _import_ray()
         self.num_replaced = 0
+        self._kept: list[dict[str, Any]] = []  # by actor; after the end too, for a checkpoint
 
     def setup(self, workplace: Workplace) -> None:
         """Start the actors, each with the module and the data.
@@ -127,6 +128,7 @@ class RayExecutor(Executor):
                 ray.shutdown()
             raise _unsent(workplace.module, error) from error
         self._actors = [self._make(self._share) for _ in range(self.num_actors)]
+        self._kept = [{} for _ in self._actors]
         self._check_actors()
         self.independent = all(ray.get([actor.independent.remote() for actor in self._actors]))
 
@@ -195,19 +197,39 @@ class RayExecutor(Executor):
                 outcomes[index] = self._outcome(jobs[index], result)
         return [outcomes[index] for index in range(len(jobs))]
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the actors' executors must know of this run, if it is anything."""
+        return {"actors": self._kept} if any(self._kept) else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let each actor take up what the one with its number gave before a checkpoint."""
+        for number, kept in enumerate(state.get("actors", ())[: self.num_actors]):
+            self._kept[number] = kept
+            self._actors[number].load_state_dict.remote(kept)
+
     def _send(self, number: int, jobs: list[Job]) -> Any:
         return self._actors[number].run.remote([_on(job, "cpu") for job in jobs])
 
     def _receive(self, number: int, jobs: list[Job], reference: Any) -> list[Any]:
         for _ in range(_TRIES):
             try:
-                results: list[Any] = self._ray.get(reference)
+                results, kept = self._ray.get(reference)
             except self._ray.exceptions.RayActorError:
                 self._actors[number] = self._make(self._share)
+                self._actors[number].load_state_dict.remote(self._kept[number])
                 self.num_replaced += 1
                 reference = self._send(number, jobs)
             else:
-                return results
+                most = kept.get("max_batch")
+                if most != self._kept[number].get("max_batch"):  # its own warning stays there
+                    rank_zero_warn(
+                        f"RayExecutor: memory ran out in actor {number}, whose stacks hold at most "
+                        f"{most} clients from now on. Another size may change the last bits of "
+                        "results; for the same bits in every run write "
+                        f"RayExecutor(executor=VectorizedExecutor(max_batch={most}))"
+                    )
+                self._kept[number] = kept
+                return cast("list[Any]", results)
         raise RuntimeError(
             f"an actor died {_TRIES} times over the same {len(jobs)} clients; it may lack memory: "
             f"give RayExecutor a smaller max_batch (now {self.max_batch})"
@@ -326,9 +348,12 @@ class _Actor:
     def independent(self) -> bool:
         return self._executor.independent
 
-    def run(self, jobs: Sequence[Job]) -> list[LocalResult | Failure]:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._executor.load_state_dict(state)
+
+    def run(self, jobs: Sequence[Job]) -> tuple[list[LocalResult | Failure], dict[str, Any]]:
         outcomes = self._executor.run([_on(job, self._device) for job in jobs])
-        return [_sent(outcome) for outcome in outcomes]
+        return [_sent(outcome) for outcome in outcomes], self._executor.state_dict()
 
 
 def _gpus(value: object) -> float:

@@ -92,6 +92,32 @@ def test_what_has_no_batched_operators_runs_one_by_one():
     assert isinstance(run.run.executor, VectorizedExecutor)  # other than on a CPU
 
 
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("deterministic", [True, "warn"])
+def test_a_deterministic_run_has_the_same_bits(executor, deterministic):
+    def bits(deterministic):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3))
+        run = fitted(
+            Boring(net),
+            classes(),
+            executor=executor,
+            local_optimizer=Scaffold(0.1, option=1),
+            aggregator=FedBuff(3),
+            callbacks=ClientEvaluation(every_n_rounds=2),
+            deterministic=deterministic,
+        )
+        run.test()
+        return run.fingerprint()
+
+    assert bits(deterministic) == bits(deterministic) == bits(None)
+
+
+def test_processes_of_this_machine_compute_on_the_cpu():
+    with pytest.raises(ValueError, match="on pretended:0; write accelerator='cpu', or executor="):
+        fitted(Boring(), classes(), executor="processes")
+
+
 def test_a_stack_for_which_memory_runs_out_is_halved(memory):
     def run(room):
         gc.collect()

@@ -3,6 +3,8 @@
 import pytest
 import torch
 from torch import nn
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
 
 from benchmarks.operators import LOCAL_RUN, counted
 from fedlight.aggregators import AFACD, FedAvg, FedBuff
@@ -59,6 +61,30 @@ def test_numbers_of_the_host_are_logged_without_a_wait(executor):
     counts = counted(Hosted(), data, executor=executor(), per_round=4, rounds=(20, 22))
     assert counts.waits[LOCAL_RUN].total() == 0
     assert counts.waits_per_stack() == 2
+
+
+class Scores(Boring):
+    """Feeds metric objects, whose values are read together with the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.acc = MulticlassAccuracy(3, average="micro")
+        self.mean = MeanMetric(nan_strategy="disable")
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.acc.update(self(batch[0]), batch[1])
+        self.mean.update(loss)
+        self.log_dict({"acc": self.acc, "mean": self.mean})
+        return loss
+
+
+@pytest.mark.parametrize("executor", [VectorizedExecutor, SequentialExecutor])
+def test_metric_objects_are_read_once_a_stack(executor):
+    data = classes(sizes=(8,) * 12)
+    counts = counted(Scores(), data, executor=executor(), per_round=4, rounds=(20, 22))
+    assert counts.waits[LOCAL_RUN].total() == 0
+    assert counts.waits_per_stack() == (3 if executor is VectorizedExecutor else 2), counts.waits
 
 
 def test_a_traced_step_has_few_operators():

@@ -7,7 +7,7 @@ import torch
 from lightning import LightningModule
 from torch import nn
 from torch.nn import functional
-from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from data_partitioners import PathologicalPartitioner
@@ -170,6 +170,65 @@ class OwnWeights(Boring):
         self.log("one", loss, batch_size=1)
         self.log_dict({"two": loss}, batch_size=2 + len(y) ** 2)
         return loss
+
+
+class OwnState(Metric):
+    """Gives its own state, a whole number, which the next update changes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("count", torch.tensor(2**24), dist_reduce_fx="sum")
+
+    def update(self, y):
+        self.count += y.numel()
+
+    def compute(self):
+        return {"count": self.count, "half": self.count / 2}
+
+
+class LogsState(Boring):
+    def __init__(self):
+        super().__init__()
+        self.seen = OwnState()
+
+    def training_step(self, batch, batch_idx):
+        self.seen.update(batch[1])
+        self.log("seen", self.seen)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_a_metric_s_whole_numbers_keep_all_digits(executor):
+    arrivals = UniformArrivals(2, local_steps=3)
+    run = fitted(LogsState(), classes((3, 3)), executor=executor, arrivals=arrivals, max_rounds=1)
+    metrics = run.history[-1].metrics
+    assert metrics["count"] == 2**24 + 3 * 3  # float32 has no odd numbers there
+    assert metrics["half"] == 2**23 + 4
+
+
+class Seen(OwnState):
+    def compute(self):
+        return self.count
+
+
+class LogsSoFar(LogsState):
+    def __init__(self):
+        super().__init__()
+        self.seen = Seen()
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("so_far", self.seen.compute())
+        return loss
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_a_state_that_is_logged_and_then_changed_keeps_its_value(executor):
+    arrivals = UniformArrivals(2, local_steps=5)
+    run = fitted(LogsSoFar(), classes((4, 4)), executor=executor, arrivals=arrivals, max_rounds=1)
+    metrics = run.history[-1].metrics
+    assert metrics["seen"] == 2**24 + 5 * 4
+    assert metrics["so_far"] == 2**24 + 3 * 4
 
 
 class LogsTheValue(Boring):

@@ -243,7 +243,7 @@ class Settles(Boring):
 
     def training_step(self, batch, batch_idx):
         if not hasattr(self, "mask"):
-            self.mask = torch.ones(3)
+            self.mask = torch.ones(3, device=self.device)
             self.settings["checked"] = True
         return functional.cross_entropy(self.net(batch[0]) * self.mask, batch[1])
 

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import warnings
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import TensorDataset
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import AFACD
 from fedlight.arrivals import UniformArrivals, UniformSteps
+from fedlight.callbacks import FedCheckpoint
 from fedlight.executors import Job, RayExecutor, VectorizedExecutor, Workplace
 from fedlight.executors.ray import _Actor, _room, _Share, _share_of_gpus, _shares
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
@@ -54,21 +56,30 @@ class Drops(Net):
 
 
 def fit(
-    executor, *, optimizer=None, bad=None, callback=None, module=None, net=Net, **more
+    executor,
+    *,
+    optimizer=None,
+    bad=None,
+    callback=None,
+    module=None,
+    net=Net,
+    ckpt_path=None,
+    **more,
 ) -> FedTrainer:
     torch.manual_seed(0)
-    trainer = FedTrainer(
-        arrivals=UniformArrivals(4, max_staleness=2, local_steps=UniformSteps(1, 4)),
-        aggregator=AFACD(),
-        local_optimizer=optimizer or LocalSGD(0.1, momentum=0.5),
-        max_rounds=5,
-        executor=executor,
-        callbacks=callback,
-        logger=False,
-        enable_progress_bar=False,
-        **more,
-    )
-    trainer.fit(module() if module else net(strict=bad is not None), clients(bad))
+    given = {
+        "arrivals": UniformArrivals(4, max_staleness=2, local_steps=UniformSteps(1, 4)),
+        "aggregator": AFACD(),
+        "local_optimizer": optimizer or LocalSGD(0.1, momentum=0.5),
+        "max_rounds": 5,
+        "executor": executor,
+        "callbacks": callback,
+        "logger": False,
+        "enable_progress_bar": False,
+    }
+    trainer = FedTrainer(**given | more)
+    own = module() if module else net(strict=bad is not None)
+    trainer.fit(own, clients(bad), ckpt_path=ckpt_path)
     return trainer
 
 
@@ -159,6 +170,46 @@ def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(clu
     alone = fit("sequential", bad=2, on_client_failure="drop")
     assert killed.fingerprint() == alone.fingerprint()
     assert killed.num_failures == alone.num_failures > 0
+
+
+class Hungry(LocalSGD):
+    """Finds no memory for more than three clients."""
+
+    def begin(self, run, module):
+        if len(run.num_steps) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+def test_an_actor_for_which_memory_runs_out_keeps_to_smaller_stacks(cluster, tmp_path) -> None:
+    class Killer(Callback):
+        def on_round_end(self, trainer, module):
+            if trainer.version == 1:
+                cluster.kill(trainer.executor._actors[0])
+
+    def made(*callbacks, **more) -> tuple[FedTrainer, list[str]]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run = fit(
+                RayExecutor(1, executor="vectorized"),
+                optimizer=Hungry(0.1),
+                callback=callbacks,
+                arrivals=UniformArrivals(5, local_steps=2),
+                **more,
+            )
+        return run, [str(w.message) for w in caught if "RayExecutor: memory" in str(w.message)]
+
+    whole, said = made()
+    assert len(said) == 1
+    assert "in actor 0, whose stacks hold at most 3 clients" in said[0]
+    assert whole.run.executor.state_dict() == {"actors": [{"max_batch": 3}]}
+    replaced, said = made(Killer())
+    assert replaced.executor.num_replaced == 1
+    assert len(said) == 1  # the new actor was told
+    assert replaced.fingerprint() == whole.fingerprint()
+    made(FedCheckpoint(tmp_path), max_rounds=2)
+    resumed, said = made(ckpt_path=tmp_path / "last.ckpt")
+    assert said == []
+    assert resumed.fingerprint() == whole.fingerprint()
 
 
 class Asks(Net):
@@ -253,7 +304,7 @@ def test_what_an_actor_cannot_run_is_refused() -> None:
 def test_a_failure_travels_with_its_reason_and_traceback() -> None:
     made, jobs = actor("sequential", bad=2)
     assert made.refusal() == ""
-    results = made.run(jobs)
+    results, _ = made.run(jobs)
     assert [type(result).__name__ for result in results].count("LocalResult") == len(SIZES) - 1
     assert results[2].reason == "ArithmeticError: too large"
     assert "in training_step" in results[2].trace

@@ -154,6 +154,7 @@ def test_teardown_lets_go():
         "max_batch",
         "max_bytes",
         "block_bytes",
+        "cuda_graphs",
         "_asked",
         "_reduced_to",
     }

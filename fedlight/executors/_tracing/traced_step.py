@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from fedlight.executors._cuda_graph import CudaGraphs
 from fedlight.executors._rng import isolated_rng
 from fedlight.executors._stacked_step import Outputs, StackedLog, StackedStep
 from fedlight.executors._streams import Keys
@@ -72,6 +73,7 @@ class TracedStep:
             other numbers of clients), "interpreter" (TorchScript's).
 
     Attributes:
+        graphs: If set, captures programs as CUDA graphs.
         reads_index: Whether the step may read ``batch_idx``, so that its steps may differ.
     """
 
@@ -86,6 +88,7 @@ class TracedStep:
         without: Collection[str] = (),
     ) -> None:
         self.step = step
+        self.graphs: CudaGraphs | None = None
         self.after, self.most, self.without = after, most, without
         self.traces: dict[Any, Trace | None] = {}  # by shape; None for a shape that stays untraced
         self._traced: dict[Any, dict[int, Program]] = defaultdict(dict)
@@ -104,10 +107,14 @@ class TracedStep:
         if state == self._fixed:
             return False
         self._fixed = state
+        self.forget()
+        return True
+
+    def forget(self) -> None:
+        """Drop the traces, and the memory that their graphs hold."""
         self.traces.clear()
         self._traced.clear()
         self._seen.clear()
-        return True
 
     def __call__(
         self,
@@ -208,6 +215,11 @@ class TracedStep:
             with isolated_rng(), torch.no_grad():
                 return [*function(*tensors), *tensors, torch.default_generator.get_state()]
 
+        def gives_the_same(function: Function) -> bool:
+            # Three calls: TorchScript profiles its first calls and then rewrites the graph, so the
+            # first result does not vouch for the later ones.
+            return all(all(map(_same, outcome(function), expected)) for _ in range(3))
+
         def checked(program: Program) -> Trace | None:
             """The program as a trace, or None if its outcome differs from that of the step."""
             try:
@@ -215,12 +227,13 @@ class TracedStep:
                     function = compiled(
                         program, list(map(_copied, inputs)), "interpreter" not in self.without
                     )
-                # Three calls: TorchScript profiles its first calls and then rewrites the graph, so
-                # the first result does not vouch for the later ones.
-                if not all(all(map(_same, outcome(function), expected)) for _ in range(3)):
+                if not gives_the_same(function):
                     return None
             except Exception:  # a program made for another size may ask for impossible shapes
                 return None
+            if self.graphs is not None:
+                with isolated_rng(), torch.no_grad():
+                    function = self.graphs.graphed(function, inputs, gives_the_same)
             (tree, log), (one, two, three) = made[0], accumulate(sizes)
             ends = one, two, three, three + len(log.values)
             return Trace(function, drew, ends, tree, log)
