@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
@@ -57,7 +57,7 @@ from fedlight.executors._auto import check_executor
 from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import NormLimit
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
-from fedlight.loop import Limits, play
+from fedlight.loop import Limits, drive, play
 from fedlight.run import Run
 from fedlight.types import RoundRecord
 
@@ -246,8 +246,22 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             RuntimeError: It is called from within a fit of the same trainer.
         """
         refuse_arguments("fit", others)
-        module = check_module(given_module(module, model))
-        data = check_data(datamodule)
+        drive(self.steps_of_fit(given_module(module, model), datamodule, ckpt_path), self._compute)
+
+    def steps_of_fit(
+        self, module: object, datamodule: object, ckpt_path: str | Path | None = None
+    ) -> Generator[Sequence[Any], None, None]:
+        """Do what `fit` does, but let the caller compute local runs, such as those of many fits.
+
+        Args:
+            module: As for `fit`.
+            datamodule: As for `fit`.
+            ckpt_path: As for `fit`.
+
+        Yields:
+            Local runs that must be computed before the next step: `Run.compute` or `Run.batches`.
+        """
+        module, data = check_module(module), check_data(datamodule)
         with (
             self._alone,
             lent(module, self.fabric),
@@ -265,7 +279,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
                 if content is not None:
                     run.restore(content, str(ckpt_path))
                 self._start(run)
-                self._go_through_events(run)
+                yield from self._go_through_events(run)
                 self._finish(run)
                 status = "success"
             except BaseException as error:
@@ -279,7 +293,11 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         if self.on_interrupt == "raise":
             self._interrupt.end_the_script()
 
-    def _go_through_events(self, run: Run) -> None:
+    def _compute(self, waiting: Sequence[Any]) -> None:
+        with self.profiler.profile("local_runs"):
+            self.run.compute(waiting)
+
+    def _go_through_events(self, run: Run) -> Generator[Sequence[Any], None, None]:
         """Handle one event after the other; `play` says what an event is and who handles it.
 
         ::
@@ -296,8 +314,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             steps = play(run.schedule, run.server, self.limits)
             for waiting in each_profiled(steps, self.profiler, "events"):
                 if waiting:
-                    with self.profiler.profile("local_runs"):
-                        run.compute(waiting)
+                    yield waiting
                     continue
                 with run.between_events():
                     self.should_stop |= self.interrupted
