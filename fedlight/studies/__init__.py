@@ -1,0 +1,20 @@
+"""Studies: many runs as one call, kept in a folder, shown as tables and figures."""
+
+from fedlight.studies.grid import Cell
+from fedlight.studies.runs import StudyRun
+from fedlight.studies.study import Study
+from fedlight.studies.sweep import sweep
+from fedlight.studies.tables import Entry, Interval, StudyTable, bootstrap
+from fedlight.studies.workers import Workers
+
+__all__ = [
+    "Cell",
+    "Entry",
+    "Interval",
+    "Study",
+    "StudyRun",
+    "StudyTable",
+    "Workers",
+    "bootstrap",
+    "sweep",
+]
