@@ -3,7 +3,7 @@
 from fedlight.studies.grid import Cell
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.study import Study
-from fedlight.studies.sweep import sweep
+from fedlight.studies.sweeping import sweep
 from fedlight.studies.tables import Entry, Interval, StudyTable, bootstrap
 from fedlight.studies.workers import Workers
 
