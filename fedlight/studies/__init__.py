@@ -1,5 +1,6 @@
 """Studies: many runs as one call, kept in a folder, shown as tables and figures."""
 
+from fedlight.studies.cluster import RayWorkers
 from fedlight.studies.grid import Cell
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.study import Study
@@ -11,6 +12,7 @@ __all__ = [
     "Cell",
     "Entry",
     "Interval",
+    "RayWorkers",
     "Study",
     "StudyRun",
     "StudyTable",

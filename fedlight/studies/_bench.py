@@ -12,10 +12,10 @@ left must be equal, or the runs do not share an executor:
 - the local optimizer; only the learning rates of SGD, FedProx and Adam may differ;
 - device and precision.
 
-**Which bits.** A run chooses by itself which of its local runs are computed together; that does not
-depend on the other runs. Those of several runs are then rows of one stack. A row depends on no other
-row, except that a batched product may choose another kernel for another number of rows, and that
-rows with several learning rates are multiplied with a tensor in place of a number. So:
+**Which bits.** A run chooses by itself which of its local runs are computed together; that is not
+changed by the other runs. Those of several runs are then rows of one stack. A row depends on no
+other row, except that a batched product may choose another kernel for another number of rows, and
+that rows with several learning rates are multiplied with a tensor in place of a number. So:
 
 - a run whose executor does not stack clients, or is `independent`, has the bits of the run alone;
 - a run whose clients are stacked has them to float tolerance. On a CPU, logistic regressions of all
