@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedlight.comparison import compare
     from fedlight.data import FederatedDataModule
     from fedlight.participation import participation_report
+    from fedlight.studies import Study, sweep
     from fedlight.trainer import FedTrainer
     from fedlight.types import ClientUpdate
 
@@ -22,8 +23,10 @@ __all__ = [
     "ClientUpdate",
     "FedTrainer",
     "FederatedDataModule",
+    "Study",
     "compare",
     "participation_report",
+    "sweep",
 ]
 
 _HOMES = {
@@ -31,8 +34,10 @@ _HOMES = {
     "ClientUpdate": "fedlight.types",
     "FedTrainer": "fedlight.trainer",
     "FederatedDataModule": "fedlight.data",
+    "Study": "fedlight.studies",
     "compare": "fedlight.comparison",
     "participation_report": "fedlight.participation",
+    "sweep": "fedlight.studies",
 }
 
 

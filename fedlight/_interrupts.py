@@ -59,15 +59,22 @@ class Alone:
         self._entered = False
 
 
+_outer: list[Interrupt] = []  # that of the context around all others, such as a study's
+
+
 @contextmanager
 def graceful_interrupts() -> Iterator[Interrupt]:
     """Record the first SIGINT or SIGTERM; a second signal has its default effect.
 
+    Within another such context it is the other one's: a signal ends all fits of a study.
     Outside the main thread nothing changes, because Python handles signals in the main thread only.
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
+        return
+    if _outer:
+        yield _outer[0]
         return
 
     before = {}
@@ -84,8 +91,10 @@ def graceful_interrupts() -> Iterator[Interrupt]:
         restore()
 
     try:
+        _outer.append(interrupt)
         for number in before:
             signal.signal(number, note)
         yield interrupt
     finally:
+        _outer.clear()
         restore()

@@ -103,7 +103,7 @@ class Comparison:
         self.runs = list(runs)
         self.schedules = dict(schedules)
         self.metric = metric
-        self.mode = _mode(metric, mode)
+        self.mode = mode_of(metric, mode)
 
     @property
     def histories(self) -> dict[str, list[list[RoundRecord]]]:
@@ -154,7 +154,7 @@ class Comparison:
         positive_int("last", last)
         mode = self.mode if metric in (None, self.metric) and mode is None else mode
         metric = self.metric if metric is None else metric
-        mode = _mode(metric, mode)
+        mode = mode_of(metric, mode)
         found = []
         for name, histories in self.histories.items():
             values = [curve(history, metric)[1] for history in histories]
@@ -328,7 +328,7 @@ def compare(
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be one or more different integers, got {seeds}")
     one_of("schedule", schedule, ("recorded", "live"))
-    mode = _mode(metric, mode)
+    mode = mode_of(metric, mode)
     if callbacks is not None and not callable(callbacks):
         raise TypeError(
             "callbacks must be a function that returns new ones for each run, such as "
@@ -406,7 +406,13 @@ def _no_metric(name: str, metric: str, history: Sequence[RoundRecord]) -> ValueE
     return ValueError(f"a run of {name!r} has no metric {metric!r}; its metrics are {known}")
 
 
-def _mode(metric: str, mode: str | None) -> str:
+def mode_of(metric: str, mode: str | None) -> str:
+    """Return "min" or "max", whichever of a metric is best; None decides by its name.
+
+    Raises:
+        TypeError: `metric` is no name.
+        ValueError: `mode` is another word.
+    """
     if not isinstance(metric, str):
         raise TypeError(f"metric must be the name of one, such as 'val_acc', got {metric!r}")
     if mode is not None:

@@ -8,7 +8,7 @@ nothing to compute.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -177,3 +177,27 @@ def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator
             receiver.dispatch(task)
         if event.kind <= Kind.DEADLINE:
             yield ()
+
+
+def drive(steps: Generator[R_co, None, None], compute: Callable[[R_co], None]) -> None:
+    """Go through a generator that waits for what it yields to be computed.
+
+    Args:
+        steps: The generator. What `compute` raises is raised in it, where it waits.
+        compute: Computes what was yielded.
+    """
+    waiting = next(steps, None)
+    while waiting is not None:
+        try:
+            compute(waiting)
+        except BaseException as error:
+            waiting = _thrown(steps, error)
+        else:
+            waiting = next(steps, None)
+
+
+def _thrown(steps: Generator[R_co, None, None], error: BaseException) -> R_co | None:
+    try:
+        return steps.throw(error)
+    except StopIteration:
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -243,13 +243,20 @@ class Run:
 
     def compute(self, waiting: Sequence[Any]) -> None:
         """Compute the local runs that the loop waits for."""
+        self.pool.compute(waiting, **self._ahead())
+
+    def batches(self, waiting: Sequence[Any]) -> Generator[list[Any], Sequence[Any], None]:
+        """What `compute` computes, batch by batch, for a caller that computes it; see `Pool`."""
+        return self.pool.batches(waiting, **self._ahead())
+
+    def _ahead(self) -> dict[str, float]:
+        """How far ahead of its arrival a local run may still be useful."""
         server = self.server
         used = len(self.history[-1].updates) if self.history else float("inf")
-        self.pool.compute(
-            waiting,
-            until=self.limits.max_time or float("inf"),
-            useful=self.limits.updates_left(server.version, server.num_updates, used),
-        )
+        return {
+            "until": self.limits.max_time or float("inf"),
+            "useful": self.limits.updates_left(server.version, server.num_updates, used),
+        }
 
     @contextmanager
     def going_on(self) -> Iterator[None]:

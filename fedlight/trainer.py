@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
@@ -57,7 +57,7 @@ from fedlight.executors._auto import check_executor
 from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import NormLimit
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
-from fedlight.loop import Limits, play
+from fedlight.loop import Limits, drive, play
 from fedlight.run import Run
 from fedlight.types import RoundRecord
 
@@ -246,8 +246,14 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             RuntimeError: It is called from within a fit of the same trainer.
         """
         refuse_arguments("fit", others)
-        module = check_module(given_module(module, model))
-        data = check_data(datamodule)
+        steps = self.steps_of_fit(given_module(module, model), datamodule, ckpt_path)
+        drive(steps, lambda waiting: self.run.compute(waiting))
+
+    def steps_of_fit(
+        self, module: object, datamodule: object, ckpt_path: str | Path | None = None
+    ) -> Generator[Sequence[Any], None, None]:
+        """Do what `fit` does; the caller computes the local runs yielded, with `Run.batches`."""
+        module, data = check_module(module), check_data(datamodule)
         with (
             self._alone,
             lent(module, self.fabric),
@@ -265,7 +271,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
                 if content is not None:
                     run.restore(content, str(ckpt_path))
                 self._start(run)
-                self._go_through_events(run)
+                yield from self._go_through_events(run)
                 self._finish(run)
                 status = "success"
             except BaseException as error:
@@ -279,7 +285,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         if self.on_interrupt == "raise":
             self._interrupt.end_the_script()
 
-    def _go_through_events(self, run: Run) -> None:
+    def _go_through_events(self, run: Run) -> Generator[Sequence[Any], None, None]:
         """Handle one event after the other; `play` says what an event is and who handles it.
 
         ::
@@ -297,7 +303,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             for waiting in each_profiled(steps, self.profiler, "events"):
                 if waiting:
                     with self.profiler.profile("local_runs"):
-                        run.compute(waiting)
+                        yield waiting
                     continue
                 with run.between_events():
                     self.should_stop |= self.interrupted

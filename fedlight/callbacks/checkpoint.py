@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._checks import integer, one_of, positive, positive_int
+from fedlight._checks import integer, one_of, optional, positive, positive_int
 from fedlight._files import remove_torn
 from fedlight.callbacks.base import Callback
 from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint, run_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FedCheckpoint(Callback):
-    """Saves the whole run every so many rounds, updates or units of virtual time.
+    """Saves the whole run every so many rounds, updates, units of virtual time or seconds.
 
     A file is named after its round (``round=12.ckpt``); ``last.ckpt`` is the newest one. A run
     that was killed goes on with ``trainer.fit(module, data, ckpt_path="last")``. The folder
@@ -46,6 +47,7 @@ class FedCheckpoint(Callback):
         every_n_rounds: Save after every so many server updates; 1 where nothing else is given.
         every_n_updates: Save after every so many arrivals.
         every_time: Save after every so much virtual time.
+        every_seconds: Save after every so many seconds of real time.
         monitor: Metric that says which checkpoints to keep; None keeps the newest. A round is
             ranked only if it has the metric itself, as after a validation; nan is the worst value.
         mode: "min" or "max" of the metric is best.
@@ -68,6 +70,7 @@ class FedCheckpoint(Callback):
         mode: str = "min",
         save_top_k: int = 1,
         save_last: bool = True,
+        every_seconds: float | None = None,
     ) -> None:
         given = [
             name
@@ -75,6 +78,7 @@ class FedCheckpoint(Callback):
                 ("every_n_rounds", every_n_rounds),
                 ("every_n_updates", every_n_updates),
                 ("every_time", every_time),
+                ("every_seconds", every_seconds),
             )
             if value is not None
         ]
@@ -92,6 +96,8 @@ class FedCheckpoint(Callback):
             None if every_n_updates is None else positive_int("every_n_updates", every_n_updates)
         )
         self.every_time = None if every_time is None else positive("every_time", every_time)
+        self.every_seconds = optional(positive, "every_seconds", every_seconds)
+        self._since = time.monotonic()
         self.monitor = monitor
         self.mode = one_of("mode", mode, ("min", "max"))
         self.save_top_k = integer("save_top_k", save_top_k)
@@ -118,6 +124,7 @@ class FedCheckpoint(Callback):
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Begin to count where the run is, and take away what a killed run left half written."""
+        self._since = time.monotonic()
         self._periods = self._period(trainer)
         self._parts = Parts(self.dirpath)  # what it has written of an earlier run is not this one's
         self._names_taken = self._validated = False
@@ -241,6 +248,8 @@ class FedCheckpoint(Callback):
             return trainer.num_updates // self.every_n_updates
         if self.every_time is not None:
             return math.floor(trainer.now / self.every_time)
+        if self.every_seconds is not None:
+            return math.floor((time.monotonic() - self._since) / self.every_seconds)
         return trainer.version // self.every_n_rounds
 
     def _ranked(self, trainer: FedTrainer) -> list[str]:

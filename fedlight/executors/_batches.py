@@ -25,7 +25,7 @@ _ALIGNED = 64  # bytes, as torch aligns new tensors; products may depend on it
 
 
 def batch_rows(
-    partition: Partition, tasks: Sequence[Task], batch_size: int, seed: int
+    partition: Partition, tasks: Sequence[Task], batch_size: int, seed: int | Sequence[int]
 ) -> NDArray[np.int64]:
     """Row numbers of the batches of n tasks, shape ``[K, n, b]`` with K the largest `num_steps`.
 
@@ -37,7 +37,7 @@ def batch_rows(
         partition: The row numbers of each client's examples.
         tasks: Tasks of clients with the same b.
         batch_size: Largest batch.
-        seed: The seed of the fit.
+        seed: The seed of the fit; or one for each task, if they are of several fits.
     """
     clients = np.array([task.client_id for task in tasks])
     visits = np.array([task.visit for task in tasks])
@@ -49,7 +49,10 @@ def batch_rows(
     different = set(sizes.tolist())
     for size in different:
         which: Any = slice(None) if len(different) == 1 else np.flatnonzero(sizes == size)
-        orders = _orders(seed, clients[which], visits[which], -(-longest * batch // size), size)
+        seeds = seed
+        if not isinstance(seed, int) and len(different) > 1:
+            seeds = [seed[index] for index in which]
+        orders = _orders(seeds, clients[which], visits[which], -(-longest * batch // size), size)
         drawn = orders.reshape(len(orders), -1)[:, : longest * batch] + starts[which, None]
         rows = partition.rows[drawn].reshape(len(orders), longest, batch)
         chosen[:, which] = rows.swapaxes(0, 1)
@@ -130,7 +133,11 @@ def _aligned(part: Tensor) -> bool:
 
 
 def _orders(
-    seed: int, clients: NDArray[np.int64], visits: NDArray[np.int64], passes: int, size: int
+    seed: int | Sequence[int],
+    clients: NDArray[np.int64],
+    visits: NDArray[np.int64],
+    passes: int,
+    size: int,
 ) -> NDArray[np.int64]:
     """Random orders of `size` examples, shape ``[n, passes, size]``.
 

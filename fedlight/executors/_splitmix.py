@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from fedlight.randomness import Concern
@@ -25,10 +27,16 @@ MASK = (1 << 64) - 1
 
 
 def names(
-    seed: int, concern: Concern, clients: NDArray[np.int64], visits: NDArray[np.int64]
+    seed: int | Sequence[int],
+    concern: Concern,
+    clients: NDArray[np.int64],
+    visits: NDArray[np.int64],
 ) -> NDArray[np.uint64]:
-    """A 64-bit name for each (seed, concern, client, visit), shape ``[n]``."""
-    base = _base(seed, int(concern))
+    """A 64-bit name for each (seed, concern, client, visit), shape ``[n]``; one seed, or n."""
+    if isinstance(seed, int):
+        base = _base(seed, int(concern))
+    else:
+        base = np.concatenate([_base(each, int(concern)) for each in seed])
     return mixed(mixed(base ^ clients.view(np.uint64)) ^ visits.view(np.uint64))
 
 
@@ -43,7 +51,7 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return words
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=1024)
 def _base(seed: int, concern: int) -> NDArray[np.uint64]:
     base = np.zeros(1, dtype=np.uint64)
     for word in (seed & MASK, (seed >> 64) & MASK, concern):

@@ -43,11 +43,13 @@ _CALL = 0xD1342543DE82EF95  # an odd number without a small multiple in common w
 _MOST_CALLS = 1 << 31
 
 
-def step_keys(seed: int, tasks: Sequence[Task], numbers: Sequence[int]) -> NDArray[np.int64]:
+def step_keys(
+    seed: int | Sequence[int], tasks: Sequence[Task], numbers: Sequence[int]
+) -> NDArray[np.int64]:
     """The keys of the steps of n tasks, shape ``[K, n]``.
 
     Args:
-        seed: The seed of the fit.
+        seed: The seed of the fit; or one for each task, if they are of several fits.
         tasks: The tasks.
         numbers: K numbers of steps: 0, 1, … for the local steps, `again` for further gradients of
             a step, and `FULL_GRADIENT` + j for the j-th batch of a pass over all examples.
@@ -67,14 +69,18 @@ class StackKeys:
     """The keys of a stack of n clients, made when a step first asks for them.
 
     Args:
-        seed: The seed of the fit.
+        seed: The seed of the fit; or one for each task, if they are of several fits.
         tasks: The tasks of the clients, and of the padding.
         num_steps: Largest number of local steps.
         device: Where the keys go.
     """
 
     def __init__(
-        self, seed: int, tasks: Sequence[Task], num_steps: int, device: torch.device
+        self,
+        seed: int | Sequence[int],
+        tasks: Sequence[Task],
+        num_steps: int,
+        device: torch.device,
     ) -> None:
         self._seed, self._tasks, self._num_steps, self._device = seed, tasks, num_steps, device
         self._steps: Sequence[Tensor] = ()
@@ -82,15 +88,19 @@ class StackKeys:
     def step(self, k: int, width: int) -> Tensor:
         """The keys of the first `width` clients in local step k, ``[width]``."""
         if not self._steps:
-            self._steps = self._made(self._tasks, range(self._num_steps)).unbind()
+            self._steps = self._made(self._seed, self._tasks, range(self._num_steps)).unbind()
         return self._steps[k][:width]
 
     def one(self, number: int, which: Sequence[int]) -> Tensor:
         """The keys of some of the clients in the step of any number, ``[len(which)]``."""
-        return self._made([self._tasks[index] for index in which], [number])[0]
+        seed = self._seed
+        seeds = seed if isinstance(seed, int) else [seed[index] for index in which]
+        return self._made(seeds, [self._tasks[index] for index in which], [number])[0]
 
-    def _made(self, tasks: Sequence[Task], numbers: Sequence[int]) -> Tensor:
-        keys = torch.from_numpy(step_keys(self._seed, tasks, numbers))
+    def _made(
+        self, seed: int | Sequence[int], tasks: Sequence[Task], numbers: Sequence[int]
+    ) -> Tensor:
+        keys = torch.from_numpy(step_keys(seed, tasks, numbers))
         return keys.to(self._device, non_blocking=True)
 
 

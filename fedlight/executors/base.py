@@ -35,11 +35,14 @@ class Job(NamedTuple):
         pulled: The version of the server's model that was pulled.
         client_state: The client's own state (SCAFFOLD's c_i) at the dispatch, shape ``[P]`` for P
             parameters, or None for zeros.
+        work: What the local runs of its fit share, where one call computes those of several fits;
+            None for what the executor was set up with.
     """
 
     task: Task
     pulled: ServerState
     client_state: Tensor | None = None
+    work: Workplace | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from fedlight.executors.base import Executor, Outcome
@@ -98,6 +98,28 @@ class Pool:
             useful: Number of future arrivals that may still be used. This and `until` are ignored
                 unless the executor's results are independent of each other.
         """
+        steps = self.batches(needed, until=until, useful=useful)
+        batch = next(steps, None)
+        while batch is not None:
+            outcomes = self._executor.run([run.job() for run in batch])
+            try:
+                batch = steps.send(outcomes)
+            except StopIteration:
+                return
+
+    def batches(
+        self, needed: Sequence[PendingRun], *, until: float = math.inf, useful: float = math.inf
+    ) -> Generator[list[PendingRun], Sequence[Outcome], None]:
+        """Choose what `compute` computes; the caller computes it, perhaps with other pools' runs.
+
+        Args:
+            needed: As for `compute`.
+            until: As for `compute`.
+            useful: As for `compute`.
+
+        Yields:
+            Local runs that are computed together. Send the executor's outcomes, in their order.
+        """
         if not self._executor.independent:
             until = useful = math.inf
         for number, target in enumerate(needed):
@@ -105,7 +127,8 @@ class Pool:
                 batch = self._batch(target, until, useful)
                 if self._executor.independent and self._executor.max_batch == 1:
                     batch = _in_turn(batch, needed[number:])
-                for run, outcome in zip(batch, self._outcomes(batch), strict=True):
+                outcomes = self._limited(batch, (yield batch))
+                for run, outcome in zip(batch, outcomes, strict=True):
                     run.finish(outcome)
                     self.num_ahead += not run.arrived
                     self._open.pop(run.task.serial, None)
@@ -120,11 +143,14 @@ class Pool:
         if self._executor.independent:
             self.compute(runs, useful=0)
             return
-        for run, outcome in zip(runs, self._outcomes(runs), strict=True):
+        outcomes = self._executor.run([run.job() for run in runs])
+        for run, outcome in zip(runs, self._limited(runs, outcomes), strict=True):
             run.preview(outcome)
 
-    def _outcomes(self, runs: Sequence[PendingRun]) -> list[Outcome]:
-        outcomes = self._executor.run([run.job() for run in runs])
+    def _limited(
+        self, runs: Sequence[PendingRun], outcomes: Sequence[Outcome]
+    ) -> Sequence[Outcome]:
+        """The outcomes, with those that are too large clipped or refused."""
         if self._limit is None:
             return outcomes
         return [

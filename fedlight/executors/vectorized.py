@@ -138,8 +138,8 @@ class VectorizedExecutor(Executor):
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
         stacks: dict[int, list[int]] = defaultdict(list)
-        offsets = self._work.partition.offsets
         for index, job in enumerate(jobs):
+            offsets = (job.work or self._work).partition.offsets
             client = job.task.client_id
             size = int(offsets[client + 1] - offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
@@ -194,7 +194,9 @@ class VectorizedExecutor(Executor):
             self._unused.clear()
         seed_all(derived_seed(work.seed, Concern.TRAINING, first.client_id, first.visit))
         steps = [job.task.num_steps for job in jobs]
+        holder = jobs[0].work or work
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]  # results of the padding are not used
+        seeds = self._seeds(jobs)
         pulled = _stacked([job.pulled.params for job in jobs])
         filled = _filled(layout, pulled)
         # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
@@ -206,7 +208,8 @@ class VectorizedExecutor(Executor):
             lr=self._rates(jobs[:n]),
             num_steps=sent(steps, state.device),
             tasks=[job.task for job in jobs[:n]],
-            seed=work.seed,
+            seed=seeds if isinstance(seeds, int) else work.seed,
+            seeds=() if isinstance(seeds, int) else seeds[:n],
         )
 
         def stored(states: Sequence[Tensor | None]) -> list[Tensor]:
@@ -217,9 +220,9 @@ class VectorizedExecutor(Executor):
             run.client = stored([job.client_state for job in jobs[:n]])
         if work.optimizer.shared_state:
             run.shared = stored([job.pulled.shared for job in jobs[:n]])
-        rows = self._rows(jobs)
+        rows = self._rows(jobs, seeds)
         batches = StackedBatches(work.examples, rows, self._example_bytes)
-        keys = StackKeys(work.seed, [job.task for job in jobs], steps[0], state.device)
+        keys = StackKeys(seeds, [job.task for job in jobs], steps[0], state.device)
         recorder = StackedRecorder(work.module, steps, rows.shape[-1])
         part, active = run, -1
         try:
@@ -250,7 +253,7 @@ class VectorizedExecutor(Executor):
                 del batch, grads  # so that the next ones lie where these are in the cache
             losses, metrics = recorder.collect()
         except Exception as error:
-            hint = hint_about(error, work.examples, work.partition[first.client_id])
+            hint = hint_about(error, work.examples, holder.partition[first.client_id])
             raise ClientError.of(first, error, hint) from error
         states = work.optimizer.finish(run)
         clients = layout.flatten(states, leading=1) if states else None
@@ -293,8 +296,8 @@ class VectorizedExecutor(Executor):
         time. Buffers do not change.
         """
         work, state = self._work, self._work.state
-        parts = [work.all_rows(job.task.client_id) for job in jobs]
-        sizes = [len(work.partition[job.task.client_id]) for job in jobs]
+        parts = [(job.work or work).all_rows(job.task.client_id) for job in jobs]
+        sizes = [sum(map(len, batches)) for batches in parts]
         total = [torch.zeros_like(tensor) for tensor in run.pulled]
         for k in range(max(map(len, parts))):
             groups: dict[int, list[int]] = defaultdict(list)
@@ -366,17 +369,34 @@ class VectorizedExecutor(Executor):
             self._reduce(state["max_batch"])
 
     def _rates(self, jobs: Sequence[Job]) -> float | Tensor:
-        rates = [self._work.lr(job.task) for job in jobs]
+        rates = [(job.work or self._work).lr(job.task) for job in jobs]
         if len(set(rates)) == 1:
             return rates[0]
         layout = self._work.state.param_layout
         return sent(rates, self._work.state.device, layout.dtype)
 
-    def _rows(self, jobs: Sequence[Job]) -> Tensor:
+    def _rows(self, jobs: Sequence[Job], seeds: int | Sequence[int]) -> Tensor:
         work = self._work
-        tasks = [job.task for job in jobs]
-        rows = torch.from_numpy(batch_rows(work.partition, tasks, work.batch_size, work.seed))
-        return rows.to(work.state.device, non_blocking=True)
+        holders: dict[int, list[int]] = defaultdict(list)
+        for index, job in enumerate(jobs):
+            holders[id((job.work or work).partition)].append(index)
+        parts = []
+        for which in holders.values():
+            partition = (jobs[which[0]].work or work).partition
+            own = seeds if isinstance(seeds, int) else [seeds[index] for index in which]
+            tasks = [jobs[index].task for index in which]
+            parts.append(batch_rows(partition, tasks, work.batch_size, own))
+        chosen = parts[0]
+        if len(parts) > 1:  # the rows of steps after a client's last one are not used
+            chosen = np.zeros((max(map(len, parts)), len(jobs), parts[0].shape[2]), dtype=np.int64)
+            for which, part in zip(holders.values(), parts, strict=True):
+                chosen[: len(part), which] = part
+        return torch.from_numpy(chosen).to(work.state.device, non_blocking=True)
+
+    def _seeds(self, jobs: Sequence[Job]) -> int | list[int]:
+        """The seed of the jobs, or one for each if they are of several fits."""
+        seeds = [(job.work or self._work).seed for job in jobs]
+        return seeds[0] if len(set(seeds)) == 1 else seeds
 
     def _try(self) -> None:
         """Try one step on the data of up to three clients; raise if it fails for all of them."""

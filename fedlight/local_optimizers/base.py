@@ -48,6 +48,7 @@ class LocalRun:
         native: The module's own optimizer with its schedulers (`ModuleOptimizer`).
         tasks: The task of each run, which names its client; n of them.
         seed: The seed of the whole simulation.
+        seeds: The seed of each run, if the stack holds clients of several simulations.
         step: The present local step: 0, 1, ..., K - 1; -1 in `LocalOptimizer.begin` and
             `LocalOptimizer.finish`.
         evaluate: Set by the executor during a step; `gradient` calls it.
@@ -67,6 +68,7 @@ class LocalRun:
     native: Any = None
     tasks: Sequence[Task] = ()
     seed: int = 0
+    seeds: Sequence[int] = ()
     step: int = -1
     evaluate: Callable[[], list[Tensor]] | None = None
     unused: tuple[int, ...] = ()
@@ -125,8 +127,10 @@ class LocalRun:
         Args:
             name: What the numbers are for; another name gives other numbers.
         """
+        seeds = self.seeds or [self.seed] * len(self.tasks)
         return [
-            generator(self.seed, name, task.client_id, task.visit, self.step) for task in self.tasks
+            generator(seed, name, task.client_id, task.visit, self.step)
+            for seed, task in zip(seeds, self.tasks, strict=True)
         ]
 
     def first(self, n: int) -> LocalRun:
@@ -145,6 +149,7 @@ class LocalRun:
             native=self.native,
             tasks=self.tasks[:n],
             seed=self.seed,
+            seeds=self.seeds[:n],
             step=self.step,
             skipped=self.skipped,
         )

@@ -1,0 +1,22 @@
+"""Studies: many runs as one call, kept in a folder, shown as tables and figures."""
+
+from fedlight.studies.cluster import RayWorkers
+from fedlight.studies.grid import Cell
+from fedlight.studies.runs import StudyRun
+from fedlight.studies.study import Study
+from fedlight.studies.sweeping import sweep
+from fedlight.studies.tables import Entry, Interval, StudyTable, bootstrap
+from fedlight.studies.workers import Workers
+
+__all__ = [
+    "Cell",
+    "Entry",
+    "Interval",
+    "RayWorkers",
+    "Study",
+    "StudyRun",
+    "StudyTable",
+    "Workers",
+    "bootstrap",
+    "sweep",
+]

@@ -1,0 +1,102 @@
+"""The choice of how the runs of a study are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from lightning.pytorch.utilities import rank_zero_info
+
+from fedlight._checks import positive_int
+from fedlight.executors.processes import cores_to_use
+from fedlight.studies.processes import Processes
+from fedlight.studies.together import look_at
+from fedlight.studies.workers import InTurn, Together, Workers
+
+if TYPE_CHECKING:
+    from fedlight.studies._progress import StudyBar
+    from fedlight.studies.one_run import Surroundings
+    from fedlight.studies.runs import Planned
+    from fedlight.studies.workers import Free, Over
+
+_NARROW = 12  # local runs: a stack that is this wide by itself gains little from others
+
+
+def chosen_workers(workers: object) -> Workers:
+    """The workers that an argument names.
+
+    Raises:
+        TypeError: It is neither a word, a number nor a `Workers`.
+        ValueError: It is another word, or a number below 1.
+    """
+    if isinstance(workers, Workers):
+        return workers
+    if isinstance(workers, str):
+        named: dict[str, type[Auto | Together | Processes]] = {
+            "auto": Auto,
+            "together": Together,
+            "processes": Processes,
+        }
+        if workers in named:
+            return named[workers]()
+    elif isinstance(workers, int) and not isinstance(workers, bool):
+        number = positive_int("workers", workers)
+        return InTurn() if number == 1 else Processes(number)
+    kind = ValueError if isinstance(workers, str) else TypeError
+    raise kind(
+        'workers must be "auto", "together", "processes", a number of processes or RayWorkers(…), '
+        f"got {workers!r}"
+    )
+
+
+class Auto(Workers):
+    """Chooses when the runs are known, and says why in one line.
+
+    - A single run is computed in this process.
+    - On a GPU, runs go together: one stack keeps it busier than many.
+    - On a CPU, runs go together if they stack clients and if the stacks of one run are narrow,
+      which is measured on its first few stacks.
+    - Else each run has a process of its own, if there are several cores; and if not, one run
+      follows another.
+    """
+
+    def run(
+        self,
+        ready: Sequence[Planned],
+        free: Free,
+        shared: Surroundings,
+        over: Over,
+        stopped: Callable[[], bool],
+        progress: StudyBar,
+    ) -> None:
+        """Compute runs."""
+        workers, reason = choose(ready, shared)
+        if len(ready) > 1:
+            rank_zero_info(f"fedlight: {len(ready)} runs {reason}")
+        workers.run(ready, free, shared, over, stopped, progress)
+
+
+def choose(ready: Sequence[Planned], shared: Surroundings) -> tuple[Workers, str]:
+    """Choose how runs are computed.
+
+    Returns:
+        The choice, and the reason for it in words.
+    """
+    if len(ready) < 2:
+        return InTurn(), "in this process"
+    look, cores = look_at(ready[0], shared), min(cores_to_use(), len(ready))
+    if look is None:
+        return InTurn(), "one after another: the first one fails"
+    if look.device != "cpu":
+        return Together(bench=look.bench), "together, as one stack on the GPU"
+    if look.width is None:
+        why = "their clients are not stacked"
+    elif look.width > min(_NARROW, look.most / 2):
+        why = f"each of them stacks {look.width:.0f} clients by itself"
+    else:
+        alone = f"by itself, a run stacks {look.width:.0f} clients"
+        return Together(bench=look.bench), f"together, as one stack: {alone}"
+    look.bench.close()
+    if cores > 1:
+        return Processes(cores), f"in {cores} processes: {why}"
+    return InTurn(), f"one after another: {why}, and there is one core"

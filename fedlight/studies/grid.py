@@ -1,0 +1,192 @@
+"""The grid of a study: axes, each of which names values, become cells, each of which is a run."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from itertools import islice, product
+from typing import Any, TypeAlias
+
+from lightning import LightningModule
+
+from fedlight._checks import integer
+from fedlight._lightning_arguments import ARGUMENTS, LightningArguments
+from fedlight.aggregators import Aggregator
+from fedlight.arrivals import ArrivalProcess
+from fedlight.data import FederatedDataModule
+from fedlight.executors import Executor
+from fedlight.local_optimizers import LocalOptimizer
+from fedlight.trainer import FedTrainer
+
+Axes: TypeAlias = Mapping[str, Mapping[Hashable, Any] | Iterable[Any]]
+
+MOST_RUNS = 100_000  # more are a mistake, and a list of 10^12 seeds would fill the memory
+
+_KINDS: Mapping[type, str] = {
+    FederatedDataModule: "datamodule",
+    ArrivalProcess: "arrivals",
+    Aggregator: "aggregator",
+    LocalOptimizer: "local_optimizer",
+    LightningModule: "module",
+    Executor: "executor",
+}
+_OWN = {
+    "seed": "write seeds=",
+    "logger": "write logger_dir=",
+    "default_root_dir": "write path= and logger_dir=",
+    "on_interrupt": "Ctrl-C ends a study, and what is finished is kept",
+    "enable_progress_bar": "it belongs to the whole study",
+}
+"""Arguments of `FedTrainer` that the study gives to each run itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A point of the grid.
+
+    Attributes:
+        names: The name of its value on each axis.
+        arguments: The arguments of its runs, by name.
+    """
+
+    names: dict[str, Hashable]
+    arguments: dict[str, Any] = field(repr=False)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis}={name}" for axis, name in self.names.items()) or "the only cell"
+
+
+def known_arguments() -> set[str]:
+    """The arguments that an axis may have: of `FedTrainer`, and the two of ``fit``."""
+    refused = {name for name, each in ARGUMENTS.items() if each.status == "refused"}
+    names = {*signature(FedTrainer).parameters, *LightningArguments.__annotations__}
+    return (names - refused - {"lightning", *_OWN}) | {"module", "datamodule"}
+
+
+def refuse_own(arguments: Iterable[str], where: str) -> None:
+    """Refuse arguments that a study gives to each run itself, and unknown ones.
+
+    Raises:
+        TypeError: There is one.
+    """
+    known = known_arguments()
+    for name in arguments:
+        if name in _OWN:
+            raise TypeError(f"{where} cannot have {name!r}: {_OWN[name]}")
+        if name not in known:
+            raise TypeError(
+                f"{where} has {name!r}, which is no argument of FedTrainer or fit; there are "
+                f"{', '.join(sorted(known))}"
+            )
+
+
+def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
+    """The cells of a grid, with the last axis varying fastest.
+
+    Args:
+        over: The axes. The values of an axis are a mapping of names to values, or a list, of which
+            each value is its own name. A value is one argument, or a dict of several arguments by
+            name. One argument is the one that the axis is called after; if the axis has another
+            name, the kind of the value tells (an `Aggregator` is ``aggregator``).
+        fixed: The arguments of all cells; an axis may replace them.
+
+    Raises:
+        TypeError: An axis is of the wrong kind, or a value is no argument.
+        ValueError: An axis is empty, or two axes give the same argument.
+    """
+    if over is None:
+        over = {}
+    if not isinstance(over, Mapping):
+        raise TypeError(
+            f'over must map each axis to its values, such as {{"aggregator": {{"AFA-CD": AFACD()}}'
+            f"}}, got {over!r}"
+        )
+    axes = {axis: _values(axis, given) for axis, given in over.items()}
+    givers: dict[str, str] = {}
+    for axis, values in axes.items():
+        for name in {each for arguments in values.values() for each in arguments}:
+            if name in givers:
+                raise ValueError(
+                    f"the axes {givers[name]!r} and {axis!r} both give {name}; put what goes "
+                    "together into one axis, each of whose values is a dict of several arguments"
+                )
+            givers[name] = axis
+    cells = []
+    for chosen in product(*(values.items() for values in axes.values())):
+        arguments = dict(fixed)
+        for _, given in chosen:
+            arguments.update(given)
+        names = dict(zip(axes, (name for name, _ in chosen), strict=True))
+        cells.append(Cell(names, arguments))
+    return cells
+
+
+def _values(axis: object, given: object) -> dict[Hashable, dict[str, Any]]:
+    """The values of an axis by name, each as arguments by name."""
+    if not isinstance(axis, str) or not axis.strip():
+        raise TypeError(f"the name of an axis in over must be a word, got {axis!r}")
+    if axis == "seed" or axis in _OWN:
+        raise TypeError(f"over cannot have the axis {axis!r}: {_OWN[axis]}")
+    if not isinstance(given, Mapping):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise TypeError(
+                f"over[{axis!r}] must be a mapping of names to values, or a list, got {given!r}"
+            )
+        given = {_own_name(axis, value): value for value in given}
+    if not given:
+        raise ValueError(f"over[{axis!r}] must have one or more values, got none")
+    values = {}
+    words: dict[str, Hashable] = {}
+    for name, value in given.items():
+        if str(name) in words:
+            raise ValueError(f"over[{axis!r}] has two values called {name!s}; names must differ")
+        words[str(name)] = name
+        where = f"over[{axis!r}][{name!r}]"
+        values[name] = _arguments(axis, value, where)
+        refuse_own(values[name], where)
+    return values
+
+
+def _own_name(axis: str, value: object) -> Hashable:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return repr(value)
+
+
+def _arguments(axis: str, value: Any, where: str) -> dict[str, Any]:
+    """A value of an axis as arguments by name."""
+    if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
+        return dict(value)
+    if axis in known_arguments():
+        return {axis: value}
+    for kind, name in _KINDS.items():
+        if isinstance(value, kind):
+            return {name: value}
+    raise TypeError(
+        f"{where} is {value!r}, of which the study cannot tell which argument it is; write it by "
+        f'name, for example {{"max_rounds": {value!r}}}'
+    )
+
+
+def seeds_of(seeds: object) -> list[int]:
+    """The seeds of a study.
+
+    Raises:
+        TypeError: They are no integers.
+        ValueError: There are none, too many, or some twice.
+    """
+    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
+        raise TypeError(f"seeds must be several, such as range({seeds}), got {seeds!r}")
+    chosen = list(islice(seeds, MOST_RUNS + 1))
+    if len(chosen) > MOST_RUNS:
+        raise ValueError(f"seeds must be at most {MOST_RUNS:,}, got {seeds!r}")
+    found = [integer("seeds", seed) for seed in chosen]
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"seeds must be one or more different integers, got {found}")
+    return found
+
+
+def same_names(axes: Sequence[str], names: Mapping[str, Hashable]) -> tuple[str, ...]:
+    """The names of a cell on some of its axes, as words: those of a file are no numbers."""
+    return tuple(str(names[axis]) for axis in axes)

@@ -1,0 +1,218 @@
+"""A run of a study, from its arguments to its record; the caller computes its local runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedlight._arguments import check_data
+from fedlight._comparing import first_module
+from fedlight.arrivals import Recording, ReplayArrivals
+from fedlight.callbacks import Callback, FedCheckpoint
+from fedlight.checkpoint import CheckpointError
+from fedlight.studies._boards import board_callback, logger_of
+from fedlight.studies.runs import Planned, StudyRun
+from fedlight.studies.store import Store
+from fedlight.trainer import FedTrainer
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+    from fedlight.data import FederatedDataModule
+    from fedlight.executors import Executor
+
+_STRATEGIES = ("arrivals", "aggregator", "local_optimizer")
+_LIMITS = ("max_rounds", "max_updates")  # a replayed schedule has its own end
+
+
+@dataclass(slots=True, eq=False)
+class Surroundings:
+    """What all runs of a study share.
+
+    Attributes:
+        store: The folder of the study, or None.
+        callbacks: Makes the callbacks of a run, or None.
+        logger_dir: The folder for TensorBoard, or None.
+        metric: The metric that TensorBoard shows first.
+        mode: "min" or "max" of it is best.
+        checkpoint_seconds: Real time between the checkpoints of a run.
+    """
+
+    store: Store | None = None
+    callbacks: Callable[[], Iterable[Callback]] | None = None
+    logger_dir: Path | None = None
+    metric: str = "val_acc"
+    mode: str = "max"
+    checkpoint_seconds: float = 30.0
+    _data: dict[tuple[int, int], FederatedDataModule] = field(default_factory=dict)
+    _starts: dict[tuple[int, int], LightningModule] = field(default_factory=dict)
+
+    def bare(self) -> Surroundings:
+        """The same without anything that writes or looks."""
+        return replace(self, store=None, callbacks=None, logger_dir=None)
+
+    def for_task(self, keep: bool) -> Surroundings:
+        """What another machine needs for a run.
+
+        Args:
+            keep: Whether it writes its checkpoints to the folder of the study.
+        """
+        store = None
+        if keep and self.store is not None:
+            store = Store(self.store.path.absolute())  # with no locks of this process
+        return replace(self, store=store, _data={}, _starts={})
+
+    def data_of(self, planned: Planned) -> FederatedDataModule:
+        """The data of a run, set up; runs of the same data share one object."""
+        given = planned.cell.arguments["datamodule"]
+        if not callable(given):
+            data = check_data(given)
+            data.setup("fit")
+            return data
+        key = id(given), planned.seed
+        if key not in self._data:
+            while len(self._data) >= _MOST_DATA:
+                del self._data[next(iter(self._data))]
+            data = self._data[key] = check_data(given(planned.seed))
+            data.prepare_data()
+            data.setup("fit")
+        return self._data[key]
+
+    def start_of(self, planned: Planned) -> LightningModule:
+        """The module of a run with the weights at its start; not to be trained itself."""
+        given = planned.cell.arguments["module"]
+        key = id(given), planned.seed
+        if key not in self._starts:
+            while len(self._starts) >= _MOST_DATA:
+                del self._starts[next(iter(self._starts))]
+            self._starts[key] = first_module(given, planned.seed)
+        return self._starts[key]
+
+
+_MOST_DATA = 64  # data modules and modules at the start that are kept
+
+
+@dataclass(slots=True, eq=False)
+class OneRun:
+    """A run of a study that is gone through step by step.
+
+    Args:
+        planned: Its place in the plan.
+        shared: What all runs share.
+        executor: Computes its local runs; None for the executor that its arguments name.
+
+    Attributes:
+        trainer: Its trainer, once it has begun.
+        result: Its record, once it is over; None if it was interrupted.
+    """
+
+    planned: Planned
+    shared: Surroundings
+    executor: Executor | None = None
+    trainer: FedTrainer | None = None
+    result: StudyRun | None = None
+
+    def steps(self) -> Generator[Sequence[Any], None, None]:
+        """Go through the run; what goes wrong in it is its result.
+
+        Yields:
+            Local runs that have to be computed before the next step.
+        """
+        started = time.perf_counter()
+        try:
+            yield from self._fit()
+        except Exception as error:
+            self.result = self.planned.failed(error, time.perf_counter() - started)
+            return
+        trainer = self.trainer
+        assert trainer is not None
+        if trainer.interrupted:
+            return
+        if self.planned.records:
+            assert isinstance(trainer.arrivals, Recording)
+            self.planned.schedule = trainer.arrivals.table()
+        self.result = StudyRun(
+            cell=dict(self.planned.cell.names),
+            seed=self.planned.seed,
+            history=trainer.history,
+            fingerprint=trainer.fingerprint(),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _fit(self) -> Generator[Sequence[Any], None, None]:
+        planned, shared = self.planned, self.shared
+        data = shared.data_of(planned)
+        last = self._last()
+        try:
+            self.trainer = trainer = self._trainer(going_on=last is not None)
+            yield from trainer.steps_of_fit(deepcopy(shared.start_of(planned)), data, last)
+        except CheckpointError:
+            if last is None:
+                raise
+            last.unlink()  # damaged, or of other settings: the run starts anew
+            self.trainer = trainer = self._trainer(going_on=False)
+            yield from trainer.steps_of_fit(deepcopy(shared.start_of(planned)), data)
+
+    def _last(self) -> Path | None:
+        """The checkpoint that the run goes on from."""
+        store = self.shared.store
+        if store is None:
+            return None
+        last = store.checkpoints(self.planned.key) / "last.ckpt"
+        return last if last.is_file() else None
+
+    def _trainer(self, going_on: bool) -> FedTrainer:
+        shared, planned = self.shared, self.planned
+        options = trainer_options(planned.cell.arguments)
+        if self.executor is not None:
+            options["executor"] = self.executor
+        callbacks = [] if shared.callbacks is None else list(shared.callbacks())
+        logger: Any = False
+        if shared.logger_dir is not None:
+            logger = logger_of(shared.logger_dir, planned, going_on)
+            callbacks.append(board_callback(shared.metric, shared.mode))
+        if shared.store is not None:
+            callbacks.append(
+                FedCheckpoint(
+                    shared.store.checkpoints(planned.key),
+                    save_top_k=0,
+                    every_seconds=shared.checkpoint_seconds,
+                )
+            )
+        if planned.after is not None:
+            options.update(_replayed(planned))
+        elif planned.records:
+            options["arrivals"] = Recording(options["arrivals"])
+        return FedTrainer(
+            **options,
+            seed=planned.seed,
+            callbacks=callbacks,
+            logger=logger,
+            enable_progress_bar=False,
+            on_interrupt="return",
+        )
+
+
+def trainer_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `FedTrainer` of a run, with strategies of its own: each run changes them."""
+    options = {k: v for k, v in arguments.items() if k not in ("module", "datamodule", "callbacks")}
+    for name in _STRATEGIES:
+        if options.get(name) is not None:
+            options[name] = deepcopy(options[name])
+    return options
+
+
+def _replayed(planned: Planned) -> dict[str, Any]:
+    """The arrivals of a run that replays another one's, and the limits that it does not have."""
+    before = planned.after
+    assert before is not None
+    if before.schedule is None:
+        raise RuntimeError(f"the run of {before}, whose schedule this one replays, has failed")
+    own, first = planned.cell.arguments["aggregator"], before.cell.arguments["aggregator"]
+    pull = "recorded" if own.occasions == first.occasions else "newest"
+    replay = ReplayArrivals(before.schedule, pull=pull)
+    return {"arrivals": replay, **dict.fromkeys(_LIMITS)}

@@ -1,0 +1,95 @@
+"""The record of a run of a study, and its place in the study's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedlight._history import record_from_list, record_to_list
+from fedlight.types import RoundRecord
+
+if TYPE_CHECKING:
+    from fedlight.arrivals import ScheduleTable
+    from fedlight.studies.grid import Cell
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StudyRun:
+    """One run of a study.
+
+    Attributes:
+        cell: The name of its value on each axis.
+        seed: Its seed.
+        history: The records of its rounds, ``trainer.history``.
+        fingerprint: That of the server's last model, ``trainer.fingerprint()``; "" if it failed.
+        error: Why it failed, in words; None if it ran.
+        seconds: Real time that it took; in a study that was stopped, since it last went on. Runs
+            that are advanced together share their time.
+    """
+
+    cell: dict[str, Hashable]
+    seed: int
+    history: list[RoundRecord] = field(repr=False)
+    fingerprint: str
+    error: str | None = None
+    seconds: float = 0.0
+
+    def to_plain(self) -> dict[str, Any]:
+        """The run as plain data."""
+        return {
+            "cell": {axis: plain_name(name) for axis, name in self.cell.items()},
+            "seed": self.seed,
+            "fingerprint": self.fingerprint,
+            "error": self.error,
+            "seconds": self.seconds,
+            "history": [record_to_list(record) for record in self.history],
+        }
+
+    @classmethod
+    def from_plain(
+        cls, data: Mapping[str, Any], cell: dict[str, Hashable] | None = None
+    ) -> StudyRun:
+        """The run that `to_plain` made plain data of, perhaps in a cell of another name."""
+        return cls(
+            cell=data["cell"] if cell is None else cell,
+            seed=data["seed"],
+            history=[record_from_list(record) for record in data["history"]],
+            fingerprint=data["fingerprint"],
+            error=data["error"],
+            seconds=data["seconds"],
+        )
+
+
+def plain_name(name: Hashable) -> Any:
+    """The name of a value as plain data."""
+    return name if name is None or isinstance(name, bool | int | float | str) else str(name)
+
+
+@dataclass(slots=True, eq=False)
+class Planned:
+    """A run that a study wants.
+
+    Attributes:
+        cell: Its cell.
+        seed: Its seed.
+        key: The name of the file that keeps it; "" in a study without a folder.
+        after: The run whose recorded schedule this one replays, or None.
+        schedule: The recorded schedule, once the run is over, if others replay it.
+        records: Whether others replay its schedule.
+    """
+
+    cell: Cell
+    seed: int
+    key: str = ""
+    after: Planned | None = None
+    schedule: ScheduleTable | None = None
+    records: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.cell}, seed {self.seed}"
+
+    def failed(self, error: BaseException, seconds: float = 0.0) -> StudyRun:
+        """The record of this run if it failed."""
+        words = f"{type(error).__name__}: {error}"
+        return StudyRun(dict(self.cell.names), self.seed, [], "", words, seconds)

@@ -1,0 +1,182 @@
+"""A folder is a study: finished runs, the checkpoints of those under way, and locks.
+
+::
+
+    path/study.json               the runs that were asked for: cell, seed, name of the file
+    path/runs/<key>.json          a finished run; <key>.failed.json, why one failed
+    path/runs/<key>.parquet       its schedule, if other runs replay it
+    path/checkpoints/<key>/       a run under way
+    path/locks/<key>              held by the process that computes the run
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from fedlight._files import remove_torn, replacing
+from fedlight.arrivals import ScheduleTable
+from fedlight.studies.runs import Planned, StudyRun, plain_name
+
+_FORMAT = 1
+
+
+class Store:
+    """The folder of a study.
+
+    Args:
+        path: The folder; it is made if there is none.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            for name in ("runs", "checkpoints", "locks"):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(
+                f"path={str(path)!r} must be a folder that can be written to ({error.strerror})"
+            ) from error
+        remove_torn(self.path / "runs")
+        self._locks: dict[str, IO[Any]] = {}
+
+    def _file(self, key: str, ending: str = "json") -> Path:
+        return self.path / "runs" / f"{key}.{ending}"
+
+    def checkpoints(self, key: str) -> Path:
+        """The folder of the checkpoints of a run under way."""
+        return self.path / "checkpoints" / key
+
+    def find(self, planned: Planned) -> StudyRun | None:
+        """The finished run, or None; its schedule is read, too."""
+        content = _read(self._file(planned.key))
+        if content is None:
+            return None
+        if planned.records:
+            file = self._file(planned.key, "parquet")
+            if not file.is_file():
+                return None  # it ran when nobody replayed it
+            planned.schedule = ScheduleTable.load(file)
+        return StudyRun.from_plain(content["run"], dict(planned.cell.names))
+
+    def keep(self, planned: Planned, run: StudyRun) -> None:
+        """Write a run that is over; it is found again unless it failed.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        key = planned.key
+        if run.error is not None:
+            _write(self._file(key, "failed.json"), {"format": _FORMAT, "run": run.to_plain()})
+            return
+        if planned.schedule is not None:
+            planned.schedule.save(self._file(key, "parquet"))
+        _write(self._file(key), {"format": _FORMAT, "run": run.to_plain()})
+        self._file(key, "failed.json").unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints(key), ignore_errors=True)
+
+    def lock(self, key: str) -> bool:
+        """Take a run for this process; False if another one computes it.
+
+        The system lets go of the lock when the process ends, however it ends.
+        """
+        if key in self._locks:
+            return True
+        path = self.path / "locks" / key
+        file = path.open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The process that held it before removes the file: the lock must be on the present one.
+            held = os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except OSError:
+            held = False
+        if not held:
+            file.close()
+            return False
+        self._locks[key] = file
+        return True
+
+    def unlock(self, key: str) -> None:
+        """Let go of a run."""
+        file = self._locks.pop(key, None)
+        if file is not None:
+            with suppress(OSError):
+                os.unlink(file.name)
+            file.close()
+
+    def unlock_all(self) -> None:
+        """Let go of all runs."""
+        for key in list(self._locks):
+            self.unlock(key)
+
+    def note(self, plan: Iterable[Planned]) -> None:
+        """Add runs to the list of those that were asked for.
+
+        A run of the same cell and seed that is defined otherwise takes the place of the older one.
+        """
+        with self._alone():
+            listed = {_place(entry): entry for entry in self.listed()}
+            for each in plan:
+                names = {axis: plain_name(name) for axis, name in each.cell.names.items()}
+                entry = {"cell": names, "seed": each.seed, "key": each.key}
+                listed[_place(entry)] = entry
+            _write(self.path / "study.json", {"format": _FORMAT, "runs": [*listed.values()]})
+
+    def listed(self) -> list[dict[str, Any]]:
+        """The runs that were asked for: cell, seed and key."""
+        content = _read(self.path / "study.json")
+        return [] if content is None else list(content["runs"])
+
+    def load(self) -> tuple[list[StudyRun], int]:
+        """All runs that were asked for and are over, and how many are not."""
+        found, missing = [], 0
+        for entry in self.listed():
+            content = _read(self._file(entry["key"]))
+            content = content or _read(self._file(entry["key"], "failed.json"))
+            if content is None:
+                missing += 1
+            else:
+                found.append(StudyRun.from_plain(content["run"], entry["cell"]))
+        return found, missing
+
+    def settings(self) -> dict[str, Any]:
+        """What the newest call said beside the runs: metric and mode."""
+        return _read(self.path / "settings.json") or {}
+
+    def write_settings(self, settings: dict[str, Any]) -> None:
+        """Write what a call said beside the runs."""
+        _write(self.path / "settings.json", settings)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with (self.path / "locks" / "study").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _place(entry: dict[str, Any]) -> str:
+    names = sorted((axis, str(name)) for axis, name in entry["cell"].items())
+    return json.dumps([names, entry["seed"]])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The content of a file; None if there is none, or it is not one of ours."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    with replacing(path, "w") as file:
+        json.dump(content, file, separators=(",", ":"))

@@ -1,0 +1,372 @@
+"""The result of `sweep`: runs, tables, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.utilities import rank_zero_info
+
+from fedlight._checks import one_of, positive_int
+from fedlight.comparison import mode_of
+from fedlight.plot import X_AXES, curve, curves
+from fedlight.studies.runs import StudyRun
+from fedlight.studies.store import Store
+from fedlight.studies.tables import Entry, StudyTable, differences
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedlight.types import RoundRecord
+
+    Measure = Any
+
+
+class Study:
+    """The runs of a study; ``rich.print`` shows a table.
+
+    Args:
+        runs: The runs.
+        metric: The metric that is shown if none is named.
+        mode: "min" or "max" of it is best; None decides by its name.
+
+    Attributes:
+        runs: The runs, by cell (the last axis varies fastest), then by seed.
+        axes: The axes, and the names of the values on each.
+        metric: The metric that is shown if none is named.
+        mode: "min" or "max" of it is best.
+
+    Raises:
+        ValueError: There are no runs.
+    """
+
+    def __init__(
+        self, runs: Sequence[StudyRun], metric: str = "val_acc", mode: str | None = None
+    ) -> None:
+        if not runs:
+            raise ValueError("runs must hold one or more, got none")
+        self.runs = list(runs)
+        self.metric, self.mode = metric, mode_of(metric, mode)
+        axes: dict[str, dict[Hashable, None]] = {}
+        for run in self.runs:
+            for axis, name in run.cell.items():
+                axes.setdefault(axis, {})[name] = None
+        self.axes = {axis: list(names) for axis, names in axes.items()}
+
+    @classmethod
+    def load(cls, path: str | Path, metric: str | None = None, mode: str | None = None) -> Study:
+        """Read a study from its folder, without training.
+
+        Args:
+            path: The folder.
+            metric: The metric that is shown if none is named; None for that of the newest `sweep`.
+            mode: "min" or "max" of it is best; None decides by its name.
+
+        Raises:
+            FileNotFoundError: There is no such study.
+        """
+        if not (Path(path) / "study.json").is_file():
+            raise FileNotFoundError(
+                f"there is no study in {str(path)!r}; sweep(…, path=…) makes one"
+            )
+        store = Store(path)
+        settings = store.settings()
+        if metric is None:
+            metric, mode = settings["metric"], mode or settings["mode"]
+        runs, missing = store.load()
+        if not runs:
+            raise FileNotFoundError(f"no run of the study in {str(path)!r} is finished yet")
+        if missing:
+            rank_zero_info(f"fedlight: {missing} runs of the study are not finished")
+        return cls(runs, metric, mode)
+
+    # ------------------------------------------------------------------ tables
+
+    def table(
+        self,
+        rows: str | Sequence[str] | None = None,
+        columns: str | None = None,
+        metric: str | None = None,
+        reference: Any = None,
+        *,
+        value: str = "best",
+        mode: str | None = None,
+        last: int = 1,
+        digits: int = 4,
+        confidence: float = 0.95,
+    ) -> StudyTable:
+        """Return a metric as mean ± standard deviation over the seeds.
+
+        Args:
+            rows: The axis of the rows, or several; None for all that `columns` leaves.
+            columns: The axis of the columns; None for a column each of the best and the last value.
+            metric: Name of the metric.
+            reference: What to show beside: published numbers as ``{(row, column): number}`` (or
+                ``{row: number}`` without `columns`), or the name of a value of an axis, whose runs
+                the others are compared with: the mean of the paired differences (other minus this,
+                seed by seed) with a bootstrap interval.
+            value: "best" or "last", of which the cells are made if there are `columns`, and the
+                differences.
+            mode: "min" or "max" is best; None decides by the name of the metric.
+            last: The last value is the mean over this many last rounds that have the metric.
+            digits: Digits behind the point.
+            confidence: Confidence of the intervals.
+
+        Raises:
+            ValueError: There is no such axis, or an axis is in neither `rows` nor `columns`.
+        """
+        one_of("value", value, ("best", "last"))
+        positive_int("last", last)
+        metric, mode = self._metric(metric, mode)
+
+        def best(history: Sequence[RoundRecord]) -> float:
+            found = curve(history, metric)[1]
+            if not len(found):
+                raise _no_metric(metric, history)
+            return float(found.min() if mode == "min" else found.max())
+
+        def end(history: Sequence[RoundRecord]) -> float:
+            found = curve(history, metric)[1]
+            if not len(found):
+                raise _no_metric(metric, history)
+            return float(found[-last:].mean())
+
+        chosen = best if value == "best" else end
+        ends = "last" if last == 1 else f"mean of the last {last}"
+        if columns is None:
+            measures: dict[str, Measure] = {"best": best, ends: end, "rounds": len}
+            axes, entries = self._by_row(rows, measures)
+        else:
+            axes, entries = self._by_axis(rows, columns, chosen)
+        title = (
+            f"{metric}, {self._seeds()}"
+            if columns is None
+            else (f"{value if value == 'best' else ends} {metric}, {self._seeds()}")
+        )
+        table = StudyTable(title, axes, columns, entries, digits)
+        if isinstance(reference, Mapping):
+            return table.beside(reference)
+        if reference is not None:
+            shown = value if value == "best" else ends
+            return differences(table, reference, self.axes, shown, confidence)
+        return table
+
+    def time_to(
+        self,
+        target: float,
+        axis: str = "virtual_time",
+        rows: str | Sequence[str] | None = None,
+        columns: str | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        digits: int = 1,
+    ) -> StudyTable:
+        """Return how far along an axis the metric first reaches a target.
+
+        Args:
+            target: The value to reach: at least, if "max" is best, else at most.
+            axis: "round", "virtual_time", "gradients", "models" or "bytes".
+            rows: As for `table`.
+            columns: As for `table`.
+            metric: Name of the metric.
+            mode: "min" or "max" is best; None decides by the name of the metric.
+            digits: Digits behind the point.
+
+        Returns:
+            Mean ± standard deviation over the runs that reach it, and how many of them do.
+
+        Raises:
+            ValueError: `axis` is another word, or there is no such axis of the study.
+        """
+        axis = one_of("axis", {"rounds": "round"}.get(axis, axis), tuple(X_AXES))
+        metric, mode = self._metric(metric, mode)
+
+        def reached(history: Sequence[RoundRecord]) -> float:
+            places, values = curve(history, metric, axis)
+            if not len(values):
+                raise _no_metric(metric, history)
+            good = values <= target if mode == "min" else values >= target
+            return float(places[good.argmax()]) if good.any() else float("nan")
+
+        title = f"{X_AXES[axis]} to {metric} of {target:g}, {self._seeds()}"
+        if columns is None:
+            axes, entries = self._by_row(rows, {axis: reached})
+        else:
+            axes, entries = self._by_axis(rows, columns, reached)
+        return StudyTable(title, axes, columns, entries, digits)
+
+    def _metric(self, metric: str | None, mode: str | None) -> tuple[str, str]:
+        mode = self.mode if metric in (None, self.metric) and mode is None else mode
+        metric = self.metric if metric is None else metric
+        return metric, mode_of(metric, mode)
+
+    def _seeds(self) -> str:
+        seeds = len({run.seed for run in self.runs})
+        return f"{seeds} seed{'s' * (seeds != 1)}"
+
+    def _by_row(
+        self, rows: str | Sequence[str] | None, measures: Mapping[str, Measure]
+    ) -> tuple[list[str], dict[tuple[Any, Any], Entry]]:
+        """An entry for each row and measure."""
+        axes = self._rows(rows, None)
+        entries = {}
+        for row, runs in self._grouped(axes).items():
+            for name, measure in measures.items():
+                entries[row, name] = Entry.of(runs, measure)
+        return axes, entries
+
+    def _by_axis(
+        self, rows: str | Sequence[str] | None, columns: str, measure: Measure
+    ) -> tuple[list[str], dict[tuple[Any, Any], Entry]]:
+        """An entry for each row and value of an axis."""
+        axes = self._rows(rows, columns)
+        grouped = self._grouped([*axes, columns])
+        return axes, {
+            (place[:-1], place[-1]): Entry.of(runs, measure) for place, runs in grouped.items()
+        }
+
+    def _rows(self, rows: str | Sequence[str] | None, columns: str | None) -> list[str]:
+        """The axes of the rows, which together with that of the columns are all axes."""
+        if columns is not None:
+            self._check_axis("columns", columns)
+        if rows is None:
+            return [axis for axis in self.axes if axis != columns]
+        axes = [rows] if isinstance(rows, str) else list(rows)
+        for axis in axes:
+            self._check_axis("rows", axis)
+        left = [a for a in self.axes if a not in (*axes, columns) and len(self.axes[a]) > 1]
+        if left:
+            raise ValueError(
+                f"the axis {left[0]!r} is in neither rows nor columns; its values are different "
+                f"settings, of which no mean is taken: write rows={[*axes, *left]!r}, or "
+                f"study.only({left[0]}=…)"
+            )
+        return axes
+
+    def _check_axis(self, argument: str, axis: object) -> None:
+        if axis not in self.axes:
+            raise ValueError(
+                f"{argument} must be an axis of the study, {list(self.axes)}, got {axis!r}"
+            )
+
+    def _grouped(self, axes: Sequence[str]) -> dict[tuple[Hashable, ...], list[StudyRun]]:
+        found: dict[tuple[Hashable, ...], list[StudyRun]] = {}
+        for run in self.runs:
+            found.setdefault(tuple(run.cell[axis] for axis in axes), []).append(run)
+        return found
+
+    def only(self, **names: Hashable) -> Study:
+        """Return the part of the study with one value on some axes, such as ``only(p=2)``.
+
+        Raises:
+            ValueError: There is no such axis or value.
+        """
+        for axis, name in names.items():
+            self._check_axis("the argument", axis)
+            if name not in self.axes[axis]:
+                raise ValueError(f"{axis} must be one of {self.axes[axis]}, got {name!r}")
+        runs = [r for r in self.runs if all(r.cell[a] == name for a, name in names.items())]
+        return Study(runs, self.metric, self.mode)
+
+    # ------------------------------------------------------------------ figures and frames
+
+    def plot(
+        self,
+        x: str = "virtual_time",
+        panels: str | None = None,
+        metric: str | None = None,
+        smooth: int = 1,
+    ) -> Figure:
+        """Draw the metric with bands of one standard deviation over the seeds.
+
+        Args:
+            x: "round", "virtual_time", "gradients", "models" or "bytes".
+            panels: The axis of the study with a picture for each of its values; the others are the
+                lines.
+            metric: Name of the metric.
+            smooth: Draw the mean of this many points, up to the current one.
+
+        Returns:
+            The figure, ``figure.savefig("figure.pdf")``.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            ValueError: There is no such axis, or no run has the metric.
+        """
+        one_of("x", x, tuple(X_AXES))
+        metric = self.metric if metric is None else metric
+        if panels is not None:
+            self._check_axis("panels", panels)
+        names = [None] if panels is None else self.axes[panels]
+        try:
+            from matplotlib import pyplot
+        except ImportError as error:
+            raise ImportError(
+                "study.plot draws with matplotlib, which is not installed: pip install matplotlib"
+            ) from error
+        wide = min(3, len(names))
+        high = -(-len(names) // wide)
+        size = (1.5 + 3.5 * wide, 0.6 + 2.9 * high) if panels else (6.0, 4.0)
+        figure, grid = pyplot.subplots(
+            high, wide, figsize=size, layout="constrained", sharey=True, squeeze=False
+        )
+        places = list(grid.flat)
+        for ax, name in zip(places, names, strict=False):
+            part = self if panels is None else self.only(**{panels: name})
+            lines = [axis for axis in self.axes if axis != panels]
+            curves(part.histories_by(lines), metric, x, smooth=smooth, ax=ax)
+            if panels is not None:
+                ax.set_title(f"{panels} = {name}", fontsize=10)
+        for ax in places[len(names) :]:
+            ax.set_visible(False)
+        return figure
+
+    def histories_by(self, axes: Sequence[str]) -> dict[str, list[list[RoundRecord]]]:
+        """The histories by the names on some axes, one for each seed, without failed runs."""
+        found: dict[str, list[list[RoundRecord]]] = {}
+        for run in self.runs:
+            if run.error is None:
+                name = ", ".join(str(run.cell[axis]) for axis in axes)
+                found.setdefault(name, []).append(run.history)
+        return found
+
+    @property
+    def histories(self) -> dict[str, list[list[RoundRecord]]]:
+        """The histories by name of the cell, one for each seed; what `fedlight.plot` draws."""
+        return self.histories_by(list(self.axes))
+
+    def to_pandas(self) -> Any:
+        """Return all metrics as a data frame with a row for each round of each run."""
+        import pyarrow as pa
+
+        rows: list[dict[str, object]] = [
+            {**run.cell, "seed": run.seed, "round": record.version, **record.metrics}
+            for run in self.runs
+            for record in run.history
+        ]
+        names = dict.fromkeys(name for row in rows for name in row)
+        words = {axis for axis, values in self.axes.items() if len(set(map(type, values))) > 1}
+        return pa.table(
+            {
+                name: [str(row[name]) if name in words else row.get(name) for row in rows]
+                for name in names
+            }
+        ).to_pandas()
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{axis}={names}" for axis, names in self.axes.items())
+        failed = sum(run.error is not None for run in self.runs)
+        words = f"; {failed} failed" if failed else ""
+        return f"<Study of {len(self.runs)} runs{words}; {axes}; metric={self.metric!r}>"
+
+    def __rich__(self) -> Any:
+        return self.table().__rich__()
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+
+def _no_metric(metric: str, history: Sequence[RoundRecord]) -> ValueError:
+    known = sorted({name for record in history for name in record.metrics})
+    return ValueError(f"metric={metric!r} is in no round; the metrics are {known}")

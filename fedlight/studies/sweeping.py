@@ -1,0 +1,318 @@
+"""`sweep`: a grid of runs, over several seeds, in one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from fedlight._arguments import as_module, check_data, instance_of
+from fedlight._checks import one_of, positive
+from fedlight._in_words import in_words
+from fedlight._interrupts import graceful_interrupts
+from fedlight.aggregators import Aggregator
+from fedlight.arrivals import ArrivalProcess
+from fedlight.callbacks import Callback
+from fedlight.comparison import mode_of
+from fedlight.studies._cell_key import cell_key, content, data_content
+from fedlight.studies._progress import StudyBar
+from fedlight.studies.choice import chosen_workers
+from fedlight.studies.grid import MOST_RUNS, Axes, Cell, cells_of, refuse_own, seeds_of
+from fedlight.studies.one_run import OneRun, Surroundings, trainer_options
+from fedlight.studies.runs import Planned, StudyRun
+from fedlight.studies.store import Store
+from fedlight.studies.study import Study
+from fedlight.studies.workers import Workers
+from fedlight.trainer import FedTrainer
+
+if TYPE_CHECKING:
+    from fedlight.data import FederatedDataModule
+    from fedlight.local_optimizers import LocalOptimizer
+
+Start: TypeAlias = LightningModule | Callable[[], LightningModule]
+Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
+
+_LOOK_AGAIN = 0.5  # seconds until a run of another process is looked for again
+
+
+def sweep(
+    over: Axes | None = None,
+    *,
+    seeds: Iterable[int],
+    module: Start | None = None,
+    datamodule: Data | None = None,
+    arrivals: ArrivalProcess | None = None,
+    aggregator: Aggregator | None = None,
+    local_optimizer: LocalOptimizer | None = None,
+    max_rounds: int | None = None,
+    max_time: float | None = None,
+    max_updates: int | None = None,
+    workers: str | int | Workers = "auto",
+    path: str | Path | None = None,
+    metric: str = "val_acc",
+    mode: str | None = None,
+    schedule: str = "live",
+    logger_dir: str | Path | None = None,
+    callbacks: Callable[[], Iterable[Callback]] | None = None,
+    checkpoint_seconds: float = 30.0,
+    enable_progress_bar: bool = True,
+    **trainer_options: Any,
+) -> Study:
+    """Train every cell of a grid with every seed; what is finished is kept.
+
+    **Paired by design.** With the same seed, all cells start from the same weights (of modules made
+    alike), and the arrival process draws the same clients, durations and numbers of local steps;
+    each client takes the same batches. Differences between cells are therefore taken seed by seed.
+    With ``schedule="live"`` each run has the arrival process itself: if clients do not wait for the
+    server, all cells see the same arrivals at the same times; if they do
+    (``resume="on_aggregation"``), each client's n-th task has the same duration at the aggregator's
+    own times, so that the comparison over virtual time is a fair one. A cell's result then depends
+    on no other cell. With ``schedule="recorded"`` the runs that differ in neither arrivals, data,
+    limits nor seed replay, as in `compare`, what the first of them has recorded: the effect of the
+    arithmetic alone.
+
+    **A folder is a study.** With `path`, each finished run is a file there, which is found again by
+    what defines the run: its arguments (with the code of your own classes), seed, weights at the
+    start, data, and the version of fedlight. A study that was stopped or killed goes on, runs in
+    the middle of their way too. Another seed or cell adds only itself. Two processes may work on
+    one folder: each run is computed by one of them. `Study.load` reads it.
+
+    **Equal to the run alone.** A run in a study gives the result of `FedTrainer` with the same
+    arguments: to the bit with ``workers=1``, with "processes", and wherever clients are not
+    stacked; to float tolerance when runs go together, as a stack of another size may round
+    otherwise (logistic regressions and small networks on a CPU have the same bits).
+
+    **Failures.** A run that raises an error is that cell's failure, which the table shows; the
+    others go on, and it is tried again by the next call. Ctrl-C ends the study in order: runs under
+    way are saved, and nothing finished is lost.
+
+    Args:
+        over: The axes of the grid: ``{axis: {name: value}}``, or ``{axis: [value, …]}``. A value is
+            any argument of `FedTrainer` or ``fit``, or a dict of several of them by name (what goes
+            together: a server rate with its aggregator, limits with their arrivals). An axis called
+            after an argument gives that one; else the kind of the value tells.
+        seeds: The seeds.
+        module: The module, of which each run trains a copy; or a function without arguments (or the
+            class) that returns one, called once per seed with the random generators seeded.
+        datamodule: The data; or a function of the seed that returns them.
+        arrivals: Who arrives when, how stale, after how many local steps.
+        aggregator: How the server makes a new version.
+        local_optimizer: The arithmetic of a local run.
+        max_rounds: Limit of a run, in server updates.
+        max_time: Limit of a run, in virtual time.
+        max_updates: Limit of a run, in arrivals.
+        workers: How the runs are computed: "together" in lockstep in this process, the local runs
+            of all of them as one stack; "processes", or a number of them, each of which computes a
+            run; a `RayWorkers`; or "auto", which chooses and says why.
+        path: The folder of the study, or None to keep nothing.
+        metric: The metric that tables and figures show by default.
+        mode: "min" or "max" of it is best; None decides by its name.
+        schedule: "live" or "recorded".
+        logger_dir: A folder for TensorBoard, with a folder for each run.
+        callbacks: A function that returns new callbacks for each run.
+        checkpoint_seconds: Real time between two checkpoints of a run, in a study with a folder.
+        enable_progress_bar: Show the progress over all runs.
+        **trainer_options: Any other argument of `FedTrainer`, such as ``accelerator``.
+
+    Returns:
+        The study.
+
+    Raises:
+        TypeError: An argument is of the wrong kind.
+        ValueError: An argument is outside its range, or the parts do not fit together.
+        OSError: `path` or `logger_dir` cannot be written to.
+        KeyboardInterrupt: Ctrl-C ended the study.
+        SystemExit: SIGTERM did.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from fedlight import FederatedDataModule
+        >>> from fedlight.aggregators import AFACD, FedAvg
+        >>> from fedlight.arrivals import UniformArrivals
+        >>> from fedlight.local_optimizers import LocalSGD
+        >>> from fedlight.models import LogisticRegression
+        >>> random = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(40, 4, generator=random)
+        >>> y = (x[:, 0] > 0).long()
+        >>> clients = [TensorDataset(x[i::5], y[i::5]) for i in range(5)]
+        >>> study = sweep(
+        ...     over={"aggregator": {"AFA-CD": AFACD(), "FedAvg": FedAvg()}},
+        ...     seeds=range(2),
+        ...     module=lambda: LogisticRegression(4, 2),
+        ...     datamodule=FederatedDataModule.from_client_datasets(
+        ...         clients, batch_size=4, val_dataset=TensorDataset(x, y)
+        ...     ),
+        ...     arrivals=UniformArrivals(per_round=2, max_staleness=1, local_steps=3),
+        ...     local_optimizer=LocalSGD(lr=0.1),
+        ...     max_rounds=5,
+        ...     metric="val_loss",
+        ...     enable_progress_bar=False,
+        ... )
+        >>> [(run.cell, run.seed, len(run.history)) for run in study.runs][:2]
+        [({'aggregator': 'AFA-CD'}, 0, 5), ({'aggregator': 'AFA-CD'}, 1, 5)]
+    """
+    chosen = seeds_of(seeds)
+    mode = mode_of(metric, mode)
+    one_of("schedule", schedule, ("live", "recorded"))
+    if callbacks is not None and not callable(callbacks):
+        raise TypeError(
+            "callbacks must be a function that returns new ones for each run, such as "
+            f"lambda: [ClientEvaluation()], got {callbacks!r}"
+        )
+    refuse_own(trainer_options, "sweep")
+    given = {
+        "module": module,
+        "datamodule": datamodule,
+        "arrivals": arrivals,
+        "aggregator": aggregator,
+        "local_optimizer": local_optimizer,
+        "max_rounds": max_rounds,
+        "max_time": max_time,
+        "max_updates": max_updates,
+    }
+    cells = cells_of(over, {**given, **trainer_options})
+    if len(cells) * len(chosen) > MOST_RUNS:
+        raise ValueError(f"a study may have {MOST_RUNS:,} runs, got {len(cells) * len(chosen):,}")
+    for cell in cells:
+        _check(cell)
+    how = chosen_workers(workers)
+    shared = Surroundings(
+        store=None if path is None else Store(path),
+        callbacks=callbacks,
+        logger_dir=None if logger_dir is None else Path(logger_dir),
+        metric=metric,
+        mode=mode,
+        checkpoint_seconds=positive("checkpoint_seconds", checkpoint_seconds),
+    )
+    plan = [Planned(cell, seed) for cell in cells for seed in chosen]
+    if schedule == "recorded":
+        _pair(plan)
+    if shared.store is not None:
+        for planned in plan:
+            planned.key = _key(planned, shared)
+        shared.store.note(plan)
+        shared.store.write_settings({"metric": metric, "mode": mode})
+    runs = _run(plan, shared, how, enable_progress_bar)
+    return Study([runs[planned] for planned in plan if planned in runs], metric, mode)
+
+
+def _warn_of_metric(metric: str, run: StudyRun) -> None:
+    """Say after the first run that there is no such metric, not after the last one."""
+    known = sorted({name for record in run.history for name in record.metrics})
+    if metric not in known:
+        rank_zero_warn(
+            f"fedlight: metric={metric!r} is in no round; tables need metric= with one of {known}"
+        )
+
+
+def _check(cell: Cell) -> None:
+    """Refuse the arguments of a cell before the first run."""
+    arguments = cell.arguments
+    for name in ("module", "datamodule", "arrivals", "aggregator"):
+        if arguments.get(name) is None:
+            raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
+    example = "UniformArrivals(per_round=5)"
+    instance_of(ArrivalProcess, "arrivals", arguments["arrivals"], example)
+    module, data = arguments["module"], arguments["datamodule"]
+    if isinstance(module, LightningModule) or not callable(module):
+        as_module(module)
+    if not callable(data):
+        check_data(data)
+    FedTrainer(**trainer_options(arguments), logger=False, enable_progress_bar=False)
+
+
+def _pair(plan: Sequence[Planned]) -> None:
+    """Let runs that differ in neither arrivals, data, limits nor seed replay the first of them."""
+    first: dict[Any, Planned] = {}
+    for planned in plan:
+        given = planned.cell.arguments
+        limits = tuple(given.get(name) for name in ("max_rounds", "max_time", "max_updates"))
+        place = (planned.seed, in_words(given["arrivals"]), id(given["datamodule"]), limits)
+        if place in first:
+            planned.after = first[place]
+            first[place].records = True
+        else:
+            first[place] = planned
+
+
+def _key(planned: Planned, shared: Surroundings) -> str:
+    """What defines a run, as the name of its file."""
+    parts = {
+        name: content(value)
+        for name, value in planned.cell.arguments.items()
+        if name not in ("module", "datamodule")
+    }
+    parts["module"] = content(shared.start_of(planned))
+    parts["data"] = data_content(shared.data_of(planned))
+    parts["seed"] = str(planned.seed)
+    if shared.callbacks is not None:
+        parts["callbacks"] = content(shared.callbacks)
+    if planned.after is not None:
+        parts["after"] = planned.after.key
+    return cell_key(parts)
+
+
+def _run(
+    plan: Sequence[Planned], shared: Surroundings, how: Workers, bar: bool
+) -> dict[Planned, StudyRun]:
+    """Find or compute all runs of a plan."""
+    runs: dict[Planned, StudyRun] = {}
+    store = shared.store
+
+    def found(planned: Planned) -> bool:
+        run = None if store is None else store.find(planned)
+        if run is not None:
+            runs[planned] = run
+        return run is not None
+
+    def over(each: OneRun) -> None:
+        if each.result is not None:
+            if not runs and each.result.history:
+                _warn_of_metric(shared.metric, each.result)
+            runs[each.planned] = each.result
+            if store is not None:
+                store.keep(each.planned, each.result)
+            progress.over(each)
+        if store is not None:
+            store.unlock(each.planned.key)
+
+    def free(ready: Sequence[Planned]) -> Iterator[Planned]:
+        """Those that this process may compute, locked as they are asked for."""
+        for planned in ready:
+            if store is not None and not store.lock(planned.key):
+                continue  # another process is at it
+            if found(planned):  # another process has just finished it
+                assert store is not None
+                store.unlock(planned.key)
+                continue
+            yield planned
+
+    todo = [planned for planned in plan if not found(planned)]
+    if len(todo) < len(plan):
+        rank_zero_info(
+            f"fedlight: {len(plan) - len(todo)} of {len(plan)} runs are finished already"
+        )
+    with graceful_interrupts() as interrupt, StudyBar(plan, runs, bar) as progress:
+        with torch.enable_grad():
+            while todo and interrupt.signal is None:
+                before = len(runs)
+                ready = [each for each in todo if each.after is None or each.after in runs]
+                how.run(ready, free, shared, over, lambda: interrupt.signal is not None, progress)
+                todo = [each for each in todo if each not in runs and not found(each)]
+                if todo and len(runs) == before and interrupt.signal is None:
+                    time.sleep(_LOOK_AGAIN)
+        if store is not None:
+            store.unlock_all()
+    if interrupt.signal is not None:
+        rank_zero_info(
+            f"fedlight: the study was stopped with {len(runs)} of {len(plan)} runs finished"
+            + ("" if store is None else "; the same call goes on")
+        )
+    interrupt.end_the_script()
+    return runs

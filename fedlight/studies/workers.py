@@ -1,0 +1,102 @@
+"""How the runs of a study are computed: in turn, together, on the cores, on a cluster."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from fedlight._checks import positive_int
+from fedlight.loop import drive
+from fedlight.studies._bench import Bench
+from fedlight.studies.one_run import OneRun, Surroundings
+from fedlight.studies.runs import Planned
+from fedlight.studies.together import MOST_TOGETHER, run_together
+
+if TYPE_CHECKING:
+    from fedlight.studies._progress import StudyBar
+
+Free: TypeAlias = Callable[[Sequence[Planned]], Iterator[Planned]]
+Over: TypeAlias = Callable[[OneRun], None]
+
+
+class Workers(ABC):
+    """Computes the runs of a study."""
+
+    @abstractmethod
+    def run(
+        self,
+        ready: Sequence[Planned],
+        free: Free,
+        shared: Surroundings,
+        over: Over,
+        stopped: Callable[[], bool],
+        progress: StudyBar,
+    ) -> None:
+        """Compute runs.
+
+        Args:
+            ready: The runs that can begin.
+            free: Gives those of them that no other process computes, each when it is asked for.
+            shared: What all runs share.
+            over: Is to be told of each run that is over, or interrupted.
+            stopped: Whether no further run is to begin.
+            progress: Is to be told which runs are under way.
+        """
+
+
+class InTurn(Workers):
+    """One run after another, in this process."""
+
+    def run(
+        self,
+        ready: Sequence[Planned],
+        free: Free,
+        shared: Surroundings,
+        over: Over,
+        stopped: Callable[[], bool],
+        progress: StudyBar,
+    ) -> None:
+        """Compute runs."""
+        for planned in free(ready):
+            go_through(run := OneRun(planned, shared), lambda each: progress.tick([each]))
+            over(run)
+            if stopped():
+                return
+
+
+class Together(Workers):
+    """Many runs in lockstep in this process; their local runs are computed as one stack.
+
+    Args:
+        most: The largest number of runs that are under way at once.
+        bench: Executors that are there already, or None.
+    """
+
+    def __init__(self, most: int = MOST_TOGETHER, bench: Bench | None = None) -> None:
+        self.most = positive_int("most", most)
+        self._bench = bench
+
+    def run(
+        self,
+        ready: Sequence[Planned],
+        free: Free,
+        shared: Surroundings,
+        over: Over,
+        stopped: Callable[[], bool],
+        progress: StudyBar,
+    ) -> None:
+        """Compute runs."""
+        bench, self._bench = self._bench, None
+        run_together(free(ready), shared, over, stopped, progress.tick, self.most, bench)
+
+
+def go_through(run: OneRun, tick: Callable[[OneRun], None] = lambda run: None) -> None:
+    """Compute a run by itself."""
+
+    def compute(waiting: Iterable[object]) -> None:
+        assert run.trainer is not None
+        run.trainer.run.compute(list(waiting))
+        tick(run)
+
+    drive(run.steps(), compute)
