@@ -13,6 +13,7 @@ from fedlight.types import LocalResult
 
 if TYPE_CHECKING:
     from fedlight.executors.large_updates import NormLimit
+    from fedlight.executors.sending import Sending
     from fedlight.types import ServerState, Task
 
 
@@ -33,16 +34,25 @@ class Pool:
     Args:
         executor: Computes the local runs.
         limit: Clips or refuses results that are too large; None accepts all.
+        sending: Takes results through the channel; None leaves them as they are.
 
     Attributes:
         num_batches: Calls of the executor so far.
         num_computed: Local runs computed so far.
         num_ahead: Local runs that are computed and still in flight.
+        order: The order in which a client's updates are sent, if it matters; else None.
     """
 
-    def __init__(self, executor: Executor, limit: NormLimit | None = None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        limit: NormLimit | None = None,
+        sending: Sending | None = None,
+    ) -> None:
         self._executor = executor
         self._limit = limit
+        self._sending = sending
+        self.order = sending if sending is not None and sending.remembers else None
         self._open: dict[int, PendingRun] = {}
         # A heap of (time of arrival, client, serial). Runs that are no longer open stay in it until
         # they come up, because removing an entry from the middle of a heap is expensive.
@@ -76,6 +86,8 @@ class Pool:
     def arrived(self, run: PendingRun) -> None:
         """Note that the update of a run has reached the server."""
         run.arrived = True
+        if self.order is not None:
+            self.order.arrived(run)
         if run.status is not Status.OPEN:
             self.num_ahead -= 1
 
@@ -83,9 +95,16 @@ class Pool:
         """Return whether a run may be computed together with others."""
         return run.task.serial in self._open
 
-    def discard(self, run: PendingRun) -> None:
-        """Leave out a run, which is then computed only if a client state depends on it."""
+    def discard(self, run: PendingRun) -> bool:
+        """Leave out a run, which is then computed only if a client state depends on it.
+
+        Returns:
+            Whether its result is kept for the client's next update.
+        """
         self._open.pop(run.task.serial, None)
+        if self.order is not None:
+            self.order.drop(run)
+        return self.order is not None
 
     def compute(
         self, needed: Sequence[PendingRun], *, until: float = math.inf, useful: float = math.inf
@@ -100,6 +119,8 @@ class Pool:
         """
         if not self._executor.independent:
             until = useful = math.inf
+        if self.order is not None:
+            needed = self.order.with_earlier(needed)
         for target in needed:
             while target.status is Status.OPEN:
                 batch = self._batch(target, until, useful)
@@ -109,6 +130,8 @@ class Pool:
                     self._open.pop(run.task.serial, None)
                 self.num_batches += 1
                 self.num_computed += len(batch)
+        if self.order is not None:
+            self.order.send(needed)
 
     def preview(self, runs: Sequence[PendingRun]) -> None:
         """Compute open runs apart, because a callback or an aggregator reads them early.
@@ -118,17 +141,28 @@ class Pool:
         if self._executor.independent:
             self.compute(runs, useful=0)
             return
-        for run, outcome in zip(runs, self._outcomes(runs), strict=True):
+        if self.order is not None:
+            runs = [run for run in self.order.with_earlier(runs) if not run.known]
+        for run, outcome in zip(runs, self._outcomes(runs) if runs else (), strict=True):
             run.preview(outcome)
+
+    def look_ahead(self, run: PendingRun) -> Outcome:
+        """Return what will arrive of a run through a channel with a memory."""
+        self.preview([run])
+        if run.sent or self.order is None:
+            return run.computed()
+        return self.order.look_ahead(run)
 
     def _outcomes(self, runs: Sequence[PendingRun]) -> list[Outcome]:
         outcomes = self._executor.run([run.job() for run in runs])
-        if self._limit is None:
-            return outcomes
-        return [
-            self._limit(run.task, outcome) if isinstance(outcome, LocalResult) else outcome
-            for run, outcome in zip(runs, outcomes, strict=True)
-        ]
+        if self._limit is not None:
+            outcomes = [
+                self._limit(run.task, outcome) if isinstance(outcome, LocalResult) else outcome
+                for run, outcome in zip(runs, outcomes, strict=True)
+            ]
+        if self._sending is not None and self.order is None:
+            outcomes = self._sending.through([run.task for run in runs], outcomes)
+        return outcomes
 
     def _batch(self, target: PendingRun, until: float, useful: float) -> list[PendingRun]:
         """Return `target`, or the earliest run that it waits for; then others by their arrival.
