@@ -97,7 +97,7 @@ class PendingRun:
         Raises:
             ClientError: The local run failed.
         """
-        result = self._result if self._result is not None else self.outcome()
+        result = self._result if self.sent and self._result is not None else self.outcome()
         if isinstance(result, ClientError):
             raise result
         return result

@@ -107,7 +107,12 @@ class Pool:
         return self.order is not None
 
     def compute(
-        self, needed: Sequence[PendingRun], *, until: float = math.inf, useful: float = math.inf
+        self,
+        needed: Sequence[PendingRun],
+        *,
+        until: float = math.inf,
+        useful: float = math.inf,
+        send: bool = True,
     ) -> None:
         """Compute local runs, and with them those that arrive next.
 
@@ -116,6 +121,8 @@ class Pool:
             until: Virtual time after which no result is used.
             useful: Number of future arrivals that may still be used. This and `until` are ignored
                 unless the executor's results are independent of each other.
+            send: Whether they are also sent through a channel with a memory: not before the server
+                has accepted or dropped them.
         """
         if not self._executor.independent:
             until = useful = math.inf
@@ -130,7 +137,7 @@ class Pool:
                     self._open.pop(run.task.serial, None)
                 self.num_batches += 1
                 self.num_computed += len(batch)
-        if self.order is not None:
+        if self.order is not None and send:
             self.order.send(needed)
 
     def preview(self, runs: Sequence[PendingRun]) -> None:
@@ -139,7 +146,7 @@ class Pool:
         The runs stay open, unless results are independent of each other anyway.
         """
         if self._executor.independent:
-            self.compute(runs, useful=0)
+            self.compute(runs, useful=0, send=False)
             return
         if self.order is not None:
             runs = [run for run in self.order.with_earlier(runs) if not run.known]
@@ -148,9 +155,8 @@ class Pool:
 
     def look_ahead(self, run: PendingRun) -> Outcome:
         """Return what will arrive of a run through a channel with a memory."""
+        assert self.order is not None
         self.preview([run])
-        if run.sent or self.order is None:
-            return run.computed()
         return self.order.look_ahead(run)
 
     def _outcomes(self, runs: Sequence[PendingRun]) -> list[Outcome]:
