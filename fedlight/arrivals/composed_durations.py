@@ -129,6 +129,8 @@ class LogNormalRates(DurationModel):
         LogNormalRates(0.1, rate=1)
     """
 
+    exponential = True
+
     def __init__(self, sigma: float, rate: float = 1.0) -> None:
         self.sigma, self.rate = non_negative("sigma", sigma), positive("rate", rate)
 
