@@ -260,8 +260,9 @@ def _one_each(durations: NDArray[np.float64], concurrency: int) -> _Figures:
         """The chance of k events without that of client i, for each i."""
         if k < 0:
             return np.zeros(clients)
-        both: NDArray[np.float64] = first[:clients, : k + 1] * last[clients - 1 :: -1, k::-1]
-        return np.sum(both, axis=1)
+        both = first[:clients, : k + 1] * last[clients - 1 :: -1, k::-1]
+        chance: NDArray[np.float64] = both.sum(axis=1)
+        return chance
 
     one_less = without(concurrency - 1)
     busy = chances * one_less / all_of_them

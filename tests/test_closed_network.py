@@ -124,8 +124,8 @@ def test_the_report_has_simulated_and_expected_beside_each_other(
         ExponentialDurations(TIMES), concurrency=concurrency, resume=resume, local_steps=1
     )
     reports = [
-        participation_report(arrivals, FedBuff(buffer), num_clients=5, max_updates=3000, seed=seed)
-        for seed in range(10)
+        participation_report(arrivals, FedBuff(buffer), num_clients=5, max_updates=1000, seed=seed)
+        for seed in range(8)
     ]
     first = reports[0]
     for client in range(5):
