@@ -98,6 +98,10 @@ class RunView:
         """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
         return self.run.clients.state(client_id)
 
+    def client_memory(self, client_id: int) -> Tensor | None:
+        """What error feedback in the channel has kept of a client, ``[P]``; None for nothing."""
+        return self.run.clients.memory(client_id)
+
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
         return self.run.fingerprint()

@@ -57,9 +57,9 @@ class Clients:
         return self._update(run)
 
     def open_runs(self, updates: Iterable[ClientUpdate]) -> list[PendingRun]:
-        """Return the runs of updates that are not computed yet."""
+        """Return the runs of updates that are not computed yet, or not through the channel."""
         runs = [_run_of(update) for update in updates]
-        return [run for run in runs if run.status is Status.OPEN]
+        return [run for run in runs if not run.ready]
 
     def unresolved_states(self, updates: Iterable[ClientUpdate]) -> list[PendingRun]:
         """Return the runs to be computed before the states that updates replaced are known."""
@@ -81,10 +81,10 @@ class Clients:
     def drop(self, update: ClientUpdate) -> None:
         """Release a dropped update, which is computed only if a client state depends on it."""
         run = _run_of(update)
-        self.pool.discard(run)
+        kept = self.pool.discard(run)
         if self._keep_states:
             self._replaced.pop(update.task.serial, None)
-        if not self._keep_states or run.status is not Status.OPEN:
+        if not kept and (not self._keep_states or run.status is not Status.OPEN):
             run.release()
 
     def release(self, updates: Iterable[ClientUpdate]) -> None:
@@ -98,6 +98,10 @@ class Clients:
         """Return c_i as the client keeps it, shape ``[P]``; None if it never changed."""
         run = self._states.get(client_id)
         return None if run is None else run.client_state()
+
+    def memory(self, client_id: int) -> Tensor | None:
+        """Return what the channel has kept of a client, shape ``[P]``; None for nothing."""
+        return None if self.pool.order is None else self.pool.order.memory(client_id)
 
     def settle(self) -> None:
         """Compute the state of each client, as long as there is an executor."""
@@ -121,6 +125,8 @@ class Clients:
         """Yield all runs that are still needed, each once."""
         roots = [*self._in_flight.values(), *self._states.values(), *self._replaced.values()]
         roots += [_run_of(update) for update in held]
+        if self.pool.order is not None:
+            roots += self.pool.order.unsent()
         seen: set[int] = set()
         while roots:
             run = roots.pop()
@@ -143,6 +149,7 @@ class Clients:
             "states": {client: run.task.serial for client, run in self._states.items()},
             "replaced": {serial: run.task.serial for serial, run in self._replaced.items()},
             "computed": [self.pool.num_batches, self.pool.num_computed],
+            "channel": None if self.pool.order is None else self.pool.order.state_dict(),
         }
 
     def load_state_dict(
@@ -175,6 +182,8 @@ class Clients:
         self._replaced = {serial: runs[other] for serial, other in state["replaced"].items()}
         self.pool.num_ahead = sum(run.status is not Status.OPEN for run in self._in_flight.values())
         self.pool.num_batches, self.pool.num_computed = state["computed"]
+        if self.pool.order is not None:
+            self.pool.order.load_state_dict(state["channel"], runs, device)
         return [self._update(runs[serial]) for serial in state["held"]]
 
     def _update(self, run: PendingRun) -> ClientUpdate:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from fedlight.aggregators import Aggregator
     from fedlight.executors.base import Job, Workplace
+    from fedlight.theory import ClosedNetwork
     from fedlight.types import Federation, RoundRecord
 
 _MOST_CELLS = 20_000_000
@@ -55,6 +56,11 @@ class ParticipationReport:
             large to search.
         num_rounds: Number of rounds.
         remedy: A change that would bring the shares to the importances.
+        throughput: Updates used per unit of virtual time.
+        expected_staleness: The mean staleness of the client in the long run, if it is known in
+            closed form: for exponential durations and a server that steps after every m arrivals
+            (`fedlight.theory.ClosedNetwork`); else None.
+        expected_throughput: The throughput in the long run, or None.
     """
 
     arrivals: NDArray[np.int64]
@@ -65,6 +71,9 @@ class ParticipationReport:
     window: int | None
     num_rounds: int
     remedy: str
+    throughput: float = float("nan")
+    expected_staleness: NDArray[np.float64] | None = None
+    expected_throughput: float | None = None
 
     @property
     def distance(self) -> float:
@@ -92,13 +101,16 @@ class ParticipationReport:
         """
         from rich.table import Table
 
-        table = Table("client", "arrivals", "mean staleness", "q", "share", "importance p")
+        expected = self.expected_staleness
+        staleness = ["mean staleness"] if expected is None else ["mean staleness", "expected"]
+        table = Table("client", "arrivals", *staleness, "q", "share", "importance p")
         furthest = np.argsort(-np.abs(self.share - self.importance), kind="stable")[:most]
         for client in sorted(furthest.tolist()):
             table.add_row(
                 str(client),
                 str(self.arrivals[client]),
                 f"{self.staleness[client]:.2f}",
+                *([] if expected is None else [f"{expected[client]:.2f}"]),
                 f"{self.weight[client]:.4g}",
                 f"{self.share[client]:.4f}",
                 f"{self.importance[client]:.4f}",
@@ -195,23 +207,23 @@ def participation_report(
             )
         federation = federation_of(num_clients, num_examples, batch_size, seed)
         limits = Limits(max_rounds, max_time, max_updates)
-        rounds, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
+        history: Sequence[RoundRecord]
+        history, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
     else:
-        rounds, federation = _rounds_of(run.history), run.federation
+        history, federation = run.history, run.federation
         aggregator, arrivals = run.aggregator, run.arrivals
-    if not any(rounds):
+    if not any(record.updates for record in history):
         raise ValueError(
             "there is nothing to report, because no update was used; let the run last longer"
         )
-    return _report(rounds, aggregator, arrivals, federation, rtol)
+    return _report(history, aggregator, arrivals, federation, rtol)
 
 
 def warn_if_unfair(run: FinishedRun) -> None:
     """Warn after a run whose shares are far from the importances, and name a remedy."""
-    rounds = _rounds_of(run.history)
-    if not any(rounds):
+    if not any(record.updates for record in run.history):
         return
-    report = _report(rounds, run.aggregator, run.arrivals, run.federation, None)
+    report = _report(run.history, run.aggregator, run.arrivals, run.federation, None)
     if report.is_far:
         rank_zero_warn(
             f"fedlight: some clients count for more than their importance: {report}; a remedy: "
@@ -254,8 +266,8 @@ class _Rounds(Watcher):
 
 def _dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
-) -> list[list[tuple[int, float, int]]]:
-    """Return the updates that each round would use: the same loop and server, but no training."""
+) -> list[RoundRecord]:
+    """Return the rounds as they would be: the same loop and server, but no training."""
     limits.check(arrivals)
     schedule = Schedule(
         arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
@@ -268,16 +280,17 @@ def _dry_run(
     server = Server(aggregator, LocalSGD(1.0), clients, federation, state, schedule, watcher=rounds)
     for waiting in play(schedule, server, limits):
         pool.compute(waiting)
-    return _rounds_of(rounds.history)
+    return rounds.history
 
 
 def _report(
-    rounds: Sequence[Sequence[tuple[int, float, int]]],
+    history: Sequence[RoundRecord],
     aggregator: Aggregator,
     arrivals: ArrivalProcess,
     federation: Federation,
     rtol: float | None,
 ) -> ParticipationReport:
+    rounds = _rounds_of(history)
     clients = federation.num_clients
     importance = np.full(clients, 1 / clients)
     if aggregator.client_weights == "examples":
@@ -292,6 +305,8 @@ def _report(
     if rtol is not None and len(rounds) * clients <= _MOST_CELLS:
         weights = _by_round(rounds, clients, aggregator.remembers)
         window = _window(list(accumulate(weights, initial=np.zeros(clients))), importance, rtol)
+    size = aggregator.buffer_size or 1
+    network = None if rtol is None else _network(arrivals, aggregator, clients)
     return ParticipationReport(
         arrivals=count,
         staleness=staleness,
@@ -301,7 +316,21 @@ def _report(
         window=window,
         num_rounds=len(rounds),
         remedy=_remedy(arrivals, count),
+        throughput=float(count.sum() / history[-1].now),
+        expected_staleness=None if network is None else network.staleness(size),
+        expected_throughput=None if network is None else network.throughput,
     )
+
+
+def _network(
+    arrivals: ArrivalProcess, aggregator: Aggregator, clients: int
+) -> ClosedNetwork | None:
+    """Return the queueing network that the run is, if the server steps after every m arrivals."""
+    size = aggregator.buffer_size
+    plain = size is not None and aggregator.interval is None and not aggregator.drops
+    if size is None or not plain or clients * clients > _MOST_CELLS:
+        return None
+    return arrivals.closed_network(size)
 
 
 def _total(

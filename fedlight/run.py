@@ -39,6 +39,7 @@ from fedlight.clients import Clients
 from fedlight.executors._auto import resolve_executor
 from fedlight.executors.base import Workplace
 from fedlight.executors.pool import Pool
+from fedlight.executors.sending import Sending
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.server import Server, Watcher
 from fedlight.types import Federation, Metrics, RoundRecord
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from fedlight.aggregators import Aggregator
     from fedlight.arrivals import ArrivalProcess
+    from fedlight.channel import Channel
     from fedlight.data import FederatedDataModule
     from fedlight.data.examples import ExampleList, ExampleTable
     from fedlight.executors import Executor
@@ -82,6 +84,7 @@ class Run:
         seed: All randomness follows from it.
         on_client_failure: "raise", "drop" or "retry".
         norm_limit: What is done with large updates, or None.
+        channel: What updates go through on their way, or None.
         autocast: Makes the context in which local steps run (mixed precision).
         watcher: Is told of everything that happens at the server.
         callbacks: Callbacks whose state belongs to the run.
@@ -127,6 +130,7 @@ class Run:
         seed: int,
         on_client_failure: str,
         norm_limit: NormLimit | None,
+        channel: Channel | None,
         autocast: Callable[[], AbstractContextManager[Any]],
         watcher: Watcher,
         callbacks: Sequence[Stateful],
@@ -151,6 +155,7 @@ class Run:
         self.begun = False
         self._asked, self._autocast = executor, autocast
         self._norm_limit, self._on_client_failure = norm_limit, on_client_failure
+        self.channel = channel
         self._watcher = watcher
         self._checkpoint: tuple[dict[str, Any], str] | None = None
         # A checkpoint that is wanted before the run has begun waits as well.
@@ -181,7 +186,8 @@ class Run:
             autocast=self._autocast,
         )
         self.executor, self.executor_reason = resolve_executor(self._asked, workplace)
-        self.pool = Pool(self.executor, self._norm_limit)
+        sending = None if self.channel is None else Sending(self.channel, self.federation.seed)
+        self.pool = Pool(self.executor, self._norm_limit, sending)
         keep_states = self.local_optimizer.client_state
         self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
         self.server = Server(
@@ -193,6 +199,7 @@ class Run:
             self.schedule,
             self._on_client_failure,
             self._watcher,
+            self.channel,
         )
         if self._checkpoint is not None:
             saved = self._checkpoint[0]["fedlight"]
@@ -500,10 +507,12 @@ class Run:
 
     def strategies(self) -> dict[str, str]:
         """The strategies in words, by the names of the trainer's arguments."""
+        channel = {} if self.channel is None else {"channel": in_words(self.channel)}
         return {
             "arrivals": in_words(self.arrivals),
             "aggregator": in_words(self.aggregator),
             "local_optimizer": in_words(self.local_optimizer),
+            **channel,
         }
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedlight.arrivals.schedule import Schedule
+    from fedlight.channel import Channel
     from fedlight.clients import Clients
     from fedlight.executors.pending import PendingRun
     from fedlight.local_optimizers import LocalOptimizer
@@ -61,6 +62,7 @@ class Server:
         schedule: Has the virtual time, and the versions that future tasks pull.
         on_client_failure: "raise", "drop" or "retry".
         watcher: Its methods are called for each update, failure and version.
+        channel: What updates go through on their way, or None; here it only counts bytes.
 
     Attributes:
         state: The newest version of the model.
@@ -84,6 +86,7 @@ class Server:
         schedule: Schedule,
         on_client_failure: str = "raise",
         watcher: Watcher | None = None,
+        channel: Channel | None = None,
     ) -> None:
         aggregator.setup(federation, state)
         self.aggregator = aggregator
@@ -102,6 +105,7 @@ class Server:
         self.failed_in_a_row = 0
         self._on_client_failure = on_client_failure
         self._optimizer = optimizer
+        self._channel = channel
         self._num_clients = federation.num_clients
         # An aggregator that does not define `held` is taken to use at its next step whatever it has
         # received, so that its updates are computed in bulk and kept in checkpoints all the same.
@@ -308,11 +312,15 @@ class Server:
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""
-        models = self.num_pulls + self.num_updates
+        down = up = _bytes_of(self.state)
+        if self._channel is not None:
+            params = self.state.params
+            sent = self._channel.nbytes(params.numel(), params.dtype.itemsize)
+            up += sent - params.nbytes
         return {
             "fed/gradients": float(self.num_gradients),
-            "fed/models": float(models),
-            "fed/bytes": float(models * _bytes_of(self.state)),
+            "fed/models": float(self.num_pulls + self.num_updates),
+            "fed/bytes": float(self.num_pulls * down + self.num_updates * up),
         }
 
     def state_dict(self) -> dict[str, Any]:

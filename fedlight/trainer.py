@@ -50,6 +50,7 @@ from fedlight._surroundings import each_profiled, profiled, surroundings
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks.checkpoint import content_of, keeper_of
+from fedlight.channel import Channel, as_channel
 from fedlight.checkpoint import Parts
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
@@ -96,6 +97,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         max_update_norm: The largest Euclidean norm that an update may have; None for any.
         on_large_update: "clip" scales a larger update down to that norm; "drop" leaves it out, as
             a failure that is neither raised nor tried again.
+        channel: What an update goes through on its way, one channel or several in turn.
         enable_progress_bar: Show the progress bar.
         default_root_dir: Where the default logger writes; the working directory by default.
         fast_dev_run: True (or n) for a trial run of one (n) rounds and validation batches, without
@@ -148,6 +150,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         on_client_failure: str = "raise",
         max_update_norm: float | None = None,
         on_large_update: str = "clip",
+        channel: Channel | Iterable[Channel] | None = None,
         enable_progress_bar: bool = True,
         default_root_dir: str | Path | None = None,
         fast_dev_run: bool | int = False,
@@ -181,6 +184,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         self.on_client_failure = one_of("on_client_failure", on_client_failure, choices)
         self.on_large_update = one_of("on_large_update", on_large_update, ("clip", "drop"))
         self.max_update_norm = optional(positive, "max_update_norm", max_update_norm)
+        self.channel = optional(as_channel, "channel", channel)
         if self.on_client_failure != "raise" or self.max_update_norm is not None:
             check_can_discard(self.aggregator)
         self.default_root_dir = as_folder(default_root_dir)
@@ -379,9 +383,6 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         self._val_interval = None if every is None else UpdateInterval(every)
         if every is not None or self._val_rounds is not None:
             self._evaluator.check_step("validation")
-        limit = None
-        if self.max_update_norm is not None:
-            limit = NormLimit(self.max_update_norm, clip=self.on_large_update == "clip")
         self._run = run = Run(
             module,
             datamodule,
@@ -392,7 +393,8 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             limits=self.limits,
             seed=self.seed,
             on_client_failure=self.on_client_failure,
-            norm_limit=limit,
+            norm_limit=NormLimit.of(self.max_update_norm, self.on_large_update),
+            channel=self.channel,
             autocast=self.fabric.strategy.precision.forward_context,
             watcher=self._hooks,
             callbacks=self.callbacks,

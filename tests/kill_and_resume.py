@@ -62,6 +62,7 @@ from fedlight.arrivals import (
     UniformSteps,
 )
 from fedlight.callbacks import CSVMetrics, EventLog, FedCheckpoint, TensorBoardMetrics
+from fedlight.channel import QSGD, Clip, ErrorFeedback, TopK
 from fedlight.local_optimizers import FedProx, LocalAdam, LocalSGD, ModuleOptimizer, Scaffold
 
 STEPS = UniformSteps(1, 4)
@@ -140,6 +141,13 @@ CASES: dict[str, Factory] = {
         "arrivals": CommunicationPattern(RandomTicks(0.6, max_gap=3)),
         "aggregator": AsyncCommSGD(1.0),
         "local_optimizer": Scaffold(0.1),
+    },
+    "channel": lambda: {
+        "arrivals": PoissonArrivals(4.0, CLOCK, local_steps=STEPS),
+        "aggregator": FedAsync(0.5, max_staleness=3),
+        "local_optimizer": LocalSGD(0.1),
+        "channel": [Clip(1.0), ErrorFeedback([TopK(0.2), QSGD(4)])],
+        "executor": "vectorized",
     },
 }
 INSTANTS = ("any time", "training", "aggregation", "writing")

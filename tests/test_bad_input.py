@@ -140,6 +140,16 @@ ROWS = [
     ("trainer(max_round=5)", TypeError, "unexpected keyword argument 'max_round'; did you mean 'm"),
     ("trainer(on_client_failure='ignore')", ValueError, "must be one of 'raise', 'drop', 'retry'"),
     ("trainer(max_update_norm=0)", ValueError, "max_update_norm must be larger than 0, got 0"),
+    (
+        "trainer(channel=0.01)",
+        TypeError,
+        "channel must be a channel or a list of channels, got 0.01",
+    ),
+    (
+        "trainer(channel=[0.01])",
+        TypeError,
+        "channel must hold channels only, got 0.01; for example",
+    ),
     ("trainer(on_large_update='cut')", ValueError, "on_large_update must be one of 'clip', 'drop'"),
     ("trainer(callbacks='bar')", TypeError, "callbacks must be of type Callback, got 'bar'"),
     ("trainer(callbacks=ProgressBar)", TypeError, "callbacks must be an object, got the class"),

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 
 import fedlight.aggregators
 import fedlight.arrivals
+import fedlight.channel
 import fedlight.local_optimizers
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import (
@@ -50,6 +51,7 @@ from fedlight.arrivals import (
     UniformArrivals,
     UniformSteps,
 )
+from fedlight.channel import QSGD, Chain, Channel, Clip, ErrorFeedback, RandomK, TopK
 from fedlight.local_optimizers import (
     FedProx,
     LocalAdam,
@@ -105,6 +107,15 @@ OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "Scaffold-I": lambda: Scaffold(0.05, option=1),
     "LocalAdam": lambda: LocalAdam(0.05),
     "ModuleOptimizer": lambda: ModuleOptimizer(),
+}
+CHANNELS: dict[str, Callable[[], Channel]] = {
+    "Clip": lambda: Clip(0.5),
+    "TopK": lambda: TopK(0.5),
+    "RandomK": lambda: RandomK(0.5),
+    "QSGD": lambda: QSGD(4),
+    "Chain": lambda: Chain([Clip(0.5), QSGD(4)]),
+    "ErrorFeedback": lambda: ErrorFeedback(TopK(0.5)),
+    "ErrorFeedback-QSGD": lambda: ErrorFeedback([RandomK(0.5), QSGD(3)]),
 }
 
 
@@ -168,6 +179,7 @@ def fit(
     executor: str,
     callback: Callback | None = None,
     ckpt_path: Path | None = None,
+    channel: Channel | None = None,
 ) -> FedTrainer:
     trainer = FedTrainer(
         arrivals=arrivals,
@@ -178,6 +190,7 @@ def fit(
         executor=executor,
         precision="64-true",  # executors add up in different orders
         callbacks=callback,
+        channel=channel,
         logger=False,
         enable_progress_bar=False,
     )
@@ -220,11 +233,41 @@ def test_every_combination(arrivals: str, aggregator: str, tmp_path: Path) -> No
             torch.testing.assert_close(stacked, trainer.state.params, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.filterwarnings("ignore:fedlight. ")
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("arrivals", ARRIVALS)
+def test_every_channel(arrivals: str, channel: str, tmp_path: Path) -> None:
+    """With an aggregator that drops updates, and one whose buffer holds some at a checkpoint."""
+    size = None if ARRIVALS[arrivals]().by_rounds else 2
+    pairs = (("FedAsync", "LocalSGD"), ("FedBuff", "Scaffold"), ("AFACS", "ModuleOptimizer"))
+    for aggregator, optimizer in pairs:
+
+        def run(executor: str, callback: Callback | None = None, path: Path | None = None):
+            parts = ARRIVALS[arrivals](), AGGREGATORS[aggregator](size), OPTIMIZERS[optimizer]()  # noqa: B023
+            return fit(*parts, executor, callback, path, CHANNELS[channel]())
+
+        checkpoint = tmp_path / f"{aggregator}.ckpt"
+        trainer = run("sequential", Rules(checkpoint))
+        assert torch.isfinite(trainer.state.params).all()
+        assert trainer.history
+        resumed = run("sequential", path=checkpoint)
+        assert resumed.fingerprint() == trainer.fingerprint(), aggregator
+        assert repr(resumed.history) == repr(trainer.history), aggregator
+        for client in range(NUM_CLIENTS):
+            kept, again = trainer.client_memory(client), resumed.client_memory(client)
+            assert (kept is None) == (again is None)
+            assert kept is None or torch.equal(kept, again)
+        if OPTIMIZERS[optimizer]().stackable:
+            stacked = run("vectorized").state.params
+            torch.testing.assert_close(stacked, trainer.state.params, rtol=1e-10, atol=1e-11)
+
+
 @pytest.mark.parametrize(
     ("module", "table", "kind", "elsewhere"),
     [
         (fedlight.aggregators, AGGREGATORS, Aggregator, set()),
         (fedlight.local_optimizers, OPTIMIZERS, LocalOptimizer, set()),
+        (fedlight.channel, CHANNELS, Channel, set()),
         # It only writes down what another process does: tests/arrivals.
         (fedlight.arrivals, ARRIVALS, ArrivalProcess, {"Recording"}),
     ],

@@ -16,7 +16,7 @@ ORDER = [
     {"parameters"},
     {"events"},
     {"loop"},
-    {"arrivals", "local_optimizers", "aggregators"},
+    {"arrivals", "local_optimizers", "aggregators", "channel"},
     {"executors"},
     {"clients"},
     {"server"},

@@ -7,7 +7,21 @@ from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
 from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import ArrivalProcess
 from fedlight.arrivals.communication import CommunicationPattern
+from fedlight.arrivals.composed_durations import (
+    ChangingDurations,
+    LogNormalRates,
+    MixedDurations,
+    SumDurations,
+    TransferDurations,
+)
 from fedlight.arrivals.continuous import ContinuousArrivals
+from fedlight.arrivals.distributions import (
+    DistributionDurations,
+    ExponentialStepDurations,
+    ParetoDurations,
+    ShiftedExponentialDurations,
+    UniformDurations,
+)
 from fedlight.arrivals.dropout import DropOut
 from fedlight.arrivals.durations import (
     DurationModel,
@@ -40,6 +54,7 @@ from fedlight.arrivals.tick_patterns import (
     TableTicks,
     TickPattern,
 )
+from fedlight.arrivals.traces import TraceDurations, TraceWindows, read_traces, sample_traces
 from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Window, Windows
 
 __all__ = [
@@ -47,15 +62,18 @@ __all__ = [
     "ArrivalProcess",
     "Availability",
     "BiasedArrivals",
+    "ChangingDurations",
     "CommunicationPattern",
     "ConstantSteps",
     "ContinuousArrivals",
     "Dispatch",
+    "DistributionDurations",
     "DiurnalWindows",
     "DropOut",
     "DurationModel",
     "EndRound",
     "ExponentialDurations",
+    "ExponentialStepDurations",
     "FixedDurations",
     "HalfNormalDurations",
     "ImbalancedTicks",
@@ -63,6 +81,9 @@ __all__ = [
     "LocalEpochs",
     "LocalSteps",
     "LogNormalDurations",
+    "LogNormalRates",
+    "MixedDurations",
+    "ParetoDurations",
     "PartialWork",
     "PerClientSteps",
     "PeriodicTicks",
@@ -72,15 +93,23 @@ __all__ = [
     "ReplayArrivals",
     "ReplayEvent",
     "ScheduleTable",
+    "ShiftedExponentialDurations",
     "StepDurations",
+    "SumDurations",
     "SynchronousArrivals",
     "TableTicks",
     "TickPattern",
+    "TraceDurations",
+    "TraceWindows",
+    "TransferDurations",
     "UniformArrivals",
+    "UniformDurations",
     "UniformSpeeds",
     "UniformSteps",
     "Wake",
     "Window",
     "Windows",
+    "read_traces",
+    "sample_traces",
     "simulate",
 ]

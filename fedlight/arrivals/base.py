@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedlight.arrivals.table import ScheduleTable
+    from fedlight.theory import ClosedNetwork
     from fedlight.types import Federation, Task
 
 __all__ = ["Action", "ArrivalProcess", "Dispatch", "EndRound", "Wake"]
@@ -97,6 +98,14 @@ class ArrivalProcess(ABC):
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """Return T_i, the expected duration of a task of each client, shape ``[M]``, or None."""
+        return None
+
+    def closed_network(self, buffer_size: int) -> ClosedNetwork | None:
+        """Return the queueing network that the process is, whose means are known, or None.
+
+        Args:
+            buffer_size: The number of updates after which the server steps.
+        """
         return None
 
     def finish(self) -> None:

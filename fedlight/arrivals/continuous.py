@@ -13,6 +13,7 @@ from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.durations import DurationModel
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
 from fedlight.events import to_ticks, to_time
+from fedlight.theory import ClosedNetwork
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,6 +166,14 @@ class ContinuousArrivals(ArrivalProcess):
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of the duration model."""
         return self._tasks.expected_durations()
+
+    def closed_network(self, buffer_size: int) -> ClosedNetwork | None:
+        """The network of clients with exponential durations that neither idle nor wait."""
+        means = self.expected_durations()
+        waits = self.resume == "on_aggregation" and buffer_size > 1
+        if waits or self.idle or means is None or not self._tasks.durations.exponential:
+            return None
+        return ClosedNetwork(means, self.concurrency)
 
     def state_dict(self) -> dict[str, Any]:
         """The clients that wait or are idle, and how many tasks each client had."""

@@ -44,6 +44,9 @@ class DurationModel(ABC):
     uses_rng: bool = True
     """Whether `draw` reads `rng`; False saves the time to prepare it."""
 
+    exponential: bool = False
+    """Whether each client's durations are independent exponential numbers of the same mean."""
+
     @abstractmethod
     def draw(
         self,
@@ -212,6 +215,8 @@ class ExponentialDurations(DurationModel):
     Source: Fraboni et al., [the FedFix paper](https://arxiv.org/abs/2206.10189), Section 4.1, for
     clients with unreliable hardware.
     """
+
+    exponential = True
 
     def __init__(self, mean: float | Sequence[float]) -> None:
         self.mean = one_for_all_or_each("mean", mean, _duration)

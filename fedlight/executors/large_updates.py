@@ -27,6 +27,11 @@ class NormLimit:
     def __init__(self, most: float, clip: bool) -> None:
         self.most, self.clip = most, clip
 
+    @classmethod
+    def of(cls, most: float | None, how: str) -> NormLimit | None:
+        """Return the limit for the trainer's arguments; None if there is none."""
+        return None if most is None else cls(most, clip=how == "clip")
+
     def __call__(self, task: Task, result: LocalResult) -> Outcome:
         """Return the result, a scaled one, or a `LargeUpdate`."""
         norm = result.update_norm

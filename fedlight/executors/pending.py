@@ -52,6 +52,8 @@ class PendingRun:
         arrived: Whether its update has reached the server.
         fallback: The earlier local run whose client state remains if this one fails, or None.
         error: Why it failed, or None.
+        sent: Whether its result is what has come through the channel; only a channel with a memory
+            waits with that until the client's earlier updates are sent.
     """
 
     __slots__ = (
@@ -64,6 +66,7 @@ class PendingRun:
         "error",
         "fallback",
         "pulled",
+        "sent",
         "status",
         "task",
     )
@@ -82,6 +85,7 @@ class PendingRun:
         self.arrived = False
         self.fallback: PendingRun | None = None
         self.error: ClientError | None = None
+        self.sent = pool.order is None
         self._pool = pool
         self._result: LocalResult | None = None
         self._client_state: Tensor | None = None
@@ -93,13 +97,30 @@ class PendingRun:
         Raises:
             ClientError: The local run failed.
         """
-        result = self._result if self._result is not None else self.outcome()
+        result = self._result if self.sent and self._result is not None else self.outcome()
         if isinstance(result, ClientError):
             raise result
         return result
 
+    @property
+    def known(self) -> bool:
+        """Whether `computed` has an answer already, perhaps one for those who read it early."""
+        return self.status is not Status.OPEN or self._preview is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the outcome is known, as the server gets it."""
+        return self.status is not Status.OPEN and (self.sent or self.error is not None)
+
     def outcome(self) -> Outcome:
-        """Return the result or the error.
+        """Return the result or the error; for a channel with a memory, what arrives of it."""
+        outcome = self.computed()
+        if self.sent or isinstance(outcome, ClientError):
+            return outcome
+        return self._pool.look_ahead(self)
+
+    def computed(self) -> Outcome:
+        """Return the result or the error, before a channel with a memory.
 
         For an open run the outcome is computed apart and not kept as the run's own, because the
         members of a stack must not depend on who reads a result (`Pool`).
@@ -126,7 +147,7 @@ class PendingRun:
         If the run failed, it is the state from before its arrival.
         """
         if self.status is Status.OPEN:
-            outcome = self.outcome()
+            outcome = self.computed()
             if self.status is Status.OPEN:
                 if isinstance(outcome, LocalResult):
                     return outcome.client_state
@@ -177,6 +198,14 @@ class PendingRun:
         self.status, self._result = Status.COMPUTED, outcome
         self._client_state, self.fallback = outcome.client_state, None
 
+    def send(self, outcome: Outcome) -> None:
+        """Store what has come through a channel with a memory in place of the result."""
+        self.sent = True
+        if isinstance(outcome, ClientError):
+            self.status, self.error, self._result = Status.FAILED, outcome, None
+        else:
+            self._result = outcome
+
     def release(self) -> None:
         """Release the result once the server no longer needs it; the client state stays."""
         if self.status is not Status.FAILED:
@@ -194,6 +223,7 @@ class PendingRun:
             "task": self.task._asdict(),
             "status": self.status.value,
             "arrived": self.arrived,
+            "sent": self.sent,
             "waiting": self._pool.waits(self),
             "pulled": self.pulled is not None,
             "after": None if self.after is None else self.after.task.serial,
@@ -219,6 +249,7 @@ class PendingRun:
             device: The device of the result's tensors.
         """
         self.status, self.arrived = Status(state["status"]), state["arrived"]
+        self.sent = state.get("sent", True)  # older checkpoints know no channel
         if state["error"] is not None:
             self.error = _error_from_list(self.task, *state["error"])
         if state["client_state"] is not None:

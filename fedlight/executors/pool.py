@@ -13,6 +13,7 @@ from fedlight.types import LocalResult
 
 if TYPE_CHECKING:
     from fedlight.executors.large_updates import NormLimit
+    from fedlight.executors.sending import Sending
     from fedlight.types import ServerState, Task
 
 
@@ -33,16 +34,25 @@ class Pool:
     Args:
         executor: Computes the local runs.
         limit: Clips or refuses results that are too large; None accepts all.
+        sending: Takes results through the channel; None leaves them as they are.
 
     Attributes:
         num_batches: Calls of the executor so far.
         num_computed: Local runs computed so far.
         num_ahead: Local runs that are computed and still in flight.
+        order: The order in which a client's updates are sent, if it matters; else None.
     """
 
-    def __init__(self, executor: Executor, limit: NormLimit | None = None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        limit: NormLimit | None = None,
+        sending: Sending | None = None,
+    ) -> None:
         self._executor = executor
         self._limit = limit
+        self._sending = sending
+        self.order = sending if sending is not None and sending.remembers else None
         self._open: dict[int, PendingRun] = {}
         # A heap of (time of arrival, client, serial). Runs that are no longer open stay in it until
         # they come up, because removing an entry from the middle of a heap is expensive.
@@ -76,6 +86,8 @@ class Pool:
     def arrived(self, run: PendingRun) -> None:
         """Note that the update of a run has reached the server."""
         run.arrived = True
+        if self.order is not None:
+            self.order.arrived(run)
         if run.status is not Status.OPEN:
             self.num_ahead -= 1
 
@@ -83,12 +95,24 @@ class Pool:
         """Return whether a run may be computed together with others."""
         return run.task.serial in self._open
 
-    def discard(self, run: PendingRun) -> None:
-        """Leave out a run, which is then computed only if a client state depends on it."""
+    def discard(self, run: PendingRun) -> bool:
+        """Leave out a run, which is then computed only if a client state depends on it.
+
+        Returns:
+            Whether its result is kept for the client's next update.
+        """
         self._open.pop(run.task.serial, None)
+        if self.order is not None:
+            self.order.drop(run)
+        return self.order is not None
 
     def compute(
-        self, needed: Sequence[PendingRun], *, until: float = math.inf, useful: float = math.inf
+        self,
+        needed: Sequence[PendingRun],
+        *,
+        until: float = math.inf,
+        useful: float = math.inf,
+        send: bool = True,
     ) -> None:
         """Compute local runs, and with them those that arrive next.
 
@@ -97,8 +121,10 @@ class Pool:
             until: Virtual time after which no result is used.
             useful: Number of future arrivals that may still be used. This and `until` are ignored
                 unless the executor's results are independent of each other.
+            send: Whether they are also sent through a channel with a memory: not before the server
+                has accepted or dropped them.
         """
-        steps = self.batches(needed, until=until, useful=useful)
+        steps = self.batches(needed, until=until, useful=useful, send=send)
         batch = next(steps, None)
         while batch is not None:
             outcomes = self._executor.run([run.job() for run in batch])
@@ -108,7 +134,12 @@ class Pool:
                 return
 
     def batches(
-        self, needed: Sequence[PendingRun], *, until: float = math.inf, useful: float = math.inf
+        self,
+        needed: Sequence[PendingRun],
+        *,
+        until: float = math.inf,
+        useful: float = math.inf,
+        send: bool = True,
     ) -> Generator[list[PendingRun], Sequence[Outcome], None]:
         """Choose what `compute` computes; the caller computes it, perhaps with other pools' runs.
 
@@ -116,24 +147,29 @@ class Pool:
             needed: As for `compute`.
             until: As for `compute`.
             useful: As for `compute`.
+            send: As for `compute`.
 
         Yields:
             Local runs that are computed together. Send the executor's outcomes, in their order.
         """
         if not self._executor.independent:
             until = useful = math.inf
+        if self.order is not None:
+            needed = self.order.with_earlier(needed)
         for number, target in enumerate(needed):
             while target.status is Status.OPEN:
                 batch = self._batch(target, until, useful)
                 if self._executor.independent and self._executor.max_batch == 1:
                     batch = _in_turn(batch, needed[number:])
-                outcomes = self._limited(batch, (yield batch))
+                outcomes = self._sent(batch, (yield batch))
                 for run, outcome in zip(batch, outcomes, strict=True):
                     run.finish(outcome)
                     self.num_ahead += not run.arrived
                     self._open.pop(run.task.serial, None)
                 self.num_batches += 1
                 self.num_computed += len(batch)
+        if self.order is not None and send:
+            self.order.send(needed)
 
     def preview(self, runs: Sequence[PendingRun]) -> None:
         """Compute open runs apart, because a callback or an aggregator reads them early.
@@ -141,22 +177,30 @@ class Pool:
         The runs stay open, unless results are independent of each other anyway.
         """
         if self._executor.independent:
-            self.compute(runs, useful=0)
+            self.compute(runs, useful=0, send=False)
             return
-        outcomes = self._executor.run([run.job() for run in runs])
-        for run, outcome in zip(runs, self._limited(runs, outcomes), strict=True):
+        if self.order is not None:
+            runs = [run for run in self.order.with_earlier(runs) if not run.known]
+        outcomes = self._executor.run([run.job() for run in runs]) if runs else ()
+        for run, outcome in zip(runs, self._sent(runs, outcomes), strict=True):
             run.preview(outcome)
 
-    def _limited(
-        self, runs: Sequence[PendingRun], outcomes: Sequence[Outcome]
-    ) -> Sequence[Outcome]:
-        """The outcomes, with those that are too large clipped or refused."""
-        if self._limit is None:
-            return outcomes
-        return [
-            self._limit(run.task, outcome) if isinstance(outcome, LocalResult) else outcome
-            for run, outcome in zip(runs, outcomes, strict=True)
-        ]
+    def look_ahead(self, run: PendingRun) -> Outcome:
+        """Return what will arrive of a run through a channel with a memory."""
+        assert self.order is not None
+        self.preview([run])
+        return self.order.look_ahead(run)
+
+    def _sent(self, runs: Sequence[PendingRun], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """The outcomes, with those that are too large clipped or refused, through the channel."""
+        if self._limit is not None:
+            outcomes = [
+                self._limit(run.task, outcome) if isinstance(outcome, LocalResult) else outcome
+                for run, outcome in zip(runs, outcomes, strict=True)
+            ]
+        if self._sending is not None and self.order is None:
+            outcomes = self._sending.through([run.task for run in runs], outcomes)
+        return outcomes
 
     def _batch(self, target: PendingRun, until: float, useful: float) -> list[PendingRun]:
         """Return `target`, or the earliest run that it waits for; then others by their arrival.

@@ -1,0 +1,358 @@
+"""Durations made of others: classes of clients, sums, transfers, changes over time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedlight._checks import non_negative, positive
+from fedlight.arrivals._per_client import (
+    brief,
+    check_length,
+    of_client,
+    one_for_all_or_each,
+    shortly,
+    spread_out,
+)
+from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, as_durations
+from fedlight.randomness import generator
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fedlight.types import Federation
+
+
+class MixedDurations(DurationModel):
+    """Clients of several classes, each with durations of its own; a client stays in its class.
+
+    The first ``ceil(share * M)`` of the M clients are in the first class, and so on; the last
+    class takes the rest. With ``drawn=True`` the class of each client is drawn from the seed, with
+    the shares as probabilities.
+
+    Args:
+        classes: Pairs (share, durations); the shares are above 0 and add up to 1.
+        drawn: Whether classes are drawn.
+
+    Raises:
+        TypeError: `classes` is no list of such pairs.
+        ValueError: The shares do not add up to 1, or one is not above 0.
+
+    Example:
+        >>> from fedlight.arrivals import ContinuousArrivals, FixedDurations, UniformSpeeds
+        >>> classes = [(0.25, UniformSpeeds(0, slowest=9.0)), (0.75, UniformSpeeds(0))]
+        >>> arrivals = ContinuousArrivals(MixedDurations(classes))
+        >>> arrivals.simulate(num_clients=4, buffer_size=1, max_time=1.0).durations
+        [9.0, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(self, classes: Sequence[tuple[float, DurationModel]], drawn: bool = False) -> None:
+        if isinstance(classes, Mapping | str):
+            raise TypeError(f"classes must be a list of pairs (share, durations), got {classes!r}")
+        self.classes = [(positive("a share of classes", s), as_durations(d)) for s, d in classes]
+        total = sum(share for share, _ in self.classes)
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"the shares of classes must add up to 1, got {total:g}")
+        self.drawn = bool(drawn)
+        self.uses_rng = any(durations.uses_rng for _, durations in self.classes)
+
+    def class_of(self, client_id: int, federation: Federation) -> int:
+        """Return the number of a client's class."""
+        if self.drawn:
+            place = _uniform_of(federation.seed, "class of durations", client_id)
+            ends = np.cumsum([share for share, _ in self.classes])
+            return min(int(np.searchsorted(ends, place, side="right")), len(self.classes) - 1)
+        end = 0
+        for number, (share, _) in enumerate(self.classes):
+            # the shares of, say, 0.3 of 10 clients are no whole number in binary
+            end += ceil(round(share * federation.num_clients, 9))
+            if client_id < end:
+                return number
+        return len(self.classes) - 1
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Draw from the durations of the client's class."""
+        _, durations = self.classes[self.class_of(client_id, federation)]
+        return durations.draw(rng, client_id, num_steps, federation, starts_at)
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError if the durations of a class do not fit the federation."""
+        for _, durations in self.classes:
+            durations.check(federation)
+
+    def expected(
+        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64] | None:
+        """The mean of each client's class, or None if one is unknown."""
+        means = [durations.expected(federation, num_steps) for _, durations in self.classes]
+        known = [mean for mean in means if mean is not None]
+        if len(known) < len(means):
+            return None
+        number = [self.class_of(client, federation) for client in range(federation.num_clients)]
+        return np.choose(number, known)
+
+    def __repr__(self) -> str:
+        return f"MixedDurations({self.classes!r}{', drawn=True' if self.drawn else ''})"
+
+
+class LogNormalRates(DurationModel):
+    """Each client has a rate of its own, drawn once; its tasks take exponential times.
+
+    ``T = e / r_i`` with ``r_i = rate * exp(sigma * z_i)``, e standard exponential and z_i standard
+    normal, drawn from the seed for each client.
+
+    Args:
+        sigma: Standard deviation of the logarithm of the rates; 0 for equal clients.
+        rate: Median of the rates, in tasks per unit of virtual time.
+
+    Raises:
+        TypeError: An argument is not a number.
+        ValueError: `sigma` is negative, or `rate` is not above 0.
+
+    Source: Iakovidou and Kim, [Asynchronous Federated Learning: A Scalable Approach for
+    Decentralized Machine Learning](https://arxiv.org/abs/2405.10123) (AREA).
+
+    Example:
+        >>> LogNormalRates(0.1)
+        LogNormalRates(0.1, rate=1)
+    """
+
+    exponential = True
+
+    def __init__(self, sigma: float, rate: float = 1.0) -> None:
+        self.sigma, self.rate = non_negative("sigma", sigma), positive("rate", rate)
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Return one exponential number."""
+        duration = rng.standard_exponential() * self._mean(client_id, federation)
+        return float(min(max(SHORTEST, duration), LONGEST))
+
+    def expected(
+        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """``1 / r_i``."""
+        return np.array([self._mean(i, federation) for i in range(federation.num_clients)])
+
+    def _mean(self, client_id: int, federation: Federation) -> float:
+        drawn = _normal_of(federation.seed, "rate of a client", client_id)
+        return float(np.exp(-self.sigma * drawn)) / self.rate
+
+    def __repr__(self) -> str:
+        return f"LogNormalRates({shortly(self.sigma)}, rate={shortly(self.rate)})"
+
+
+class SumDurations(DurationModel):
+    """A task takes the time of several parts, one after the other.
+
+    ``T = T_1 + T_2 + ...``
+
+    Args:
+        parts: Duration models.
+
+    Raises:
+        TypeError: A part is no duration model.
+        ValueError: There is none.
+
+    Example:
+        >>> from fedlight.arrivals import HalfNormalDurations, StepDurations
+        >>> SumDurations([StepDurations(0.1), HalfNormalDurations(0.5)])
+        SumDurations([StepDurations(0.1, overhead=0), HalfNormalDurations(0.5)])
+    """
+
+    def __init__(self, parts: Sequence[DurationModel]) -> None:
+        self.parts = [as_durations(part) for part in parts]
+        if not self.parts:
+            raise ValueError("parts must hold at least one duration model, got none")
+        self.uses_rng = any(part.uses_rng for part in self.parts)
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Return the sum of one draw of each part; each starts when the one before it ends."""
+        now = starts_at
+        for part in self.parts:
+            now += part.draw(rng, client_id, num_steps, federation, now)
+        return min(now - starts_at, LONGEST)
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError if a part does not fit the federation."""
+        for part in self.parts:
+            part.check(federation)
+
+    def expected(
+        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64] | None:
+        """The sum of the means, or None if one is unknown."""
+        total = np.zeros(federation.num_clients)
+        for part in self.parts:
+            mean = part.expected(federation, num_steps)
+            if mean is None:
+                return None
+            total += mean
+        return total
+
+    def __repr__(self) -> str:
+        return f"SumDurations({self.parts!r})"
+
+
+class TransferDurations(DurationModel):
+    """The time that bytes take on their way.
+
+    ``T_i = latency + nbytes / bandwidth_i``. Add it to the time of the computation:
+    ``SumDurations([StepDurations(0.1), TransferDurations(nbytes, bandwidth)])``.
+
+    Args:
+        nbytes: Bytes of a task in both directions: of the model that is pulled, and of what is
+            sent (`Channel.nbytes`).
+        bandwidth: Bytes per unit of virtual time, one for all clients or one for each.
+        latency: Virtual time until the first byte.
+
+    Raises:
+        TypeError: An argument is not a number, or a list of numbers for `bandwidth`.
+        ValueError: `nbytes` or `latency` is negative, or a bandwidth is not above 0.
+
+    Example:
+        >>> TransferDurations(nbytes=4_000_000, bandwidth=[1e6, 2e6])
+        TransferDurations(4e+06, [1000000.0, 2000000.0], latency=0)
+    """
+
+    uses_rng = False
+
+    def __init__(
+        self, nbytes: float, bandwidth: float | Sequence[float], latency: float = 0.0
+    ) -> None:
+        self.nbytes = non_negative("nbytes", nbytes)
+        self.bandwidth = one_for_all_or_each("bandwidth", bandwidth, positive)
+        self.latency = non_negative("latency", latency)
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """T_i."""
+        duration = self.latency + self.nbytes / of_client(self.bandwidth, client_id)
+        return min(max(SHORTEST, duration), LONGEST)
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError unless there is one bandwidth for all or one for each client."""
+        check_length("bandwidth", self.bandwidth, federation)
+
+    def expected(
+        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """T_i."""
+        return self.latency + self.nbytes / spread_out(self.bandwidth, federation)
+
+    def __repr__(self) -> str:
+        return (
+            f"TransferDurations({shortly(self.nbytes)}, {brief(self.bandwidth)}, "
+            f"latency={shortly(self.latency)})"
+        )
+
+
+class ChangingDurations(DurationModel):
+    """Durations that change over time.
+
+    ``T = f(t) * T_0``, t the virtual time of the pull and f a step function.
+
+    Args:
+        durations: T_0.
+        factors: Pairs (start, factor): from `start` on, until the next one, durations are
+            multiplied by `factor`. Before the first the factor is 1.
+        period: After this much virtual time all starts again, such as a day; None for never.
+
+    Raises:
+        TypeError: `factors` is no list of pairs of numbers.
+        ValueError: The starts do not grow or lie beyond the period, or a factor is not above 0.
+
+    Example:
+        >>> from fedlight.arrivals import ContinuousArrivals, FixedDurations
+        >>> night = ChangingDurations(FixedDurations([1.0]), [(8, 3.0), (20, 1.0)], period=24)
+        >>> arrivals = ContinuousArrivals(night, local_steps=1)
+        >>> table = arrivals.simulate(num_clients=1, buffer_size=1, max_time=14)
+        >>> [event.time for event in table.events][-3:]
+        [8.0, 11.0, 14.0]
+    """
+
+    def __init__(
+        self,
+        durations: DurationModel,
+        factors: Sequence[tuple[float, float]],
+        period: float | None = None,
+    ) -> None:
+        self.durations = as_durations(durations)
+        self.uses_rng = self.durations.uses_rng
+        self.period = None if period is None else positive("period", period)
+        self.factors = [
+            (non_negative("a start of factors", start), positive("a factor of factors", factor))
+            for start, factor in factors
+        ]
+        self._starts = [start for start, _ in self.factors]
+        if self._starts != sorted(set(self._starts)):
+            raise ValueError(f"the starts of factors must grow, got {self._starts}")
+        if self.period is not None and self._starts and self._starts[-1] >= self.period:
+            raise ValueError(
+                f"the starts of factors must lie below period={period!r}, got {self._starts[-1]!r}"
+            )
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Return a draw of T_0, times the factor at the time of the pull."""
+        duration = self.durations.draw(rng, client_id, num_steps, federation, starts_at)
+        time = starts_at if self.period is None else starts_at % self.period
+        place = bisect_right(self._starts, time)
+        factor = self.factors[place - 1][1] if place else 1.0
+        return min(max(SHORTEST, factor * duration), LONGEST)
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError if T_0 does not fit the federation."""
+        self.durations.check(federation)
+
+    def __repr__(self) -> str:
+        return f"ChangingDurations({self.durations!r}, {self.factors!r}, period={self.period})"
+
+
+@lru_cache(maxsize=200_000)
+def _uniform_of(seed: int, name: str, client_id: int) -> float:
+    """A number in [0, 1) that a client keeps for the whole run."""
+    return float(generator(seed, name, client_id).random())
+
+
+@lru_cache(maxsize=200_000)
+def _normal_of(seed: int, name: str, client_id: int) -> float:
+    """A standard normal number that a client keeps for the whole run."""
+    return float(generator(seed, name, client_id).standard_normal())

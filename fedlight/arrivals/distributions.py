@@ -1,0 +1,298 @@
+"""Further distributions of the time that a task takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedlight._checks import non_negative, positive
+from fedlight.arrivals._per_client import (
+    brief,
+    check_length,
+    of_client,
+    one_for_all_or_each,
+    shortly,
+    spread_out,
+)
+from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fedlight.types import Federation
+
+
+class ShiftedExponentialDurations(DurationModel):
+    """A task takes a least time, and then an exponentially distributed one.
+
+    ``T = shift + mean * e``, e standard exponential; the mean is ``shift + mean``.
+
+    Args:
+        shift: The least time, in virtual time, one for all clients or one for each.
+        mean: Mean of the rest, one for all clients or one for each.
+
+    Raises:
+        TypeError: An argument is neither a number nor a list of numbers.
+        ValueError: A shift is negative, or a mean is not above 0.
+
+    Source: Lee, Lam, Pedarsani, Papailiopoulos and Ramchandran, [Speeding Up Distributed Machine
+    Learning Using Codes](https://arxiv.org/abs/1512.02673), Section II.
+
+    Example:
+        >>> ShiftedExponentialDurations(shift=1.0, mean=[0.5, 2.0])
+        ShiftedExponentialDurations(shift=1.0, mean=[0.5, 2.0])
+    """
+
+    def __init__(self, shift: float | Sequence[float], mean: float | Sequence[float]) -> None:
+        self.shift = one_for_all_or_each("shift", shift, non_negative)
+        self.mean = one_for_all_or_each("mean", mean, positive)
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Return the least time and one exponential number."""
+        rest = of_client(self.mean, client_id) * rng.standard_exponential()
+        return max(SHORTEST, of_client(self.shift, client_id) + rest)
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError unless there is one number for all or one for each client."""
+        check_length("shift", self.shift, federation)
+        check_length("mean", self.mean, federation)
+
+    def expected(
+        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """``shift + mean``."""
+        return spread_out(self.shift, federation) + spread_out(self.mean, federation)
+
+    def __repr__(self) -> str:
+        return f"ShiftedExponentialDurations(shift={brief(self.shift)}, mean={brief(self.mean)})"
+
+
+class ExponentialStepDurations(DurationModel):
+    """Each local step takes an exponentially distributed time.
+
+    ``T = sum of K numbers mean * e``, e standard exponential and K the task's number of local
+    steps; the mean is ``K * mean``.
+
+    Args:
+        mean: Mean of one local step in virtual time, one for all clients or one for each.
+
+    Raises:
+        TypeError: `mean` is neither a number nor a list of numbers.
+        ValueError: A mean is not above 0.
+
+    Source: Zakerinia, Talaei, Nadiradze and Alistarh, [QuAFL](https://arxiv.org/abs/2206.10032),
+    Section 4.
+
+    Example:
+        >>> ExponentialStepDurations(2.0)
+        ExponentialStepDurations(2.0)
+    """
+
+    def __init__(self, mean: float | Sequence[float]) -> None:
+        self.mean = one_for_all_or_each("mean", mean, positive)
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Return the sum of K exponential numbers, which has a gamma distribution."""
+        return max(SHORTEST, of_client(self.mean, client_id) * rng.standard_gamma(num_steps))
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError unless there is one mean for all or one for each client."""
+        check_length("mean", self.mean, federation)
+
+    def expected(
+        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64] | None:
+        """The time of the mean number of local steps, or None if that is unknown."""
+        return None if num_steps is None else spread_out(self.mean, federation) * num_steps
+
+    def __repr__(self) -> str:
+        return f"ExponentialStepDurations({brief(self.mean)})"
+
+
+class ParetoDurations(DurationModel):
+    """Each task takes a Pareto distributed time: a tail so heavy that its mean may be infinite.
+
+    ``P(T > t) = (shortest / t)**shape`` for ``t >= shortest``. The mean is
+    ``shortest * shape / (shape - 1)`` for a shape above 1, and infinite otherwise.
+
+    Args:
+        shortest: The least time, in virtual time, one for all clients or one for each.
+        shape: How light the tail is, above 0: 1.1 is very heavy, 3 moderate.
+
+    Raises:
+        TypeError: An argument is not a number, or a list of numbers for `shortest`.
+        ValueError: A number is not above 0.
+
+    Draws above 9 million units, the last time that is kept exactly, are that long.
+
+    Example:
+        >>> ParetoDurations(1.0, shape=1.5)
+        ParetoDurations(1.0, shape=1.5)
+    """
+
+    def __init__(self, shortest: float | Sequence[float], shape: float) -> None:
+        self.shortest = one_for_all_or_each("shortest", shortest, positive)
+        self.shape = positive("shape", shape)
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Return one Pareto number."""
+        # exp(e / shape) of a standard exponential e; it overflows for the smallest shapes
+        power = min(rng.standard_exponential() / self.shape, 700.0)
+        duration = of_client(self.shortest, client_id) * float(np.exp(power))
+        return min(max(SHORTEST, duration), LONGEST)
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError unless there is one number for all or one for each client."""
+        check_length("shortest", self.shortest, federation)
+
+    def expected(
+        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64] | None:
+        """The mean, or None if it is infinite."""
+        if self.shape <= 1:
+            return None
+        return spread_out(self.shortest, federation) * self.shape / (self.shape - 1)
+
+    def __repr__(self) -> str:
+        return f"ParetoDurations({brief(self.shortest)}, shape={shortly(self.shape)})"
+
+
+class UniformDurations(DurationModel):
+    """Each task takes a time that is uniform between two bounds.
+
+    ``T = low + (high - low) * u``, u uniform in [0, 1).
+
+    Args:
+        low: The shortest time, in virtual time.
+        high: The longest time.
+
+    Raises:
+        TypeError: An argument is not a number.
+        ValueError: `low` is not above 0, or `high` is below it.
+
+    Example:
+        >>> UniformDurations(1.0, 2.0)
+        UniformDurations(1, 2)
+    """
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = positive("low", low), positive("high", high)
+        if self.high < self.low:
+            raise ValueError(f"high must be at least low={low!r}, got {high!r}")
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Return one uniform number."""
+        return max(SHORTEST, self.low + (self.high - self.low) * rng.random())
+
+    def expected(
+        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """``(low + high) / 2``."""
+        return np.full(federation.num_clients, (self.low + self.high) / 2)
+
+    def __repr__(self) -> str:
+        return f"UniformDurations({shortly(self.low)}, {shortly(self.high)})"
+
+
+class DistributionDurations(DurationModel):
+    """Each task takes a time drawn from any distribution, such as a frozen one of scipy.stats.
+
+    ``T = scale_i * X``, X from the distribution.
+
+    Args:
+        distribution: An object with scipy's methods ``rvs(random_state=generator)`` and
+            ``mean()``: ``scipy.stats.weibull_min(0.7)``, for example. Numbers below 1e-9 are
+            raised to it. SciPy itself is not needed by fedlight.
+        scale: Factor in virtual time, one for all clients or one for each.
+
+    Raises:
+        TypeError: `distribution` has no such methods, or `scale` is not a number.
+        ValueError: A scale is not above 0.
+
+    Example:
+        >>> class Twice:
+        ...     def rvs(self, random_state):
+        ...         return 2.0 * random_state.random()
+        ...
+        ...     def mean(self):
+        ...         return 1.0
+        ...
+        ...     def __repr__(self):
+        ...         return "Twice()"
+        >>> DistributionDurations(Twice(), scale=0.5)
+        DistributionDurations(Twice(), scale=0.5)
+    """
+
+    def __init__(self, distribution: Any, scale: float | Sequence[float] = 1.0) -> None:
+        if isinstance(distribution, type) or not callable(getattr(distribution, "rvs", None)):
+            raise TypeError(
+                f"distribution must have the method rvs(random_state=…), got {distribution!r}; "
+                "for example scipy.stats.weibull_min(0.7)"
+            )
+        self.distribution = distribution
+        self.scale = one_for_all_or_each("scale", scale, positive)
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Return one number of the distribution."""
+        drawn = float(self.distribution.rvs(random_state=rng))
+        return min(max(SHORTEST, of_client(self.scale, client_id) * drawn), LONGEST)
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError unless there is one scale for all or one for each client."""
+        check_length("scale", self.scale, federation)
+
+    def expected(
+        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64] | None:
+        """The scaled mean, or None if it is not finite."""
+        mean = float(self.distribution.mean())
+        return spread_out(self.scale, federation) * mean if np.isfinite(mean) else None
+
+    def __repr__(self) -> str:
+        return f"DistributionDurations({_words(self.distribution)}, scale={brief(self.scale)})"
+
+
+def _words(distribution: Any) -> str:
+    """A distribution in words; scipy's frozen ones keep their name and arguments apart."""
+    dist = vars(distribution).get("dist") if hasattr(distribution, "__dict__") else None
+    if dist is None:
+        return repr(distribution)
+    given = [*map(repr, distribution.args), *(f"{k}={v!r}" for k, v in distribution.kwds.items())]
+    return f"{dist.name}({', '.join(given)})"

@@ -1,0 +1,47 @@
+"""A share of the parameters: how many, and which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedlight._checks import number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def share_of(value: object) -> float:
+    """Return `value` as a float above 0 and at most 1.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is outside (0, 1].
+    """
+    share = number("share", value)
+    if not 0 < share <= 1:
+        raise ValueError(
+            f"share must be above 0 and at most 1, got {value!r}; it is a share of the parameters, "
+            "for example 0.01 for one in a hundred"
+        )
+    return share
+
+
+def number_of(share: float, size: int) -> int:
+    """k, the number of parameters that a share of all `size` is."""
+    return max(1, round(share * size))
+
+
+def bits_of_index(size: int) -> int:
+    """ceil(log2 size): bits of the place of one parameter."""
+    return (size - 1).bit_length()
+
+
+def largest(values: Tensor, k: int) -> Tensor:
+    """Where the k largest numbers of each row are, as a mask; of equal ones the first.
+
+    ``topk`` itself takes any of equal numbers, and not the same ones on every device.
+    """
+    threshold = values.topk(k, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+    above, equal = values > threshold, values == threshold
+    left = k - above.sum(dim=1, keepdim=True)
+    return above | (equal & (equal.cumsum(dim=1) <= left))

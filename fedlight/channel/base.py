@@ -1,0 +1,179 @@
+"""The interface of channels, and several of them in turn."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedlight.channel._draws import keys_of, uniform, words
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import Task
+
+
+class Message(NamedTuple):
+    """What has to be sent for one update, in numbers: not the values, which no size depends on.
+
+    Attributes:
+        size: P, the number of parameters.
+        numbers: How many numbers are sent.
+        bits: Bits of each of them.
+        index_bits: Bits that say which parameter a number belongs to; 0 if the server knows.
+        extra_bits: Bits of whatever is sent once, such as a norm.
+    """
+
+    size: int
+    numbers: int
+    bits: float
+    index_bits: int = 0
+    extra_bits: float = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the message, rounded up."""
+        return math.ceil((self.numbers * (self.bits + self.index_bits) + self.extra_bits) / 8)
+
+
+class Senders:
+    """The clients whose updates go through a channel together.
+
+    Args:
+        tasks: Their n tasks.
+        seed: The seed of the fit.
+        memory: What error feedback has kept of each client, ``[n, P]``, or None.
+
+    Attributes:
+        memory: The same; a channel that `remembers` replaces it by what it keeps now.
+    """
+
+    def __init__(self, tasks: Sequence[Task], seed: int, memory: Tensor | None = None) -> None:
+        self.memory = memory
+        self._keys = keys_of(tasks, seed)
+        self._calls = 0
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """Independent uniform numbers in [0, 1), of the shape ``[n, P]`` and the dtype of `like`.
+
+        A row is a function of the seed, the client, its visit and the number of the call.
+        """
+        return uniform(self._next(), like)
+
+    def words(self, like: Tensor) -> Tensor:
+        """Independent random whole numbers of 64 bits, of the shape ``[n, P]`` of `like`."""
+        return words(self._next(), like.shape[1], like.device)
+
+    def _next(self) -> list[int]:
+        self._calls += 1
+        return [key + self._calls for key in self._keys]
+
+
+class Channel(ABC):
+    """What updates go through on their way.
+
+    A subclass defines `send` and `message`. Each row of the result of `send` must be a function of
+    that row, of its random numbers (`Senders`) and of its memory alone, to the bit: no sum over
+    rows, and no reduction whose order depends on how many rows there are (`row_norms`).
+    """
+
+    remembers: bool = False
+    """Whether something is kept of a client from update to update, in `Senders.memory`."""
+
+    @abstractmethod
+    def send(self, updates: Tensor, senders: Senders) -> Tensor:
+        """Return what arrives at the server.
+
+        Args:
+            updates: The updates of n clients, ``[n, P]``; not to be changed in place.
+            senders: The clients: their random numbers, and what is remembered of them.
+        """
+
+    @abstractmethod
+    def message(self, message: Message) -> Message:
+        """Return what is sent for one update if `message` is what comes into the channel."""
+
+    def contraction(self) -> Channel:
+        """Return the form of this channel that error feedback needs.
+
+        C is a contraction if ``E |C(u) - u|^2 <= (1 - a) |u|^2`` for some a > 0. Channels that are
+        unbiased at the price of a larger variance return a scaled form.
+        """
+        return self
+
+    def nbytes(self, size: int, itemsize: int) -> int:
+        """Return the bytes that are sent for one update of `size` numbers of `itemsize` bytes."""
+        return self.message(Message(size, size, 8 * itemsize)).nbytes
+
+
+class Chain(Channel):
+    """Several channels in turn.
+
+    ``C(u) = C_k(... C_2(C_1(u)))``
+
+    Args:
+        channels: C_1, C_2, ..., at most one of which is an `ErrorFeedback`. Without any, updates
+            arrive as they are.
+
+    Raises:
+        TypeError: One of them is no channel.
+        ValueError: More than one keeps a memory.
+
+    Example:
+        >>> from fedlight.channel import Chain, Clip, QSGD, TopK
+        >>> Chain([Clip(10.0), TopK(0.01), QSGD(4)]).nbytes(size=10_000, itemsize=4)
+        229
+    """
+
+    def __init__(self, channels: Iterable[Channel]) -> None:
+        self.channels = list(channels)
+        for each in self.channels:
+            if not isinstance(each, Channel):
+                raise TypeError(
+                    f"channel must hold channels only, got {each!r}; for example "
+                    "[Clip(10.0), TopK(0.01)]"
+                )
+        if sum(each.remembers for each in self.channels) > 1:
+            raise ValueError(
+                f"a channel can have one ErrorFeedback, got {self!r}; write "
+                "ErrorFeedback([TopK(0.01), QSGD(8)]) for one memory around both"
+            )
+        self.remembers = any(each.remembers for each in self.channels)
+
+    def send(self, updates: Tensor, senders: Senders) -> Tensor:
+        """Return what arrives when the updates have gone through all channels."""
+        for each in self.channels:
+            updates = each.send(updates, senders)
+        return updates
+
+    def message(self, message: Message) -> Message:
+        """Return the message after the last channel."""
+        for each in self.channels:
+            message = each.message(message)
+        return message
+
+    def contraction(self) -> Channel:
+        """Return the chain of the contractions."""
+        return Chain([each.contraction() for each in self.channels])
+
+    def __repr__(self) -> str:
+        return repr(self.channels)
+
+
+def as_channel(name: str, value: object) -> Channel:
+    """Return a channel as it is, and several of them as a `Chain`.
+
+    Raises:
+        TypeError: `value` is neither.
+    """
+    if isinstance(value, Channel):
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
+        return Chain(value)
+    hint = f"; write {value.__name__}(…)" if isinstance(value, type) else ""
+    raise TypeError(
+        f"{name} must be a channel or a list of channels, got {value!r}{hint}"
+        + ("" if hint else "; for example TopK(0.01) or [Clip(10.0), QSGD(8)]")
+    )

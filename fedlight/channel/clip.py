@@ -1,0 +1,52 @@
+"""Clipping: long updates are scaled down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedlight._checks import positive
+from fedlight.channel._draws import row_norms
+from fedlight.channel.base import Channel, Message, Senders
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Clip(Channel):
+    """An update that is longer than `norm` is scaled down to that length.
+
+    ``C(u) = u * min(1, norm / |u|)``, with the Euclidean norm over all P parameters.
+
+    All P numbers are sent. ``FedTrainer(max_update_norm=norm)`` does the same before the channel,
+    and also notes in the history how long the update was.
+
+    Args:
+        norm: The largest norm, in the unit of the parameters.
+
+    Raises:
+        TypeError: `norm` is not a number.
+        ValueError: `norm` is not above 0.
+
+    Source: Abadi et al., [Deep Learning with Differential
+    Privacy](https://arxiv.org/abs/1607.00133), Algorithm 1, for gradients; McMahan et al.,
+    [Learning Differentially Private Recurrent Language Models](https://arxiv.org/abs/1710.06963),
+    for updates of clients.
+
+    Example:
+        >>> Clip(10.0).nbytes(size=1000, itemsize=4)
+        4000
+    """
+
+    def __init__(self, norm: float) -> None:
+        self.norm = positive("norm", norm)
+
+    def send(self, updates: Tensor, senders: Senders) -> Tensor:
+        """Return the updates, the long ones scaled down."""
+        return updates * (self.norm / row_norms(updates)).clamp(max=1)
+
+    def message(self, message: Message) -> Message:
+        """Return the same message."""
+        return message
+
+    def __repr__(self) -> str:
+        return f"Clip({self.norm!r})"

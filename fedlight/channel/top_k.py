@@ -1,0 +1,63 @@
+"""Top-k: the largest numbers of an update alone are sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedlight.channel._shares import bits_of_index, largest, number_of, share_of
+from fedlight.channel.base import Channel, Message, Senders
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TopK(Channel):
+    """The k numbers of the largest size arrive, the others are 0.
+
+    ``C(u)_j = u_j`` for the k largest ``|u_j|``, else 0; ``k = max(1, round(share * P))``, for P
+    parameters. Of equal ones those with the lowest j arrive.
+
+    It is biased: ``|C(u) - u|^2 <= (1 - k/P) |u|^2``. What is left out is lost unless error
+    feedback is put around it: ``ErrorFeedback(TopK(share))``.
+
+    For each update, k numbers and their places are sent: ``k * (32 + ceil(log2 P))`` bits in
+    single precision.
+
+    Args:
+        share: The share of the parameters that is sent, above 0 and at most 1.
+
+    Raises:
+        TypeError: `share` is not a number.
+        ValueError: `share` is not in (0, 1].
+
+    Source: Stich, Cordonnier and Jaggi, [Sparsified SGD with
+    Memory](https://arxiv.org/abs/1809.07599), Definition 2.
+
+    Example:
+        >>> import torch
+        >>> from fedlight.channel import Senders
+        >>> update = torch.tensor([[1.0, -3.0, 0.5, 2.0]])
+        >>> TopK(0.5).send(update, Senders([], seed=0)).tolist()
+        [[0.0, -3.0, 0.0, 2.0]]
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share_of(share)
+
+    def send(self, updates: Tensor, senders: Senders) -> Tensor:
+        """Return the updates with their k largest numbers."""
+        k = number_of(self.share, updates.shape[1])
+        if k == updates.shape[1]:
+            return updates
+        return updates.where(largest(updates.abs(), k), 0)
+
+    def message(self, message: Message) -> Message:
+        """Return k numbers, each with its place."""
+        k = min(number_of(self.share, message.size), message.numbers)
+        if k == message.numbers:
+            return message
+        places = max(message.index_bits, bits_of_index(message.numbers))
+        return message._replace(numbers=k, index_bits=places)
+
+    def __repr__(self) -> str:
+        return f"TopK({self.share!r})"
