@@ -250,20 +250,20 @@ class Run:
 
     def compute(self, waiting: Sequence[Any]) -> None:
         """Compute the local runs that the loop waits for."""
-        self.pool.compute(waiting, **self._ahead())
+        until, useful = self._ahead()
+        self.pool.compute(waiting, until=until, useful=useful)
 
     def batches(self, waiting: Sequence[Any]) -> Generator[list[Any], Sequence[Any], None]:
         """What `compute` computes, batch by batch, for a caller that computes it; see `Pool`."""
-        return self.pool.batches(waiting, **self._ahead())
+        until, useful = self._ahead()
+        return self.pool.batches(waiting, until=until, useful=useful)
 
-    def _ahead(self) -> dict[str, float]:
+    def _ahead(self) -> tuple[float, float]:
         """How far ahead of its arrival a local run may still be useful."""
         server = self.server
         used = len(self.history[-1].updates) if self.history else float("inf")
-        return {
-            "until": self.limits.max_time or float("inf"),
-            "useful": self.limits.updates_left(server.version, server.num_updates, used),
-        }
+        until = self.limits.max_time or float("inf")
+        return until, self.limits.updates_left(server.version, server.num_updates, used)
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
