@@ -170,8 +170,7 @@ class Bowl(Parabola):
         return (steepness * (self.x - centre) ** 2).mean() / 2
 
 
-@pytest.mark.parametrize("per_round", [5, 3])
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize(("per_round", "executor"), [(5, "sequential"), (3, "vectorized")])
 def test_feddyn_goes_to_the_optimum_of_the_mean_loss(per_round, executor) -> None:
     """Clients of unequal steepness make unequal numbers of steps, which moves FedAvg elsewhere."""
     steep = [0.4, 1.0, 2.0, 1.5, 0.7]
@@ -180,23 +179,23 @@ def test_feddyn_goes_to_the_optimum_of_the_mean_loss(per_round, executor) -> Non
     data = FederatedDataModule.from_client_datasets(map(TensorDataset, rows), batch_size=1)
     ends = []
     for aggregator, optimizer in [
-        (FedDynServer(0.5), FedDyn(0.1, 0.5)),
-        (FedAvg(client_weights="uniform"), LocalSGD(0.1)),
+        (FedDynServer(2.0), FedDyn(0.2, 2.0)),
+        (FedAvg(client_weights="uniform"), LocalSGD(0.2)),
     ]:
         trainer = FedTrainer(
-            arrivals=UniformArrivals(per_round, local_steps=PerClientSteps([3, 12, 5, 8, 20])),
+            arrivals=UniformArrivals(per_round, local_steps=PerClientSteps([1, 6, 2, 4, 8])),
             aggregator=aggregator,
             local_optimizer=optimizer,
             executor=executor,
             precision="64-true",
-            max_rounds=400,
+            max_rounds=60,
             logger=False,
             enable_progress_bar=False,
         )
         trainer.fit(Bowl(), data)
         ends.append(float(trainer.state.params))
     assert ends[0] == pytest.approx(optimum, abs=1e-6)
-    assert abs(ends[1] - optimum) > 0.02
+    assert abs(ends[1] - optimum) > 0.1
 
 
 @pytest.mark.parametrize("largest", [0, 2])
