@@ -59,7 +59,8 @@ class ClientMemory:
             The change of the sum, shape ``[P]``.
         """
         block = torch.stack(list(news))
-        change = (block - self.recall(clients)).sum(dim=0)
+        known = self.recall(clients)
+        change = torch.sub(block, known, out=known).sum(dim=0)
         self.total += change
         for client, row in zip(clients, block.to(self._place), strict=True):
             if client in self.rows:
