@@ -118,7 +118,7 @@ def test_what_is_right_is_passed_on(tmp_path):
         (
             ["--other=FedBuff", "--other.buffer_size=2", "--other.staleness=Hing"],
             [
-                "--other.staleness must be one of Constant, Exponential, Hinge, Linear, ",
+                "--other.staleness must be one of Constant, DelayAdaptive, ",
                 "did you mean Hinge?",
             ],
         ),

@@ -21,8 +21,8 @@ class AFACS(BufferedAggregator):
 
     The memory of all M clients starts at zero and the divisor is M from the first round on (a
     reading). If one buffer holds a client twice, the memory keeps the later update, and the
-    earlier one has weight 0. The memory takes M * P numbers; a step costs m * P, as the sum is
-    corrected by what changed.
+    earlier one has weight 0. The memory takes P numbers for each client that has come; a step costs
+    m * P, as the sum is corrected by what changed.
 
     Args:
         buffer_size: m, step after so many updates; None for the end of the process's round.

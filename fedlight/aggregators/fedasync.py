@@ -9,7 +9,7 @@ import torch
 
 from fedlight._checks import Rate, fraction, non_negative_int, rate, rate_at
 from fedlight._memory import new_tensor
-from fedlight.aggregators._server_step import next_version
+from fedlight.aggregators._server_step import next_version, pulled
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.staleness import Staleness, check_staleness, discount
 from fedlight.types import UsedUpdate
@@ -72,14 +72,10 @@ class FedAsync(BufferedAggregator):
         """Updater thread: x_t = (1 - alpha_t) * x_{t-1} + alpha_t * x_new."""
         # It mixes models, and the buffers with them, so this is no step along a direction.
         (update,) = updates = self.drain()
-        if update.pulled is None:
-            raise ValueError(
-                "FedAsync mixes models and needs the version that the client pulled: "
-                "ClientUpdate(…, pulled=state)"
-            )
+        start = pulled(update, "FedAsync mixes models and")
         (a,) = self.weights(updates, state.version)
         # In one new tensor, first the client's model and then the mixture.
         params = new_tensor(state.params.shape, state.params)
-        torch.add(update.pulled.params, update.delta, out=params)
+        torch.add(start.params, update.delta, out=params)
         torch.lerp(state.params, params, a, out=params)
         return next_version(state, params, [UsedUpdate(update, a)], keep=1 - a)

@@ -7,7 +7,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from benchmarks.operators import LOCAL_RUN, counted
-from fedlight.aggregators import AFACD, FedAvg, FedBuff
+from fedlight.aggregators import AFACD, AREA, CA2FL, FADAS, FedAvg, FedBuff
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
 from fedlight.local_optimizers import FedProx, LocalSGD, Scaffold
 from tests.boring import Boring, classes
@@ -21,8 +21,11 @@ MODULES = {
 @pytest.mark.parametrize("executor", [VectorizedExecutor, SequentialExecutor])
 @pytest.mark.parametrize(
     ("net", "aggregator"),
-    [("linear", FedAvg), ("norm", AFACD), ("norm", lambda: FedBuff(3, server_lr=0.5))],
-    ids=["FedAvg", "AFACD", "FedBuff"],
+    [
+        *(("linear", FedAvg), ("norm", AFACD), ("norm", lambda: FedBuff(3, server_lr=0.5))),
+        *(("linear", lambda: CA2FL(3)), ("linear", lambda: FADAS(3)), ("linear", lambda: AREA(3))),
+    ],
+    ids=["FedAvg", "AFACD", "FedBuff", "CA2FL", "FADAS", "AREA"],
 )
 @pytest.mark.parametrize(
     "optimizer",
