@@ -3,7 +3,7 @@
 No part of this package needs torch or sees the model.
 """
 
-from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
+from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import ArrivalProcess
 from fedlight.arrivals.communication import CommunicationPattern
@@ -47,9 +47,11 @@ __all__ = [
     "ArrivalProcess",
     "Availability",
     "BiasedArrivals",
+    "Cancel",
     "CommunicationPattern",
     "ConstantSteps",
     "ContinuousArrivals",
+    "Cut",
     "Dispatch",
     "DiurnalWindows",
     "DropOut",

@@ -27,7 +27,7 @@ from fedlight.arrivals import (
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
 from fedlight.loop import Handled
-from tests.playing import events
+from tests.playing import events, note
 
 NUM_CLIENTS = 6
 STEPS = UniformSteps(1, 9)
@@ -48,6 +48,16 @@ ROUNDS = {
     "uniform": lambda: UniformArrivals(3, 4, STEPS),
     "biased": lambda: BiasedArrivals(2, [0.3, 0.3, 0.1, 0.1, 0.1, 0.1], 2, STEPS),
     "synchronous": lambda: SynchronousArrivals(3, HalfNormalDurations(1.0), STEPS),
+    "over-selection": lambda: SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2),
+    "timeout": lambda: SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.7),
+    "cut": lambda: SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.7, late="cut"),
+    "listed": lambda: SynchronousArrivals(
+        [[0, 2], [1, 5, 3]] * 20, HalfNormalDurations(1.0), STEPS
+    ),
+    "over-selection by day": lambda: Availability(
+        DropOut(SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2), 0.3),
+        DiurnalWindows(5.0),
+    ),
     "rounds with drop-outs": lambda: DropOut(UniformArrivals(3, 4, STEPS), 0.3),
     "rounds with partial work": lambda: PartialWork(UniformArrivals(3, 4, STEPS), 0.5),
     "rounds by day": lambda: Availability(UniformArrivals(3, 4, STEPS), DiurnalWindows(5.0)),
@@ -64,6 +74,11 @@ CLOCKS = {
     "random": lambda: CommunicationPattern.random(0.3, max_gap=6),
     "table": lambda: CommunicationPattern.from_table([[0, 2], [1], [], [0, 5]] * 20),
     "drop-outs": lambda: DropOut(continuous(), 0.3),
+    "restarts": lambda: continuous(restart_after=1),
+    "restarts, drawn": lambda: DropOut(continuous(restart_after=2, concurrency=4, idle=0.1), 0.1),
+    "restarts by day": lambda: Availability(
+        continuous(restart_after=1, resume="on_arrival"), DiurnalWindows(5.0, 0.3)
+    ),
     "partial work": lambda: PartialWork(continuous(resume="on_arrival"), 0.5),
     "by day": lambda: Availability(continuous(), DiurnalWindows(5.0, 0.3), unfinished="lose"),
     "drawn by day": lambda: Availability(continuous(concurrency=2), DiurnalWindows(5.0, 0.3)),
@@ -178,7 +193,7 @@ def test_only_what_is_named_is_kept(federation, name):
         else:
             version, released, held = version + 1, held, []
             kept = {v for v in kept if schedule.needs_version(v)} | {version}
-        pulls += schedule.send_on(event, Handled(version, released))
+        note(pulls, schedule.send_on(event, Handled(version, released)), schedule.now)
         assert {task.pulled_version for task in pulls} <= kept
         pulls.clear()
         if number == 100:
