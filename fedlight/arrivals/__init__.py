@@ -27,6 +27,7 @@ from fedlight.arrivals.local_steps import (
 )
 from fedlight.arrivals.partial_work import PartialWork
 from fedlight.arrivals.poisson import PoissonArrivals
+from fedlight.arrivals.polled import PolledArrivals
 from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
@@ -40,6 +41,7 @@ from fedlight.arrivals.tick_patterns import (
     TableTicks,
     TickPattern,
 )
+from fedlight.arrivals.tiers import Tiers
 from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Window, Windows
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "PerClientSteps",
     "PeriodicTicks",
     "PoissonArrivals",
+    "PolledArrivals",
     "RandomTicks",
     "Recording",
     "ReplayArrivals",
@@ -78,6 +81,7 @@ __all__ = [
     "SynchronousArrivals",
     "TableTicks",
     "TickPattern",
+    "Tiers",
     "UniformArrivals",
     "UniformSpeeds",
     "UniformSteps",

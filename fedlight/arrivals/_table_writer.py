@@ -87,12 +87,7 @@ class TableWriter:
             versions[row] = version
         events = [ReplayEvent(*row) for row in self._rows]
         if any(event.stopped_at_version is not None for event in events):
-            # At one time arrivals come first: a run that was cut may arrive after another one was
-            # cancelled, which a replay cannot tell.
-            places = sorted(
-                range(len(events)),
-                key=lambda k: (events[k].time, events[k].stopped_at_version is not None),
-            )
+            places = sorted(range(len(events)), key=lambda k: _place(events[k]))
             events, versions = [events[k] for k in places], [versions[k] for k in places]
         return ScheduleTable(
             events,
@@ -123,3 +118,13 @@ class TableWriter:
         self._uses = [list(use) for use in state["uses"]]
         self._version = state["version"]
         self._held = {client: list(rows) for client, rows in state["held"]}
+
+
+def _place(event: ReplayEvent) -> tuple[float, int, int]:
+    """The place of a record in a table with cancelled runs.
+
+    At one time the arrivals come first, in their order: a run that was cut may have arrived after
+    another one was cancelled, which a replay cannot tell.
+    """
+    stopped_at = event.stopped_at_version
+    return (event.time, -1, -1) if stopped_at is None else (event.time, stopped_at, event.client)

@@ -70,7 +70,7 @@ class ArrivalProcess(ABC):
         return ()
 
     def on_round_end_of(self, group: str, now: float) -> Iterable[Action]:
-        """Called in place of `on_round_end` when the round of a group has ended (`EndRound.tag`)."""
+        """Called instead of `on_round_end` if the round that has ended has a tag."""
         return self.on_round_end(now)
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:

@@ -144,7 +144,7 @@ class ContinuousArrivals(ArrivalProcess):
 
     def on_start(self, task: Task) -> None:
         """Note the version that the client works from."""
-        if not task.tries:  # of a task that is tried again the end is not told
+        if self.may_stop and not task.tries:  # of what is tried again the end is not told
             self._working[task.client_id] = task.pulled_version
             heapq.heappush(self._oldest, (task.pulled_version, task.client_id))
 
@@ -219,7 +219,7 @@ class ContinuousArrivals(ArrivalProcess):
         self._waiting = set(state["waiting"])
         self._tasks.load_state_dict(state["tasks"])
         if self.may_stop:
-            self._working = {client: version for client, version in state["working"]}
+            self._working = dict(state["working"])
             self._oldest = [(version, client) for client, version in self._working.items()]
             heapq.heapify(self._oldest)
         if self._pool is not None:

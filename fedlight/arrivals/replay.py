@@ -191,7 +191,7 @@ class ReplayArrivals(ArrivalProcess):
             yield Wake(end) if self.may_stop else EndRound(end, tag=tag)
 
     def _stop(self, now: float) -> Iterator[Action]:
-        """Cancel what was cancelled by now, and end rounds: not before what they did not wait for."""
+        """Cancel what was cancelled by now, and then end the rounds that end now."""
         ticks, begun = to_ticks(now), self._ended
         while self._ended < len(self._ends) and to_ticks(self._ends[self._ended][0]) <= ticks:
             self._ended += 1

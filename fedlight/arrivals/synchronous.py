@@ -137,7 +137,7 @@ class SynchronousArrivals(ArrivalProcess):
 
     def on_start(self, task: Task) -> None:
         """Note who is at work."""
-        if not task.tries:  # of a task that is tried again the end is not told
+        if self.may_stop and not task.tries:  # of what is tried again the end is not told
             self._working.add(task.client_id)
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:

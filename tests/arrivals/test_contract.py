@@ -15,11 +15,13 @@ from fedlight.arrivals import (
     LogNormalDurations,
     PartialWork,
     PoissonArrivals,
+    PolledArrivals,
     Recording,
     ReplayArrivals,
     ReplayEvent,
     StepDurations,
     SynchronousArrivals,
+    Tiers,
     UniformArrivals,
     UniformSpeeds,
     UniformSteps,
@@ -54,6 +56,26 @@ ROUNDS = {
     "listed": lambda: SynchronousArrivals(
         [[0, 2], [1, 5, 3]] * 20, HalfNormalDurations(1.0), STEPS
     ),
+    "polled": lambda: PolledArrivals(2, 0.7, ExponentialDurations(0.4), 4),
+    "polled, listed": lambda: PolledArrivals(
+        [[0, 3], [], [1, 2, 5], [4, 0]] * 20, 0.7, [0.1, 0.7, 0.3, 1.5, 0.2, 0.2], 3
+    ),
+    "polled by day": lambda: Availability(
+        PolledArrivals(3, 0.7, ExponentialDurations(0.4), 4), DiurnalWindows(5.0, 0.8)
+    ),
+    "tiers": lambda: Tiers(
+        {
+            "fast": SynchronousArrivals(2, ExponentialDurations(0.4), STEPS),
+            "slow": SynchronousArrivals(1, ExponentialDurations(1.0), STEPS, 1),
+        },
+        clients={"fast": [5, 1, 3], "slow": [0, 2]},
+    ),
+    "tiers, listed": lambda: Tiers(
+        {
+            "fast": SynchronousArrivals([[0, 4]] * 60, ExponentialDurations(0.4), STEPS),
+            "slow": SynchronousArrivals([[1], [2]] * 30, ExponentialDurations(0.8), STEPS),
+        }
+    ),
     "over-selection by day": lambda: Availability(
         DropOut(SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2), 0.3),
         DiurnalWindows(5.0),
@@ -74,6 +96,13 @@ CLOCKS = {
     "random": lambda: CommunicationPattern.random(0.3, max_gap=6),
     "table": lambda: CommunicationPattern.from_table([[0, 2], [1], [], [0, 5]] * 20),
     "drop-outs": lambda: DropOut(continuous(), 0.3),
+    "tiers by the clock": lambda: DropOut(
+        Tiers(
+            {"a": continuous(restart_after=1), "b": continuous(concurrency=2)},
+            clients={"a": [1, 0], "b": [5, 4, 3]},
+        ),
+        0.1,
+    ),
     "restarts": lambda: continuous(restart_after=1),
     "restarts, drawn": lambda: DropOut(continuous(restart_after=2, concurrency=4, idle=0.1), 0.1),
     "restarts by day": lambda: Availability(
@@ -121,7 +150,7 @@ def test_a_process_can_be_used_again(drive, name):
         drive(lambda: arrivals, NUM_CLIENTS, num_events=60, **server_of(name)) for _ in range(2)
     ]
     assert runs[0] == runs[1]
-    if name not in ("replay", "periodic", "table", "fixed"):
+    if name not in ("replay", "periodic", "table", "fixed", "polled, listed"):
         assert drive(ALL[name], NUM_CLIENTS, num_events=60, seed=1, **server_of(name)) != runs[0]
 
 
@@ -136,7 +165,7 @@ def test_invariants(drive, name):
         assert task.visit == visits.setdefault(task.client_id, 0)
         visits[task.client_id] += 1
         assert 0 <= task.client_id < NUM_CLIENTS
-        assert task.num_steps >= 1
+        assert task.num_steps >= (0 if name.startswith("polled") else 1)
         assert task.dispatched_at < task.arrives_at
     arrived = [line for line in lines if line.kind is Kind.ARRIVAL]
     assert len({line.task.serial for line in arrived}) == len(arrived)
