@@ -9,7 +9,14 @@ import numpy as np
 
 from fedlight._checks import positive, positive_int
 from fedlight.arrivals._cohorts import Cohorts, Participants
-from fedlight.arrivals._per_client import as_list, shortly
+from fedlight.arrivals._per_client import (
+    as_list,
+    brief,
+    check_length,
+    of_client,
+    one_for_all_or_each,
+    shortly,
+)
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound
 from fedlight.arrivals.durations import SHORTEST, DurationModel, FixedDurations, as_durations
@@ -40,7 +47,8 @@ class PolledArrivals(ArrivalProcess):
         interval: dt, virtual time between two polls.
         step_durations: How long one local step takes, a `DurationModel` or a list of one number
             for each client. A random time is drawn for each step.
-        max_steps: Largest number of steps between two polls of a client.
+        max_steps: Largest number of steps between two polls of a client, one number for all clients
+            or one for each.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -64,7 +72,7 @@ class PolledArrivals(ArrivalProcess):
         per_poll: Cohorts,
         interval: float,
         step_durations: DurationModel | Sequence[float],
-        max_steps: int,
+        max_steps: int | Sequence[int],
     ) -> None:
         self.per_poll = per_poll
         self._who = Participants("per_poll", per_poll, empty=True)
@@ -75,7 +83,7 @@ class PolledArrivals(ArrivalProcess):
         if as_list("step_durations", step_durations) is not None:
             step_durations = FixedDurations(step_durations)  # type: ignore[arg-type]
         self.step_durations = as_durations(step_durations)
-        self.max_steps = positive_int("max_steps", max_steps)
+        self.max_steps = one_for_all_or_each("max_steps", max_steps, positive_int)
 
     def setup(self, federation: Federation) -> None:
         """Start before the first poll.
@@ -85,6 +93,7 @@ class PolledArrivals(ArrivalProcess):
         """
         self._who.check(federation)
         self.step_durations.check(federation)
+        check_length("max_steps", self.max_steps, federation)
         self._federation = federation
         self._polls = 0  # that have taken place
         self._drawn = 0  # that are known
@@ -132,17 +141,18 @@ class PolledArrivals(ArrivalProcess):
     def _steps(self, client: int, ticks: int, now: float) -> int:
         """How many steps the client makes in so many ticks."""
         model, rng, federation = self.step_durations, self._durations.generator, self._federation
+        most = of_client(self.max_steps, client)
         if not model.uses_rng:
             one = to_ticks(model.draw(rng, client, 1, federation, now))
-            return min(self.max_steps, ticks // one)
+            return min(most, ticks // one)
         rng = self._durations.at(client, self._visits.next(client))
         spent = 0
-        for made in range(self.max_steps):
+        for made in range(most):
             starts_at = now + to_time(spent)
             spent += to_ticks(model.draw(rng, client, 1, federation, starts_at))
             if spent > ticks:
                 return made
-        return self.max_steps
+        return most
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """Mean virtual time between two polls of a client, shape ``[M]``; None if listed."""
@@ -170,5 +180,5 @@ class PolledArrivals(ArrivalProcess):
     def __repr__(self) -> str:
         return (
             f"PolledArrivals(per_poll={self._who}, interval={shortly(self.interval)}, "
-            f"step_durations={self.step_durations!r}, max_steps={self.max_steps})"
+            f"step_durations={self.step_durations!r}, max_steps={brief(self.max_steps)})"
         )

@@ -4,6 +4,7 @@ from fedlight.local_optimizers.adam import LocalAdam
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, client_norms, per_client
 from fedlight.local_optimizers.fedprox import FedProx
 from fedlight.local_optimizers.module_optimizer import ModuleOptimizer
+from fedlight.local_optimizers.own_model import OwnModel
 from fedlight.local_optimizers.scaffold import Scaffold
 from fedlight.local_optimizers.sgd import LocalSGD
 
@@ -14,6 +15,7 @@ __all__ = [
     "LocalRun",
     "LocalSGD",
     "ModuleOptimizer",
+    "OwnModel",
     "Scaffold",
     "client_norms",
     "per_client",
