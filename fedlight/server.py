@@ -6,7 +6,7 @@ import math
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedlight._history import round_record, update_record
+from fedlight._history import round_record, update_from_list, update_record
 from fedlight.aggregators import Aggregator, BufferedAggregator
 from fedlight.aggregators._server_step import check_finite
 from fedlight.events import Kind
@@ -379,7 +379,7 @@ class Server:
         for update in self._received:
             self.aggregator.receive(update)
         self.aggregator.load_state_dict(state["aggregator"])
-        self._dropped = [UpdateRecord(*fields) for fields in state["dropped"]]
+        self._dropped = [update_from_list(fields) for fields in state["dropped"]]
         self._failures = [FailureRecord(*fields) for fields in state["failures"]]
         self.num_failures = state["num_failures"]
         self.failed_in_a_row, self.over = state["failed_in_a_row"], state["over"]

@@ -23,13 +23,25 @@ from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import (
     AFACD,
     AFACS,
+    AREA,
+    CA2FL,
+    DCASGD,
+    FADAS,
+    MIFA,
     Aggregator,
     AsyncCommSGD,
     AsyncFedAvg,
     FedAsync,
     FedAvg,
     FedBuff,
+    FedDynServer,
     FedFix,
+    FedNova,
+    FedVARP,
+    GeneralizedAsyncSGD,
+    Malenia,
+    Rennala,
+    Ringmaster,
 )
 from fedlight.aggregators.staleness import Hinge, Polynomial
 from fedlight.arrivals import (
@@ -51,6 +63,8 @@ from fedlight.arrivals import (
     UniformSteps,
 )
 from fedlight.local_optimizers import (
+    SAM,
+    FedDyn,
     FedProx,
     LocalAdam,
     LocalOptimizer,
@@ -97,12 +111,26 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "FedFix": lambda size: FedFix(0.5),
     "FedBuff": lambda size: FedBuff(3, Polynomial(0.5)),
     "AsyncCommSGD": lambda size: AsyncCommSGD(1.0),
+    "MIFA": lambda size: MIFA(size, server_lr=0.7),
+    "FedVARP": lambda size: FedVARP(size, 0.4),
+    "CA2FL": lambda size: CA2FL(3),
+    "FADAS": lambda size: FADAS(2, 0.05),
+    "AREA": lambda size: AREA(2),
+    "Ringmaster": lambda size: Ringmaster(2, server_lr=0.5),
+    "Rennala": lambda size: Rennala(2),
+    "Malenia": lambda size: Malenia(),
+    "DCASGD": lambda size: DCASGD(0.04, 0.5, local_lr=0.05, decay=0.95),
+    "GeneralizedAsyncSGD": lambda size: GeneralizedAsyncSGD([0.4, 0.3, 0.2, 0.1], 0.5),
+    "FedNova": lambda size: FedNova(size),
+    "FedDynServer": lambda size: FedDynServer(0.5, size),
 }
 OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "LocalSGD": lambda: LocalSGD(0.05, momentum=0.5, weight_decay=0.01, max_grad_norm=5.0),
     "FedProx": lambda: FedProx(lambda version: 0.1 / (1 + version), mu=0.5),
     "Scaffold": lambda: Scaffold(0.05),
     "Scaffold-I": lambda: Scaffold(0.05, option=1),
+    "FedDyn": lambda: FedDyn(0.05, alpha=0.5, momentum=0.5),
+    "SAM": lambda: SAM(lambda version: 0.1 / (1 + version), rho=0.1, momentum=0.5),
     "LocalAdam": lambda: LocalAdam(0.05),
     "ModuleOptimizer": lambda: ModuleOptimizer(),
 }

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedlight._checks import positive
+from fedlight.aggregators._server_step import pulled
 from fedlight.aggregators.buffered import BufferedAggregator
-from fedlight.aggregators.quafl import pulled_params
 from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class FAVAS(BufferedAggregator):
         self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
     ) -> Tensor:
         """The mean over the server and what the clients send, less x."""
-        sent = [pulled_params(self, u) + u.delta / self._divisor(u) for u in updates]
+        starts = [pulled(update, "FAVAS averages models and").params for update in updates]
+        steps = [update.delta / self._divisor(update) for update in updates]
+        sent = [start + step for start, step in zip(starts, steps, strict=True)]
         return weighted_sum([each - state.params for each in sent], weights)
 
     def _divisor(self, update: ClientUpdate) -> float:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedlight._checks import one_of
-from fedlight.aggregators._server_step import next_version
+from fedlight.aggregators._server_step import next_version, pulled
 from fedlight.aggregators.buffered import BufferedAggregator
-from fedlight.aggregators.quafl import pulled_params
 from fedlight.parameters import weighted_sum
 from fedlight.types import UsedUpdate
 
@@ -114,7 +113,9 @@ class FedAT(BufferedAggregator):
             return next_version(state, state.params, ())
         place = self.groups.index(self.due)
         shares = self.weights(updates, state.version)
-        models = [pulled_params(self, update) + update.delta for update in updates]
+        models = [
+            pulled(update, "FedAT averages models and").params + update.delta for update in updates
+        ]
         self.models[place] = weighted_sum(models, shares)
         if state.buffers.numel():
             self.buffers[place] = weighted_sum([u.local.buffers for u in updates], shares)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedlight.aggregators._server_step import pulled
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.lattice import Lattice
 from fedlight.parameters import weighted_sum
@@ -61,21 +62,9 @@ class QuAFL(BufferedAggregator):
     ) -> Tensor:
         """The mean over the server and the clients, less x."""
         x = state.params
-        models = [pulled_params(self, update) + update.delta for update in updates]
+        models = [
+            pulled(update, "QuAFL averages models and").params + update.delta for update in updates
+        ]
         if self.quantizer is not None:
             models = [self.quantizer.sent(model, key=x) for model in models]
         return weighted_sum([model - x for model in models], weights)
-
-
-def pulled_params(aggregator: BufferedAggregator, update: ClientUpdate) -> Tensor:
-    """The model that a client has pulled, shape ``[P]``.
-
-    Raises:
-        ValueError: The update does not have it.
-    """
-    if update.pulled is None:
-        raise ValueError(
-            f"{type(aggregator).__name__} averages models and needs the version that the client "
-            "pulled: ClientUpdate(…, pulled=state)"
-        )
-    return update.pulled.params
