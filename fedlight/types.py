@@ -55,6 +55,7 @@ class Task(NamedTuple):
         lost: Whether the result never reaches the server.
         tries: How often this task has failed before; 0 if the arrival process asked for it.
         tag: The group that the client works in (`Tiers`), or None.
+        cut: Whether it was cut short (`Cut`); it arrives after the others of that time.
     """
 
     client_id: int
@@ -67,6 +68,7 @@ class Task(NamedTuple):
     lost: bool = False
     tries: int = 0
     tag: str | None = None
+    cut: bool = False
 
 
 class LoggedAs(NamedTuple):

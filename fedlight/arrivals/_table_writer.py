@@ -45,8 +45,8 @@ class TableWriter:
             task.visit,
             *more,
         ]
-        if task.tag is not None:
-            row += [task.tag] if more else [None, task.tag]
+        if task.tag is not None or task.cut:
+            row += [task.tag, task.cut] if more else [None, task.tag, task.cut]
         self._rows.append(row)
 
     def end_round(self, now: float, tag: str | None = None) -> None:

@@ -19,6 +19,7 @@ class Dispatch(NamedTuple):
             hears of the task (`on_arrival` with ``task.lost``); the aggregator never does.
         visit: Number of earlier tasks of the client; None to have them counted.
         tag: The group that the client works in, or None.
+        cut: Whether the task is the record of one that was cut; see `Task`.
     """
 
     client_id: int
@@ -29,6 +30,7 @@ class Dispatch(NamedTuple):
     lost: bool = False
     visit: int | None = None
     tag: str | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Cut:
     """What a client has in flight ends now, with the steps that it has had time for.
 
     ``K' = floor(K * t / T)`` of its K local steps, t after the pull, for a task of duration T. They
-    arrive now; a run without a whole step is cancelled. Nothing happens if the client is not at
+    arrive now, after what else arrives now; a run without a whole step is cancelled. Nothing happens if the client is not at
     work. A process that stops clients says so: `may_stop` is True.
 
     Attributes:

@@ -221,8 +221,6 @@ class ReplayArrivals(ArrivalProcess):
             if at > ticks or (version is not None and stopped_at > version):
                 return
             if event.dispatched_at == event.time:  # it ended in the instant in which it began
-                if version is not None:
-                    return
                 self._open[event.pulled_version] -= 1
                 yield self._dispatch(event, event.time)
             self._stops += 1
@@ -259,6 +257,7 @@ class ReplayArrivals(ArrivalProcess):
             event.pulled_version if self.pull == "recorded" else None,
             visit=event.visit,
             tag=event.tag,
+            cut=event.cut,
         )
 
     def _impossible(self, event: ReplayEvent) -> ValueError:
@@ -305,8 +304,8 @@ class ReplayArrivals(ArrivalProcess):
             events = [[value if value is None else float(value) for value in row] for row in rows]
             times = None if self.durations is None else self.durations.durations
             content: tuple[Any, ...] = (events, times, self.round_ends, self.pull)
-            more = [[each.stopped_at_version, each.tag] for each in self.events]
-            if self.may_stop or self.groups:
+            more = [[each.stopped_at_version, each.tag, each.cut] for each in self.events]
+            if self.may_stop or self.groups or any(each.cut for each in self.events):
                 content = (*content, more, self._ends, self.groups)
             self._hash = digest(content)
         return f"ReplayArrivals({len(self.events)} events, {self._hash})"

@@ -246,7 +246,8 @@ class Schedule:
             instead = None
             num_steps = self._steps_made(task) if isinstance(action, Cut) else 0
             if num_steps:
-                instead = task._replace(arrives_at=self._queue.now, num_steps=num_steps)
+                now = self._queue.now
+                instead = task._replace(arrives_at=now, num_steps=num_steps, cut=True)
                 self._send(instead, self._queue.ticks)
             self._pulls.append(Stop(task, instead))
             if instead is None:
@@ -261,7 +262,8 @@ class Schedule:
     def _send(self, task: Task, ticks: int) -> None:
         """Put the arrival of a task into the queue."""
         event = new_record(Event, (Kind.ARRIVAL, task, None))
-        number = self._queue.push(ticks, event, kind=Kind.ARRIVAL, client=task.client_id)
+        client = task.client_id + (self._num_clients if task.cut else 0)
+        number = self._queue.push(ticks, event, kind=Kind.ARRIVAL, client=client)
         self._coming += 1
         if self.arrivals.may_stop:
             self._in_flight.setdefault(task.client_id, []).append((number, task))
@@ -284,7 +286,7 @@ class Schedule:
         return self._queue.ticks + ticks
 
     def _pull(self, action: Dispatch, now: float, tries: int = 0) -> None:
-        client, duration, num_steps, _, version, lost, visit, tag = action
+        client, duration, num_steps, _, version, lost, visit, tag, cut = action
         if type(num_steps) is not int or num_steps < 0:
             num_steps = non_negative_int("Dispatch.num_steps", num_steps)
         if type(client) is not int:
@@ -313,7 +315,8 @@ class Schedule:
         serial = self._serial
         self._serial += 1
         task = new_record(
-            Task, (client, version, now, arrives_at, num_steps, serial, visit, lost, tries, tag)
+            Task,
+            (client, version, now, arrives_at, num_steps, serial, visit, lost, tries, tag, cut),
         )
         self._send(task, arrival)
         self._pulls.append(task)

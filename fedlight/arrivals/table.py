@@ -36,6 +36,7 @@ class ReplayEvent:
             examples the client sees. None counts the client's records.
         stopped_at_version: The server's version when the run was cancelled; None for an arrival.
         tag: The group that the client works in (`Tiers`), or None.
+        cut: Whether the run was cut short (`Cut`); it arrives after the others of that time.
     """
 
     client: int
@@ -46,6 +47,7 @@ class ReplayEvent:
     visit: int | None = None
     stopped_at_version: int | None = None
     tag: str | None = None
+    cut: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -157,8 +159,8 @@ class ScheduleTable:
     def to_arrow(self) -> pa.Table:
         """Return the events as an Arrow table, one row each; all else is in the schema's metadata.
 
-        The columns are the attributes of `ReplayEvent`, and ``version``; ``stopped_at_version`` and
-        ``tag`` only if there are any.
+        The columns are the attributes of `ReplayEvent`, and ``version``; ``stopped_at_version``,
+        ``tag`` and ``cut`` only if there are any.
         """
         import pyarrow as pa
 
@@ -174,6 +176,8 @@ class ScheduleTable:
             types["stopped_at_version"] = pa.int64()
         if any(event.tag is not None for event in self.events):
             types["tag"] = pa.string()
+        if any(event.cut for event in self.events):
+            types["cut"] = pa.bool_()
         columns = {
             name: pa.array([getattr(event, name) for event in self.events], kind)
             for name, kind in types.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,8 +13,6 @@ from fedlight.lattice import Lattice
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from lightning import LightningModule
 
 
