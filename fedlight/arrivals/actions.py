@@ -80,8 +80,8 @@ class Cut:
     """What a client has in flight ends now, with the steps that it has had time for.
 
     ``K' = floor(K * t / T)`` of its K local steps, t after the pull, for a task of duration T. They
-    arrive now, after what else arrives now; a run without a whole step is cancelled. Nothing happens if the client is not at
-    work. A process that stops clients says so: `may_stop` is True.
+    arrive now, after what else arrives now; a run without a whole step is cancelled. Nothing
+    happens if the client is not at work. A process that stops clients says so: `may_stop` is True.
 
     Attributes:
         client_id: The client.

@@ -56,6 +56,7 @@ ROUNDS = {
     "listed": lambda: SynchronousArrivals(
         [[0, 2], [1, 5, 3]] * 20, HalfNormalDurations(1.0), STEPS
     ),
+    "listed, stale": lambda: UniformArrivals([[0, 2], [1, 5, 3], [4]] * 40, 2, STEPS),
     "polled": lambda: PolledArrivals(2, 0.7, ExponentialDurations(0.4), 4),
     "polled, listed": lambda: PolledArrivals(
         [[0, 3], [], [1, 2, 5], [4, 0]] * 20, 0.7, [0.1, 0.7, 0.3, 1.5, 0.2, 0.2], 3
