@@ -99,11 +99,14 @@ class ClientMemory:
 
     def _add_up(self) -> None:
         """Take the sum afresh, in the order of the clients whoever came first."""
-        rows = [self.rows[client] for client in sorted(self.rows)]
+        # Of all M, in groups: the way in which numbers are added up depends on M and P alone.
         size = max(1, _GROUP // max(self._zero.nbytes, 1))
         total = torch.zeros_like(self._zero)
-        for start in range(0, len(rows), size):
-            total += torch.stack(rows[start : start + size]).sum(dim=0)
+        for start in range(0, self._num_clients, size):
+            group = range(start, min(start + size, self._num_clients))
+            rows = [self.rows.get(client, self._zero) for client in group]
+            if any(row is not self._zero for row in rows):
+                total += torch.stack(rows).sum(dim=0)
         self.total.copy_(total)
         self._replaced = 0
 
