@@ -249,6 +249,7 @@ ROWS = [
     ("FedBuff(buffer_size=None)", TypeError, "buffer_size must be an integer, got None"),
     ("FedBuff(2, normalize='mean')", ValueError, "normalize must be one of 'buffer', 'weights'"),
     ("AsyncCommSGD(interval=-1.0)", ValueError, "interval must be larger than 0, got -1.0"),
+    ("AREA(0)", ValueError, "buffer_size must be at least 1, got 0"),
     ("MIFA(memory_device='disk')", ValueError, "memory_device must be one of 'model', 'cpu'"),
     ("FedVARP(2, beta=2)", ValueError, "beta must lie between 0 and 1, got 2"),
     ("FADAS(2, betas=(0.9, 1.0))", ValueError, "betas must be smaller than 1, got (0.9, 1.0)"),

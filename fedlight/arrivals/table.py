@@ -184,7 +184,7 @@ class ScheduleTable:
         }
         if self.versions is not None:
             columns["version"] = pa.array(self.versions, pa.int64())
-        rest = {
+        rest: dict[str, Any] = {
             "round_ends": self.round_ends,
             "num_clients": self.num_clients,
             "durations": self.durations,
