@@ -62,7 +62,7 @@ def round_record(
     ]
     metrics = _training_metrics(results)
     metrics.update(_figures(records, now))
-    metrics["fed/failures"] = float(len(failures))
+    metrics["fed/failures"] = float(sum(each.reason != "cancelled" for each in failures))
     return RoundRecord(state.version, now, metrics, records, dropped, list(failures))
 
 

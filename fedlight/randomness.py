@@ -112,6 +112,7 @@ class Concern(IntEnum):
     PARTIAL_WORK = 10
     COMMUNICATION = 11
     STARTS = 12
+    TIERS = 13
     CHANNEL = 20
 
 

@@ -151,7 +151,11 @@ class Run:
         self.schedule = Schedule(
             arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
         )
-        self.federation = replace(federation, expected_durations=arrivals.expected_durations())
+        self.federation = replace(
+            federation,
+            expected_durations=arrivals.expected_durations(),
+            groups=arrivals.groups,
+        )
         self.begun = False
         self._asked, self._autocast = executor, autocast
         self._norm_limit, self._on_client_failure = norm_limit, on_client_failure
@@ -187,7 +191,8 @@ class Run:
         )
         self.executor, self.executor_reason = resolve_executor(self._asked, workplace)
         sending = None if self.channel is None else Sending(self.channel, self.federation.seed)
-        self.pool = Pool(self.executor, self._norm_limit, sending)
+        ahead = not self.arrivals.may_stop
+        self.pool = Pool(self.executor, self._norm_limit, sending, ahead)
         keep_states = self.local_optimizer.client_state
         self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
         self.server = Server(

@@ -28,11 +28,13 @@ from fedlight.aggregators import (
     CA2FL,
     DCASGD,
     FADAS,
+    FAVAS,
     MIFA,
     Aggregator,
     AsyncCommSGD,
     AsyncFedAvg,
     FedAsync,
+    FedAT,
     FedAvg,
     FedBuff,
     FedDynServer,
@@ -40,7 +42,9 @@ from fedlight.aggregators import (
     FedNova,
     FedVARP,
     GeneralizedAsyncSGD,
+    Lattice,
     Malenia,
+    QuAFL,
     Rennala,
     Ringmaster,
 )
@@ -56,10 +60,12 @@ from fedlight.arrivals import (
     FixedDurations,
     PartialWork,
     PoissonArrivals,
+    PolledArrivals,
     RandomTicks,
     ReplayArrivals,
     ReplayEvent,
     SynchronousArrivals,
+    Tiers,
     UniformArrivals,
     UniformSteps,
 )
@@ -72,6 +78,7 @@ from fedlight.local_optimizers import (
     LocalOptimizer,
     LocalSGD,
     ModuleOptimizer,
+    OwnModel,
     Scaffold,
 )
 
@@ -93,6 +100,21 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "continuous": lambda: ContinuousArrivals(FixedDurations([1, 0.7, 0.4, 0.3]), local_steps=STEPS),
     "continuous-2": lambda: ContinuousArrivals(
         ExponentialDurations(0.5), concurrency=2, idle=0.1, resume="on_arrival", local_steps=STEPS
+    ),
+    "continuous-restarts": lambda: ContinuousArrivals(
+        ExponentialDurations(0.5), resume="on_arrival", local_steps=STEPS, restart_after=1
+    ),
+    "over-selection": lambda: SynchronousArrivals(2, ExponentialDurations(1.0), STEPS, 1),
+    "timeout": lambda: SynchronousArrivals(
+        [[0, 1, 2, 3], [1, 3]] * 4, ExponentialDurations(1.0), STEPS, timeout=1.0, late="cut"
+    ),
+    "polled": lambda: PolledArrivals(2, 0.7, ExponentialDurations(0.5), 3),
+    "tiers": lambda: Tiers(
+        {
+            "fast": SynchronousArrivals(2, ExponentialDurations(0.4), STEPS),
+            "slow": SynchronousArrivals(1, ExponentialDurations(1.0), STEPS),
+        },
+        clients={"fast": [3, 0, 1], "slow": [2]},
     ),
     "poisson": lambda: PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS),
     "communication": lambda: CommunicationPattern(RandomTicks(0.6, max_gap=3)),
@@ -125,6 +147,9 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "GeneralizedAsyncSGD": lambda size: GeneralizedAsyncSGD([0.4, 0.3, 0.2, 0.1], 0.5),
     "FedNova": lambda size: FedNova(size),
     "FedDynServer": lambda size: FedDynServer(0.5, size),
+    "QuAFL": lambda size: QuAFL(size, Lattice(1e-3, 16)),
+    "FAVAS": lambda size: FAVAS(size),
+    "FedAT": lambda size: FedAT(size),
 }
 OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "LocalSGD": lambda: LocalSGD(0.05, momentum=0.5, weight_decay=0.01, max_grad_norm=5.0),
@@ -135,6 +160,7 @@ OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "SAM": lambda: SAM(lambda version: 0.1 / (1 + version), rho=0.1, momentum=0.5),
     "LocalAdam": lambda: LocalAdam(0.05),
     "ModuleOptimizer": lambda: ModuleOptimizer(),
+    "OwnModel": lambda: OwnModel(LocalSGD(0.05, momentum=0.5), 2, lr_correction=True),
 }
 CHANNELS: dict[str, Callable[[], Channel]] = {
     "Clip": lambda: Clip(0.5),
@@ -182,12 +208,17 @@ class Rules(Callback):
     def on_dispatch(self, trainer, module, task):
         assert task.dispatched_at == trainer.now < task.arrives_at
         assert 0 <= task.pulled_version <= trainer.version
-        assert task.num_steps >= 1
+        assert task.num_steps >= 0
         assert task.serial not in self.seen
         self.seen.add(task.serial)
         if not task.lost:
             self.busy[task.client_id].add(task.serial)
             assert not self.one_at_a_time or len(self.busy[task.client_id]) == 1
+
+    def on_cancel(self, trainer, module, task):
+        assert task.dispatched_at <= trainer.now <= task.arrives_at
+        if not task.lost:
+            self.busy[task.client_id].remove(task.serial)
 
     def on_update(self, trainer, module, update):
         assert update.task.arrives_at == trainer.now

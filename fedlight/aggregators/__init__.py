@@ -12,7 +12,9 @@ from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.ca2fl import CA2FL
 from fedlight.aggregators.dc_asgd import DCASGD
 from fedlight.aggregators.fadas import FADAS
+from fedlight.aggregators.favas import FAVAS
 from fedlight.aggregators.fedasync import FedAsync
+from fedlight.aggregators.fedat import FedAT
 from fedlight.aggregators.fedavg import FedAvg
 from fedlight.aggregators.fedbuff import FedBuff
 from fedlight.aggregators.feddyn_server import FedDynServer
@@ -22,8 +24,10 @@ from fedlight.aggregators.fedvarp import FedVARP
 from fedlight.aggregators.generalized_async_sgd import GeneralizedAsyncSGD
 from fedlight.aggregators.malenia import Malenia
 from fedlight.aggregators.mifa import MIFA
+from fedlight.aggregators.quafl import QuAFL
 from fedlight.aggregators.rennala import Rennala
 from fedlight.aggregators.ringmaster import Ringmaster
+from fedlight.lattice import Lattice
 from fedlight.parameters import weighted_sum
 
 __all__ = [
@@ -33,11 +37,13 @@ __all__ = [
     "CA2FL",
     "DCASGD",
     "FADAS",
+    "FAVAS",
     "MIFA",
     "Aggregator",
     "AsyncCommSGD",
     "AsyncFedAvg",
     "BufferedAggregator",
+    "FedAT",
     "FedAsync",
     "FedAvg",
     "FedBuff",
@@ -46,7 +52,9 @@ __all__ = [
     "FedNova",
     "FedVARP",
     "GeneralizedAsyncSGD",
+    "Lattice",
     "Malenia",
+    "QuAFL",
     "Rennala",
     "Ringmaster",
     "ServerStep",

@@ -95,4 +95,6 @@ class DCASGD(BufferedAggregator):
         if self.local_lr is None:
             return 1.0
         lr = rate_at("local_lr", self.local_lr, update.pulled_version)
-        return positive(f"local_lr(version={update.pulled_version})", lr) * update.num_steps
+        # Without a step delta is zero, whatever it is divided by.
+        steps = max(1, update.num_steps)
+        return positive(f"local_lr(version={update.pulled_version})", lr) * steps

@@ -86,7 +86,8 @@ class FedNova(BufferedAggregator):
         norms = [self._steps(update) for update in updates]
         counted = [u.num_steps for u in updates] if self.mu else norms
         tau_eff = sum(w * each for w, each in zip(weights, counted, strict=True))
-        shares = [tau_eff * w / a for w, a in zip(weights, norms, strict=True)]
+        # A client that was polled before its first step has no a_i, and no delta.
+        shares = [tau_eff * w / a if a else 0.0 for w, a in zip(weights, norms, strict=True)]
         return weighted_sum([update.delta for update in updates], shares)
 
     def _steps(self, update: ClientUpdate) -> float:

@@ -3,7 +3,7 @@
 No part of this package needs torch or sees the model.
 """
 
-from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
+from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import ArrivalProcess
 from fedlight.arrivals.communication import CommunicationPattern
@@ -41,6 +41,7 @@ from fedlight.arrivals.local_steps import (
 )
 from fedlight.arrivals.partial_work import PartialWork
 from fedlight.arrivals.poisson import PoissonArrivals
+from fedlight.arrivals.polled import PolledArrivals
 from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
@@ -54,6 +55,7 @@ from fedlight.arrivals.tick_patterns import (
     TableTicks,
     TickPattern,
 )
+from fedlight.arrivals.tiers import Tiers
 from fedlight.arrivals.traces import TraceDurations, TraceWindows, read_traces, sample_traces
 from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Window, Windows
 
@@ -62,10 +64,12 @@ __all__ = [
     "ArrivalProcess",
     "Availability",
     "BiasedArrivals",
+    "Cancel",
     "ChangingDurations",
     "CommunicationPattern",
     "ConstantSteps",
     "ContinuousArrivals",
+    "Cut",
     "Dispatch",
     "DistributionDurations",
     "DiurnalWindows",
@@ -88,6 +92,7 @@ __all__ = [
     "PerClientSteps",
     "PeriodicTicks",
     "PoissonArrivals",
+    "PolledArrivals",
     "RandomTicks",
     "Recording",
     "ReplayArrivals",
@@ -99,6 +104,7 @@ __all__ = [
     "SynchronousArrivals",
     "TableTicks",
     "TickPattern",
+    "Tiers",
     "TraceDurations",
     "TraceWindows",
     "TransferDurations",

@@ -14,11 +14,13 @@ from fedlight.aggregators import (
     CA2FL,
     DCASGD,
     FADAS,
+    FAVAS,
     MIFA,
     AsyncCommSGD,
     AsyncFedAvg,
     BufferedAggregator,
     FedAsync,
+    FedAT,
     FedAvg,
     FedBuff,
     FedDynServer,
@@ -26,7 +28,9 @@ from fedlight.aggregators import (
     FedNova,
     FedVARP,
     GeneralizedAsyncSGD,
+    Lattice,
     Malenia,
+    QuAFL,
     Rennala,
     Ringmaster,
 )
@@ -88,9 +92,14 @@ ALL = {
     "FADAS": (lambda: FADAS(2), 2),
     "FADAS-corrected": (lambda: FADAS(2, 0.1, delay="divided", bias_correction=True), 2),
     "FedDynServer": (lambda: FedDynServer(0.5, 2), 2),
+    "QuAFL": (lambda: QuAFL(2), 2),
+    "QuAFL-lattice": (lambda: QuAFL(2, Lattice(1e-3, 20)), 2),
+    "FAVAS": (lambda: FAVAS(2), 2),
+    "FAVAS-expected": (lambda: FAVAS(2, [1.0, 2.0, 0.5, 4.0]), 2),
+    "FedAT": (lambda: FedAT(2), 2),
 }
 # Their first step is no weighted sum of the deltas; that of the others is, if the memory is empty.
-OTHER_DIRECTIONS = ("FADAS", "FADAS-corrected", "FedDynServer")
+OTHER_DIRECTIONS = ("FADAS", "FADAS-corrected", "FedDynServer", "FAVAS-expected")
 EVERY = pytest.mark.parametrize("name", ALL)
 
 
