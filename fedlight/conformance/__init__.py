@@ -6,12 +6,12 @@ another code be tried; `play_events` does the clients' part for codes that only 
 
 from fedlight.conformance.adapter import (
     Adapter,
+    Clients,
     NotImplementedHere,
     Outcome,
     OutOfStepError,
     ServerRule,
     Update,
-    local_run,
     play_events,
 )
 from fedlight.conformance.case import Case, Client, Event, Reading, load_cases, schema
@@ -21,6 +21,7 @@ __all__ = [
     "Adapter",
     "Case",
     "Client",
+    "Clients",
     "Event",
     "NotImplementedHere",
     "OutOfStepError",
@@ -32,7 +33,6 @@ __all__ = [
     "Verdict",
     "check",
     "load_cases",
-    "local_run",
     "play_events",
     "schema",
 ]

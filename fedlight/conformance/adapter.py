@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlight.conformance.case import Case
+from fedlight.conformance.case import Case, Event
 
 Array = NDArray[np.float64]
 
@@ -99,20 +99,58 @@ class ServerRule(Protocol):
         """Take an update; return the new model, or None if it makes no version."""
 
 
-def local_run(case: Case, client: int, start: Array, steps: int) -> Array:
-    """Return a client's model after some local steps of plain SGD or FedProx.
+class Clients:
+    """The clients of a case of kind "events", in numpy: what they pulled, and what they send.
+
+    Args:
+        case: The case.
 
     Raises:
-        NotImplementedHere: The case has clients with memory (SCAFFOLD, FedDyn).
+        NotImplementedHere: The case has SCAFFOLD's clients, whose state the server changes.
     """
-    if case.local["rule"] not in ("sgd", "fedprox"):
-        raise NotImplementedHere(f"the driver has no local rule {case.local['rule']!r}")
-    a, c = (np.asarray(values) for values in (case.clients[client].a, case.clients[client].c))
-    mu = case.local.get("mu", 0.0)
-    y = start.copy()
-    for _ in range(steps):
-        y = y - case.local["lr"] * (a * (y - c) + mu * (y - start))
-    return y
+
+    def __init__(self, case: Case) -> None:
+        if case.local["rule"] == "scaffold":
+            raise NotImplementedHere("the driver has no local rule 'scaffold'")
+        self._case = case
+        # FedDyn's c_i; zero under the other rules.
+        self._memory = np.zeros((len(case.clients), len(case.x0)))
+
+    def local_run(self, client: int, start: Array, steps: int) -> Array:
+        """Return a client's model after some local steps: SGD, FedProx or FedDyn."""
+        local = self._case.local
+        a, c = (np.asarray(v) for v in (self._case.clients[client].a, self._case.clients[client].c))
+        pull = local.get("mu", local.get("alpha", 0.0))
+        y = start.copy()
+        for _ in range(steps):
+            y = y - local["lr"] * (a * (y - c) + pull * (y - start) - self._memory[client])
+        if local["rule"] == "feddyn":
+            self._memory[client] -= local["alpha"] * (y - start)
+        return y
+
+    def update(self, event: Event, models: Sequence[Array]) -> Update:
+        """Return the update of an event; `models` are all versions so far, from version 0 on.
+
+        Raises:
+            OutOfStepError: It starts from a version that has not been made.
+        """
+        version = len(models) - 1
+        if event.pulled_version > version:
+            raise OutOfStepError(
+                f"client {event.client} at {event.time} starts from version "
+                f"{event.pulled_version}; the newest is {version}"
+            )
+        start = models[event.pulled_version]
+        return Update(
+            client=event.client,
+            num_examples=self._case.clients[event.client].num_examples,
+            num_steps=event.steps,
+            pulled_version=event.pulled_version,
+            staleness=version - event.pulled_version,
+            time=event.time,
+            start=start.copy(),
+            end=self.local_run(event.client, start, event.steps),
+        )
 
 
 def play_events(case: Case, server: ServerRule) -> Outcome:
@@ -121,32 +159,16 @@ def play_events(case: Case, server: ServerRule) -> Outcome:
     Each event is handled wholly before the next; those of one instant by client index.
 
     Raises:
-        NotImplementedHere: The case has no list of events, has deadlines, or has clients with
-            memory.
+        NotImplementedHere: The case has no list of events, has deadlines, or has SCAFFOLD's
+            clients.
         OutOfStepError: An update starts from a version that the server has not made.
     """
     if case.kind != "events" or "interval" in case.method:
         raise NotImplementedHere("the driver has no clock")
+    clients = Clients(case)
     models = [np.asarray(case.x0, dtype=np.float64)]
     for event in sorted(case.events, key=lambda event: (event.time, event.client)):
-        version = len(models) - 1
-        if event.pulled_version > version:
-            raise OutOfStepError(
-                f"client {event.client} at {event.time} starts from version "
-                f"{event.pulled_version}; the newest is {version}"
-            )
-        start = models[event.pulled_version]
-        update = Update(
-            client=event.client,
-            num_examples=case.clients[event.client].num_examples,
-            num_steps=event.steps,
-            pulled_version=event.pulled_version,
-            staleness=version - event.pulled_version,
-            time=event.time,
-            start=start.copy(),
-            end=local_run(case, event.client, start, event.steps),
-        )
-        made = server.receive(update)
+        made = server.receive(clients.update(event, models))
         if made is not None:
             models.append(np.array(made, dtype=np.float64))
     return Outcome(models=[model.tolist() for model in models[1:]])

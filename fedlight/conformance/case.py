@@ -113,7 +113,7 @@ def load_cases(only: Sequence[str] = ()) -> list[Case]:
         ValueError: A part of a name that fits no case.
 
     Example:
-        >>> [case.name for case in load_cases(["fedbuff"])]
+        >>> [case.name for case in load_cases(["fedbuff_f"])]
         ['fedbuff_fedprox']
     """
     folder = resources.files(__package__) / "cases"

@@ -1,18 +1,21 @@
 """The driver for server rules, on numbers worked out by hand."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedlight.conformance import (
     Client,
+    Clients,
     Event,
     NotImplementedHere,
     OutOfStepError,
     Update,
+    check,
     load_cases,
-    local_run,
     play_events,
 )
 
@@ -41,12 +44,17 @@ class Whole:
 
 
 def test_local_runs() -> None:
-    assert local_run(CASE, 0, np.array([0.0]), 2) == [3.0]
+    assert Clients(CASE).local_run(0, np.array([0.0]), 2) == [3.0]
     # From 2: -0.5 * (2 - 4) = 1; then -0.5 * ((3 - 4) + 1 * (3 - 2)) = 0.
     prox = replace(CASE, local={"rule": "fedprox", "lr": 0.5, "mu": 1.0})
-    assert local_run(prox, 0, np.array([2.0]), 2) == [3.0]
+    assert Clients(prox).local_run(0, np.array([2.0]), 2) == [3.0]
+    # FedDyn's first run is FedProx's; then c_0 = -1 * (3 - 2), which adds 1 to each gradient.
+    dyn = Clients(replace(CASE, local={"rule": "feddyn", "lr": 0.5, "alpha": 1.0}))
+    assert dyn.local_run(0, np.array([2.0]), 2) == [3.0]
+    assert dyn.local_run(0, np.array([2.0]), 1) == [2.5]
+    assert dyn.local_run(1, np.array([-2.0]), 1) == [-3.0]
     with pytest.raises(NotImplementedHere, match="'scaffold'"):
-        local_run(replace(CASE, local={"rule": "scaffold", "lr": 0.5}), 0, np.zeros(1), 1)
+        Clients(replace(CASE, local={"rule": "scaffold", "lr": 0.5}))
 
 
 def test_events_come_by_time_and_client() -> None:
@@ -80,3 +88,12 @@ def test_the_driver_has_no_clock(name: str) -> None:
     (case,) = load_cases([name])
     with pytest.raises(NotImplementedHere, match="clock"):
         play_events(case, Whole())
+
+
+def test_the_adapter_of_the_guide_agrees() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    names: dict[str, type] = {}
+    exec(block, names)
+    found = [check(names["MyAdapter"](), case).verdict for case in load_cases(["fedbuff"])]
+    assert sorted(found) == ["agrees", "agrees", "not implemented"]
