@@ -9,7 +9,8 @@ import math
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
 
@@ -71,6 +72,20 @@ def table(adapter: Adapter, results: Sequence[Result]) -> Table:
     return shown
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the advice that is for somebody who trains a model; here nobody does."""
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 1 if a verdict is "differs" or "failed"."""
     parser = argparse.ArgumentParser(
@@ -101,10 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         adapter, cases = load_adapter(options.adapter), load_cases(options.only)
     except (ValueError, ImportError, AttributeError) as error:
         parser.error(str(error))
-    with warnings.catch_warnings():
-        # Advice to somebody who trains a model; here nobody does.
-        warnings.simplefilter("ignore")
-        logging.getLogger("fedlight").setLevel(logging.ERROR)
+    with _quiet():
         results = [check(adapter, case) for case in cases]
     if options.json:
         rows = [asdict(result) for result in results]
