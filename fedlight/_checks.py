@@ -112,6 +112,21 @@ def fraction(name: str, value: object) -> float:
     return result
 
 
+def decay_rates(name: str, value: object) -> tuple[float, float]:
+    """Return `value` as the two decay rates of Adam's moments, each in [0, 1).
+
+    Raises:
+        TypeError: It is not a pair of numbers.
+        ValueError: One of them is outside [0, 1).
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"{name} must be two numbers such as (0.9, 0.999), got {value!r}")
+    rates = fraction(f"{name}[0]", value[0]), fraction(f"{name}[1]", value[1])
+    if 1 in rates:
+        raise ValueError(f"{name} must be smaller than 1, got {value!r}")
+    return rates
+
+
 def rate(name: str, value: object) -> Rate:
     """Return `value` as a learning rate: a number above 0, or a function of the version.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import fsum
+from math import fsum, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,7 +62,7 @@ def round_record(
     ]
     metrics = _training_metrics(results)
     metrics.update(_figures(records, now))
-    metrics["fed/failures"] = float(len(failures))
+    metrics["fed/failures"] = float(sum(each.reason != "cancelled" for each in failures))
     return RoundRecord(state.version, now, metrics, records, dropped, list(failures))
 
 
@@ -138,6 +138,13 @@ def record_to_list(record: RoundRecord) -> list[Any]:
     ]
 
 
+def update_from_list(fields: Sequence[Any]) -> UpdateRecord:
+    """The record of an update from its fields."""
+    record = UpdateRecord(*fields)
+    # Tuples with the same nan are equal, so that a history may be compared with a restored one.
+    return record._replace(norm=nan) if isnan(record.norm) else record
+
+
 def record_from_list(fields: Sequence[Any]) -> RoundRecord:
     """The record that `record_to_list` made plain data of."""
     version, now, metrics, updates, dropped, failures, *shown = fields
@@ -145,7 +152,7 @@ def record_from_list(fields: Sequence[Any]) -> RoundRecord:
         version,
         now,
         Metrics(metrics, *shown),
-        [UpdateRecord(*update) for update in updates],
-        [UpdateRecord(*update) for update in dropped],
+        [update_from_list(update) for update in updates],
+        [update_from_list(update) for update in dropped],
         [FailureRecord(*failure) for failure in failures],
     )

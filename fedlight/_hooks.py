@@ -80,6 +80,10 @@ class Hooks(Watcher):
         """Call `on_drop` of the callbacks."""
         self("on_drop", update)
 
+    def on_cancel(self, task: Task) -> None:
+        """Call `on_cancel` of the callbacks."""
+        self("on_cancel", task)
+
     def on_client_failure(self, task: Task, error: ClientError) -> None:
         """Call `on_client_failure` of the callbacks."""
         self("on_client_failure", task, error)

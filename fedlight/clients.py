@@ -56,6 +56,22 @@ class Clients:
             run.replaces(before)
         return self._update(run)
 
+    def cancel(self, task: Task) -> None:
+        """Forget a run that was stopped before it arrived; it is not computed."""
+        run = self._in_flight.pop(task.serial)
+        self.pool.discard(run)
+        run.release()
+
+    def cut(self, task: Task) -> None:
+        """Let a run end earlier, with fewer local steps.
+
+        Args:
+            task: Its task as it is now.
+        """
+        run = self._in_flight[task.serial]
+        run.task = task
+        self.pool.adopt(run)
+
     def open_runs(self, updates: Iterable[ClientUpdate]) -> list[PendingRun]:
         """Return the runs of updates that are not computed yet."""
         runs = [_run_of(update) for update in updates]

@@ -76,15 +76,18 @@ class EventQueue(Generic[E]):
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, int, E]] = []
         self._pushed = 0
+        # Numbers of removed events that are still in the heap, never at its head: to take one out
+        # of the middle would cost a pass over all of them.
+        self._removed: set[int] = set()
         self.ticks = 0
         """Virtual time in ticks."""
         self.now = 0.0
         """Virtual time of the event popped last; 0.0 before the first."""
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) - len(self._removed)
 
-    def push(self, ticks: int, event: E, *, kind: int = 0, client: int = -1) -> None:
+    def push(self, ticks: int, event: E, *, kind: int = 0, client: int = -1) -> int:
         """Add an event at an absolute time.
 
         Args:
@@ -92,6 +95,9 @@ class EventQueue(Generic[E]):
             event: The event.
             kind: Its kind, which orders events at the same time.
             client: Its client, which orders events of the same time and kind.
+
+        Returns:
+            The number of the event, for `remove`.
 
         Raises:
             ValueError: The time is in the past, or too large to be kept exactly.
@@ -105,6 +111,20 @@ class EventQueue(Generic[E]):
             raise ValueError(f"an event at {to_time(ticks)!r} is in the past: now is {self.now!r}")
         heapq.heappush(self._heap, (ticks, kind, client, self._pushed, event))
         self._pushed += 1
+        return self._pushed - 1
+
+    def remove(self, number: int) -> None:
+        """Remove an event that is still to come, by the number that `push` returned."""
+        self._removed.add(number)
+        if len(self._removed) * 2 > len(self._heap):
+            self._heap = list(self)
+            heapq.heapify(self._heap)
+            self._removed.clear()
+        self._clear_head()
+
+    def _clear_head(self) -> None:
+        while self._heap and self._heap[0][3] in self._removed:
+            self._removed.discard(heapq.heappop(self._heap)[3])
 
     def pop(self) -> E:
         """Remove and return the next event, and move `now` to its time.
@@ -114,6 +134,8 @@ class EventQueue(Generic[E]):
         """
         self.ticks, _, _, _, event = heapq.heappop(self._heap)
         self.now = to_time(self.ticks)
+        if self._removed:
+            self._clear_head()
         return event
 
     def state_dict(self, encode: Callable[[E], Any]) -> dict[str, Any]:
@@ -126,10 +148,14 @@ class EventQueue(Generic[E]):
         self.ticks, self._pushed = state["ticks"], state["pushed"]
         self.now = to_time(self.ticks)
         self._heap = [(*entry[:4], decode(entry[4])) for entry in state["heap"]]
+        heapq.heapify(self._heap)  # removed events left gaps
+        self._removed = set()
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int, E]]:
         """Iterate over all entries (ticks, kind, client, number, event), in no special order."""
-        return iter(self._heap)
+        if not self._removed:
+            return iter(self._heap)
+        return (entry for entry in self._heap if entry[3] not in self._removed)
 
     def peek_ticks(self) -> int | None:
         """Return the time of the next event in ticks, or None if there is none."""

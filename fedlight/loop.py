@@ -25,7 +25,8 @@ class Event(NamedTuple):
     Attributes:
         kind: Its kind.
         task: The task that arrives; its result may be lost.
-        action: For a pull that was planned for this time, the `Dispatch` of the arrival process.
+        action: For a pull that was planned for this time, the `Dispatch` of the arrival process;
+            for the end of the round of a group of clients, the group's tag.
     """
 
     kind: Kind
@@ -40,11 +41,27 @@ class Handled(NamedTuple):
         version: The server's version now.
         released: Clients whose updates were used or dropped.
         retried: Failed tasks that are to be dispatched again, from the newest version.
+        answer: The version that the released clients pull if they go on at once, or None for the
+            newest one.
     """
 
     version: int
     released: Collection[int] = ()
     retried: Sequence[Task] = ()
+    answer: int | None = None
+
+
+class Stop(NamedTuple):
+    """The end of a local run before its time.
+
+    Attributes:
+        task: The task as it was.
+        instead: The task with the local steps that it has had time for, which arrives now; None if
+            it was cancelled and there is no result.
+    """
+
+    task: Task
+    instead: Task | None = None
 
 
 class Events(Protocol):
@@ -53,8 +70,8 @@ class Events(Protocol):
     def next(self) -> Event | None:
         """Return the next event, or None if there is no other."""
 
-    def send_on(self, event: Event, handled: Handled) -> Iterable[Task]:
-        """Let clients continue; return the tasks of those that pull the model now."""
+    def send_on(self, event: Event, handled: Handled) -> Iterable[Task | Stop]:
+        """Let clients continue; return, in order, the tasks that start and those stopped now."""
 
 
 class Receiver(Protocol[R_co]):
@@ -75,6 +92,9 @@ class Receiver(Protocol[R_co]):
 
     def dispatch(self, task: Task) -> None:
         """Note that a client pulls the model and starts its task."""
+
+    def stop(self, stop: Stop) -> None:
+        """Note that a local run ends before its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +174,7 @@ def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator
         until a limit is reached or there are no more events:
             take the next event      an arrival, an end of round, a deadline, a wake-up, a pull
             handle it                by the receiver; yield the local runs that it needs computed
-            send clients on          those that are free pull the newest model
+            send clients on          those that are free pull the newest model; some are stopped
             yield ()                 between two events, the moment for checkpoints; not after
                                      wake-ups and pulls, which do not change the server
 
@@ -174,6 +194,9 @@ def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator
             return
         handled = yield from receiver.handle(event)
         for task in schedule.send_on(event, handled):
-            receiver.dispatch(task)
+            if isinstance(task, Stop):
+                receiver.stop(task)
+            else:
+                receiver.dispatch(task)
         if event.kind <= Kind.DEADLINE:
             yield ()

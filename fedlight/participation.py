@@ -260,8 +260,10 @@ def _dry_run(
     schedule = Schedule(
         arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
     )
-    federation = replace(federation, expected_durations=arrivals.expected_durations())
-    pool = Pool(_NoTraining())
+    federation = replace(
+        federation, expected_durations=arrivals.expected_durations(), groups=arrivals.groups
+    )
+    pool = Pool(_NoTraining(), ahead=not arrivals.may_stop)
     clients = Clients(pool, federation.num_examples, keep_states=False)
     state = ServerState(0, torch.zeros(1), torch.zeros(0), torch.zeros(0))
     rounds = _Rounds()

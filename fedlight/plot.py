@@ -112,8 +112,8 @@ def timeline(
 ) -> Axes:
     """Draw a bar for each task from its pull to its arrival, coloured by staleness.
 
-    Server updates are lines. Tasks that were dropped, and those that are in flight at the end, are
-    outlined. A lost task is a cross at the time of its pull.
+    Server updates are lines. Tasks that were dropped or stopped, and those that are in flight at
+    the end, are outlined. A lost task is a cross at the time of its pull.
 
     Tasks of one client that overlap lie above one another, in thinner bars. This happens with
     arrival processes of rounds such as `UniformArrivals`. They draw a staleness for each update
@@ -121,7 +121,7 @@ def timeline(
 
     Args:
         events: The file of an `EventLog`, its table, or a trainer or its ``history`` (which
-            contains neither lost tasks nor those in flight).
+            contains neither tasks that were lost or stopped nor those in flight).
         start: Virtual time at the left edge; None for the first pull.
         end: Virtual time at the right edge; None for the last arrival or update.
         max_clients: Largest number of clients, the first ones that have tasks.
@@ -332,6 +332,8 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
         )
     rows = events.to_pylist()
     staleness = {row["serial"]: row["staleness"] for row in rows if row["event"] == "use"}
+    # A task that was stopped ends before the time that was planned when it began.
+    ended = {row["serial"]: row["time"] for row in rows if row["event"] in ("arrival", "cancel")}
     work, lost = [], []
     for row in rows:
         if row["event"] != "dispatch":
@@ -340,7 +342,8 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
             lost.append((row["client"], row["time"]))
         else:
             used = staleness.get(row["serial"])
-            work.append(Work(row["client"], row["time"], row["arrives_at"], used))
+            end = ended.get(row["serial"], row["arrives_at"])
+            work.append(Work(row["client"], row["time"], end, used))
     return work, lost, [row["time"] for row in rows if row["event"] == "server_update"]
 
 

@@ -112,6 +112,7 @@ class Concern(IntEnum):
     PARTIAL_WORK = 10
     COMMUNICATION = 11
     STARTS = 12
+    TIERS = 13
 
 
 def stream(seed: int, concern: Concern, a: int = 0, b: int = 0) -> np.random.Generator:

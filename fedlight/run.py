@@ -146,7 +146,11 @@ class Run:
         self.schedule = Schedule(
             arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
         )
-        self.federation = replace(federation, expected_durations=arrivals.expected_durations())
+        self.federation = replace(
+            federation,
+            expected_durations=arrivals.expected_durations(),
+            groups=arrivals.groups,
+        )
         self.begun = False
         self._asked, self._autocast = executor, autocast
         self._norm_limit, self._on_client_failure = norm_limit, on_client_failure
@@ -180,7 +184,7 @@ class Run:
             autocast=self._autocast,
         )
         self.executor, self.executor_reason = resolve_executor(self._asked, workplace)
-        self.pool = Pool(self.executor, self._norm_limit)
+        self.pool = Pool(self.executor, self._norm_limit, ahead=not self.arrivals.may_stop)
         keep_states = self.local_optimizer.client_state
         self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
         self.server = Server(

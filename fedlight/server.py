@@ -6,13 +6,13 @@ import math
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedlight._history import round_record, update_record
+from fedlight._history import round_record, update_from_list, update_record
 from fedlight.aggregators import Aggregator, BufferedAggregator
 from fedlight.aggregators._server_step import check_finite
 from fedlight.events import Kind
 from fedlight.executors.base import ClientError
 from fedlight.executors.large_updates import LargeUpdate
-from fedlight.loop import Event, Handled
+from fedlight.loop import Event, Handled, Stop
 from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ class Watcher:
 
     def on_drop(self, update: ClientUpdate) -> None:
         """The aggregator did not accept an update that has arrived."""
+
+    def on_cancel(self, task: Task) -> None:
+        """The arrival process has stopped a task, whose result is lost."""
 
     def on_client_failure(self, task: Task, error: ClientError) -> None:
         """A local run failed and its update is left out, or the result of a task was lost."""
@@ -69,7 +72,7 @@ class Server:
         num_updates: Number of client updates that have arrived.
         num_pulls: Number of pulls.
         num_gradients: Number of local steps of the updates that have arrived.
-        num_failures: Number of tasks that failed or were lost.
+        num_failures: Number of tasks that failed or were lost; those cancelled do not count.
         failed_in_a_row: Number of local runs that have failed since a version was made of updates.
         over: Whether so many local runs have failed in a row that the run should end.
     """
@@ -108,6 +111,7 @@ class Server:
         self._says_what_it_holds = type(aggregator).held is not Aggregator.held
         # Of a buffered one, weights and direction are checked.
         self._check_versions = not isinstance(aggregator, BufferedAggregator)
+        self._sends_before = aggregator.sends_before
         self._received: list[ClientUpdate] = []
         self._failures: list[FailureRecord] = []
         self._dropped: list[UpdateRecord] = []
@@ -129,6 +133,17 @@ class Server:
         if not task.lost:
             self.clients.dispatch(task, self.versions[task.pulled_version])
         self.watcher.on_dispatch(task)
+
+    def stop(self, stop: Stop) -> None:
+        """End a local run before its time: it is forgotten, or arrives now with fewer steps."""
+        task, instead = stop
+        if instead is not None:
+            self.clients.cut(instead)
+            return
+        if not task.lost:
+            self.clients.cancel(task)
+        self._failures.append(self._failure(task, "cancelled"))
+        self.watcher.on_cancel(task)
 
     def handle(self, event: Event) -> Generator[Sequence[PendingRun], None, Handled]:
         """Handle an event completely: receive an update, and make a new version if one is due.
@@ -153,9 +168,10 @@ class Server:
                 methods returned None.
             ValueError: The new version is not finite.
         """
-        kind, task, _ = event
+        kind, task, group = event
         released: list[int] = []
         retried: list[Task] = []
+        answer: int | None = None
         if task is not None and task.lost:
             # A lost task is a part of the schedule, so it is never raised as an error.
             self._note(task, "lost")
@@ -164,7 +180,7 @@ class Server:
         elif task is not None:
             due = self._receive(task, released)
         elif kind is Kind.ROUND_END:
-            due = self._answer("end_round", self.aggregator.end_round())
+            due = self._end_round(group)
         else:
             due = kind is Kind.DEADLINE
         if not due and not released:
@@ -180,8 +196,15 @@ class Server:
                     yield waiting
                 record = self._step()
                 released += [update.client_id for update in record.updates]
+                answer = self.version - 1 if self._sends_before else None
                 self.watcher.on_version(record)
-        return Handled(self.version, released, retried)
+        return Handled(self.version, released, retried, answer)
+
+    def _end_round(self, group: str | None) -> bool:
+        """Tell the aggregator; return whether a step is due."""
+        if group is None:
+            return self._answer("end_round", self.aggregator.end_round())
+        return self._answer("end_round_of", self.aggregator.end_round_of(group))
 
     def _receive(self, task: Task, released: list[int]) -> bool:
         """Receive an update, or record that it is dropped; return whether a step is due.
@@ -247,14 +270,16 @@ class Server:
 
     def _note(self, task: Task, reason: str, retried: bool = False) -> None:
         self.num_failures += 1
+        self._failures.append(self._failure(task, reason, retried))
+
+    def _failure(self, task: Task, reason: str, retried: bool = False) -> FailureRecord:
         now = self.schedule.now
-        self._failures.append(
-            FailureRecord(task.client_id, task.serial, task.pulled_version, now, reason, retried)
-        )
+        return FailureRecord(task.client_id, task.serial, task.pulled_version, now, reason, retried)
 
     def _step(self) -> RoundRecord:
         """Make a new version, and return its record, which names the updates used."""
-        state = self.aggregator.step(self.state)
+        before = self.state
+        state = self.aggregator.step(before)
         if not isinstance(state, ServerState) or state.version != self.state.version + 1:
             raise TypeError(
                 f"{type(self.aggregator).__name__}.step must return the next ServerState (version "
@@ -287,6 +312,8 @@ class Server:
         needs_version = self.schedule.needs_version
         self.versions = {v: s for v, s in self.versions.items() if needs_version(v)}
         self.versions[state.version] = self.state
+        if self._sends_before:
+            self.versions[before.version] = before
         self.version = state.version
         self._unchanged = Handled(state.version)
         return record
@@ -352,7 +379,7 @@ class Server:
         for update in self._received:
             self.aggregator.receive(update)
         self.aggregator.load_state_dict(state["aggregator"])
-        self._dropped = [UpdateRecord(*fields) for fields in state["dropped"]]
+        self._dropped = [update_from_list(fields) for fields in state["dropped"]]
         self._failures = [FailureRecord(*fields) for fields in state["failures"]]
         self.num_failures = state["num_failures"]
         self.failed_in_a_row, self.over = state["failed_in_a_row"], state["over"]

@@ -26,6 +26,7 @@ class Federation:
         seed: The run's seed.
         expected_durations: T_i, virtual time of one task of client i, shape ``[M]``, or None
             if the arrival process does not know it.
+        groups: The tags of the arrival process's groups of clients in their order (`Tiers`).
     """
 
     num_clients: int
@@ -33,6 +34,7 @@ class Federation:
     batch_size: int
     seed: int = 0
     expected_durations: NDArray[np.float64] | None = None
+    groups: tuple[str, ...] = ()
 
 
 new_record = tuple.__new__
@@ -47,11 +49,13 @@ class Task(NamedTuple):
         pulled_version: Version of the server's model that the local run starts from.
         dispatched_at: Virtual time of the pull.
         arrives_at: Virtual time at which the server receives the result.
-        num_steps: K, the number of local steps.
+        num_steps: K, the number of local steps; 0 if a client is polled before its first one ends.
         serial: Number of the dispatch, counted over the whole run; breaks ties between events.
         visit: Number of earlier tasks of this client.
         lost: Whether the result never reaches the server.
         tries: How often this task has failed before; 0 if the arrival process asked for it.
+        tag: The group that the client works in (`Tiers`), or None.
+        cut: Whether it was cut short (`Cut`); it arrives after the others of that time.
     """
 
     client_id: int
@@ -63,6 +67,8 @@ class Task(NamedTuple):
     visit: int
     lost: bool = False
     tries: int = 0
+    tag: str | None = None
+    cut: bool = False
 
 
 class LoggedAs(NamedTuple):
@@ -338,7 +344,8 @@ class FailureRecord(NamedTuple):
         serial: Number of the task.
         pulled_version: Version that the client started from.
         now: Virtual time at which the server noticed.
-        reason: Why the task failed; "lost" if its result never arrived.
+        reason: Why the task failed; "lost" if its result never arrived, "cancelled" if the arrival
+            process stopped it.
         retried: Whether the client was dispatched again for the same task.
     """
 
@@ -361,7 +368,7 @@ class RoundRecord:
             and the validation metrics if the round was validated.
         updates: The updates that were used, in the order of arrival.
         dropped: Updates that the server dropped since the round before.
-        failures: Tasks that failed or were lost since the round before.
+        failures: Tasks that failed, were lost or were cancelled since the round before.
     """
 
     version: int

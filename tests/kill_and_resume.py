@@ -41,13 +41,21 @@ from fedlight._hooks import Hooks
 from fedlight.aggregators import (
     AFACD,
     AFACS,
+    AREA,
+    CA2FL,
+    DCASGD,
+    FADAS,
+    MIFA,
     AsyncCommSGD,
     AsyncFedAvg,
     BufferedAggregator,
     FedAsync,
     FedAvg,
     FedBuff,
+    FedDynServer,
     FedFix,
+    FedVARP,
+    Malenia,
 )
 from fedlight.aggregators.staleness import Hinge
 from fedlight.arrivals import (
@@ -62,7 +70,15 @@ from fedlight.arrivals import (
     UniformSteps,
 )
 from fedlight.callbacks import CSVMetrics, EventLog, FedCheckpoint, TensorBoardMetrics
-from fedlight.local_optimizers import FedProx, LocalAdam, LocalSGD, ModuleOptimizer, Scaffold
+from fedlight.local_optimizers import (
+    SAM,
+    FedDyn,
+    FedProx,
+    LocalAdam,
+    LocalSGD,
+    ModuleOptimizer,
+    Scaffold,
+)
 
 STEPS = UniformSteps(1, 4)
 CLOCK = ExponentialDurations(1.0)
@@ -140,6 +156,55 @@ CASES: dict[str, Factory] = {
         "arrivals": CommunicationPattern(RandomTicks(0.6, max_gap=3)),
         "aggregator": AsyncCommSGD(1.0),
         "local_optimizer": Scaffold(0.1),
+    },
+    "MIFA": lambda: {
+        "arrivals": ContinuousArrivals(CLOCK, resume="on_arrival", local_steps=STEPS),
+        "aggregator": MIFA(2, server_lr=lambda version: 1 / (1 + version)),
+        "local_optimizer": LocalSGD(0.1),
+        "executor": "vectorized",
+        "on_client_failure": "drop",
+        "broken": True,
+    },
+    "CA2FL": lambda: {
+        "arrivals": PoissonArrivals(4.0, CLOCK, local_steps=STEPS),
+        "aggregator": CA2FL(2, server_optimizer=lambda p: torch.optim.SGD(p, 0.5, 0.9)),
+        "local_optimizer": SAM(0.1, 0.1, momentum=0.9),
+        "executor": "vectorized",
+    },
+    "FedVARP": lambda: {
+        "arrivals": UniformArrivals(3, max_staleness=2, local_steps=STEPS),
+        "aggregator": FedVARP(beta=0.5),
+        "local_optimizer": Scaffold(0.1),
+    },
+    "FADAS": lambda: {
+        "arrivals": ContinuousArrivals(CLOCK, resume="on_arrival", local_steps=STEPS),
+        "aggregator": FADAS(2, 0.1, delay="divided", bias_correction=True),
+        "local_optimizer": LocalSGD(0.1),
+        "executor": "vectorized",
+    },
+    "AREA": lambda: {
+        "arrivals": ContinuousArrivals(CLOCK, concurrency=3, local_steps=STEPS),
+        "aggregator": AREA(2),
+        "local_optimizer": LocalSGD(0.05),
+    },
+    "DCASGD": lambda: {
+        "arrivals": ContinuousArrivals(CLOCK, resume="on_arrival", local_steps=STEPS),
+        "aggregator": DCASGD(0.1, 0.5, local_lr=0.1, decay=0.95),
+        "local_optimizer": LocalSGD(0.1),
+        "executor": "vectorized",
+    },
+    "Malenia": lambda: {
+        "arrivals": ContinuousArrivals(CLOCK, resume="on_arrival", local_steps=STEPS),
+        "aggregator": Malenia(8),
+        "local_optimizer": FedProx(0.1, mu=0.1),
+        "on_client_failure": "retry",
+        "max_update_norm": 1.0,
+    },
+    "FedDyn": lambda: {
+        "arrivals": UniformArrivals(3, max_staleness=2, local_steps=STEPS),
+        "aggregator": FedDynServer(0.5),
+        "local_optimizer": FedDyn(0.05, 0.5),
+        "executor": "vectorized",
     },
 }
 INSTANTS = ("any time", "training", "aggregation", "writing")

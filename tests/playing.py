@@ -1,10 +1,10 @@
 """The events of a schedule, one by one, for tests that play the server themselves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
-from fedlight.loop import Event, Handled
+from fedlight.loop import Event, Handled, Stop
 from fedlight.types import Task
 
 
@@ -18,6 +18,16 @@ def events(schedule: Schedule, pulls: list[Task] | None = None) -> Iterator[Even
         if lost or event.kind in (Kind.WAKE, Kind.DISPATCH):
             tasks = schedule.send_on(event, Handled(schedule.version))
             if pulls is not None:
-                pulls += tasks
+                note(pulls, tasks, schedule.now)
         else:
             yield event
+
+
+def note(tasks: list[Task], changes: Iterable[Task | Stop], now: float) -> None:
+    """Add the tasks that start to the others; those that are stopped end now."""
+    for change in changes:
+        if isinstance(change, Stop):
+            ended = change.instead or change.task._replace(arrives_at=now)
+            tasks[:] = [ended if each.serial == ended.serial else each for each in tasks]
+        else:
+            tasks.append(change)

@@ -23,13 +23,29 @@ from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import (
     AFACD,
     AFACS,
+    AREA,
+    CA2FL,
+    DCASGD,
+    FADAS,
+    FAVAS,
+    MIFA,
     Aggregator,
     AsyncCommSGD,
     AsyncFedAvg,
     FedAsync,
+    FedAT,
     FedAvg,
     FedBuff,
+    FedDynServer,
     FedFix,
+    FedNova,
+    FedVARP,
+    GeneralizedAsyncSGD,
+    Lattice,
+    Malenia,
+    QuAFL,
+    Rennala,
+    Ringmaster,
 )
 from fedlight.aggregators.staleness import Hinge, Polynomial
 from fedlight.arrivals import (
@@ -43,19 +59,24 @@ from fedlight.arrivals import (
     FixedDurations,
     PartialWork,
     PoissonArrivals,
+    PolledArrivals,
     RandomTicks,
     ReplayArrivals,
     ReplayEvent,
     SynchronousArrivals,
+    Tiers,
     UniformArrivals,
     UniformSteps,
 )
 from fedlight.local_optimizers import (
+    SAM,
+    FedDyn,
     FedProx,
     LocalAdam,
     LocalOptimizer,
     LocalSGD,
     ModuleOptimizer,
+    OwnModel,
     Scaffold,
 )
 
@@ -78,6 +99,21 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "continuous-2": lambda: ContinuousArrivals(
         ExponentialDurations(0.5), concurrency=2, idle=0.1, resume="on_arrival", local_steps=STEPS
     ),
+    "continuous-restarts": lambda: ContinuousArrivals(
+        ExponentialDurations(0.5), resume="on_arrival", local_steps=STEPS, restart_after=1
+    ),
+    "over-selection": lambda: SynchronousArrivals(2, ExponentialDurations(1.0), STEPS, 1),
+    "timeout": lambda: SynchronousArrivals(
+        [[0, 1, 2, 3], [1, 3]] * 4, ExponentialDurations(1.0), STEPS, timeout=1.0, late="cut"
+    ),
+    "polled": lambda: PolledArrivals(2, 0.7, ExponentialDurations(0.5), 3),
+    "tiers": lambda: Tiers(
+        {
+            "fast": SynchronousArrivals(2, ExponentialDurations(0.4), STEPS),
+            "slow": SynchronousArrivals(1, ExponentialDurations(1.0), STEPS),
+        },
+        clients={"fast": [3, 0, 1], "slow": [2]},
+    ),
     "poisson": lambda: PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS),
     "communication": lambda: CommunicationPattern(RandomTicks(0.6, max_gap=3)),
     "replay": _replayed,
@@ -97,14 +133,32 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "FedFix": lambda size: FedFix(0.5),
     "FedBuff": lambda size: FedBuff(3, Polynomial(0.5)),
     "AsyncCommSGD": lambda size: AsyncCommSGD(1.0),
+    "MIFA": lambda size: MIFA(size, server_lr=0.7),
+    "FedVARP": lambda size: FedVARP(size, 0.4),
+    "CA2FL": lambda size: CA2FL(3),
+    "FADAS": lambda size: FADAS(2, 0.05),
+    "AREA": lambda size: AREA(2),
+    "Ringmaster": lambda size: Ringmaster(2, server_lr=0.5),
+    "Rennala": lambda size: Rennala(2),
+    "Malenia": lambda size: Malenia(),
+    "DCASGD": lambda size: DCASGD(0.04, 0.5, local_lr=0.05, decay=0.95),
+    "GeneralizedAsyncSGD": lambda size: GeneralizedAsyncSGD([0.4, 0.3, 0.2, 0.1], 0.5),
+    "FedNova": lambda size: FedNova(size),
+    "FedDynServer": lambda size: FedDynServer(0.5, size),
+    "QuAFL": lambda size: QuAFL(size, Lattice(1e-3, 16)),
+    "FAVAS": lambda size: FAVAS(size),
+    "FedAT": lambda size: FedAT(size),
 }
 OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "LocalSGD": lambda: LocalSGD(0.05, momentum=0.5, weight_decay=0.01, max_grad_norm=5.0),
     "FedProx": lambda: FedProx(lambda version: 0.1 / (1 + version), mu=0.5),
     "Scaffold": lambda: Scaffold(0.05),
     "Scaffold-I": lambda: Scaffold(0.05, option=1),
+    "FedDyn": lambda: FedDyn(0.05, alpha=0.5, momentum=0.5),
+    "SAM": lambda: SAM(lambda version: 0.1 / (1 + version), rho=0.1, momentum=0.5),
     "LocalAdam": lambda: LocalAdam(0.05),
     "ModuleOptimizer": lambda: ModuleOptimizer(),
+    "OwnModel": lambda: OwnModel(LocalSGD(0.05, momentum=0.5), 2, lr_correction=True),
 }
 
 
@@ -143,12 +197,17 @@ class Rules(Callback):
     def on_dispatch(self, trainer, module, task):
         assert task.dispatched_at == trainer.now < task.arrives_at
         assert 0 <= task.pulled_version <= trainer.version
-        assert task.num_steps >= 1
+        assert task.num_steps >= 0
         assert task.serial not in self.seen
         self.seen.add(task.serial)
         if not task.lost:
             self.busy[task.client_id].add(task.serial)
             assert not self.one_at_a_time or len(self.busy[task.client_id]) == 1
+
+    def on_cancel(self, trainer, module, task):
+        assert task.dispatched_at <= trainer.now <= task.arrives_at
+        if not task.lost:
+            self.busy[task.client_id].remove(task.serial)
 
     def on_update(self, trainer, module, update):
         assert update.task.arrives_at == trainer.now

@@ -12,6 +12,9 @@ from fedlight import Callback, FederatedDataModule
 from fedlight.aggregators import (
     AFACD,
     AFACS,
+    CA2FL,
+    FADAS,
+    MIFA,
     Aggregator,
     AsyncCommSGD,
     AsyncFedAvg,
@@ -19,6 +22,7 @@ from fedlight.aggregators import (
     FedAvg,
     FedBuff,
     FedFix,
+    FedNova,
 )
 from fedlight.arrivals import (
     Availability,
@@ -49,6 +53,10 @@ AGGREGATORS = {
     "FedFix": lambda: FedFix(0.5),
     "FedBuff": lambda: FedBuff(3),
     "AsyncCommSGD": lambda: AsyncCommSGD(1.0),
+    "MIFA": lambda: MIFA(3),
+    "CA2FL": lambda: CA2FL(3),
+    "FADAS": lambda: FADAS(3, 0.05),
+    "FedNova": lambda: FedNova(3),
 }
 
 

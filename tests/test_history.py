@@ -1,9 +1,16 @@
+import io
 import math
 
 import pytest
 import torch
 
-from fedlight._history import record_from_list, record_to_list, round_record, update_record
+from fedlight._history import (
+    record_from_list,
+    record_to_list,
+    round_record,
+    update_from_list,
+    update_record,
+)
 from fedlight.types import (
     ClientUpdate,
     LocalResult,
@@ -99,3 +106,14 @@ def test_a_round_in_which_nobody_came():
     record = round_record(version(5), 3.0, dropped)
     metrics = {"fed/time": 3.0, "fed/participants": 0.0, "fed/failures": 0.0}
     assert record == RoundRecord(5, 3.0, metrics, [], dropped)
+
+
+def test_a_restored_record_equals_the_first_one():
+    """The norm of a dropped update is nan, which equals no nan read from a file."""
+    dropped = update_record(update(), 4, 0.0, math.nan)
+    record = round_record(version(5), 3.0, [dropped])
+    file = io.BytesIO()
+    torch.save(record_to_list(record), file)
+    file.seek(0)
+    assert record_from_list(torch.load(file)) == record
+    assert update_from_list([*dropped[:-2], float("nan"), None]) == dropped

@@ -25,7 +25,7 @@ def environment() -> dict[str, str]:
 def test_a_few_kills():
     """A part of the 100 kills over all aggregators that are done by hand."""
     result = subprocess.run(
-        [sys.executable, SCRIPT, "--kills", "4", "--cases", "FedBuff", "AFACS", "--rounds", "6"],
+        [sys.executable, SCRIPT, "--kills", "4", "--cases", "FedBuff", "CA2FL", "--rounds", "6"],
         capture_output=True,
         text=True,
         check=False,

@@ -10,16 +10,34 @@ from lightning import LightningModule
 from torch.utils.data import TensorDataset
 
 from fedlight import Callback, FederatedDataModule, FedTrainer
-from fedlight.aggregators import AFACD, AFACS, AsyncFedAvg, FedAsync, FedBuff, FedFix
+from fedlight.aggregators import (
+    AFACD,
+    AFACS,
+    AREA,
+    CA2FL,
+    MIFA,
+    AsyncFedAvg,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+    FedDynServer,
+    FedFix,
+    FedVARP,
+    GeneralizedAsyncSGD,
+    Malenia,
+    Ringmaster,
+)
 from fedlight.aggregators.staleness import Constant
 from fedlight.arrivals import (
     BiasedArrivals,
     ContinuousArrivals,
     FixedDurations,
+    PerClientSteps,
     ReplayArrivals,
     ReplayEvent,
+    UniformArrivals,
 )
-from fedlight.local_optimizers import LocalSGD
+from fedlight.local_optimizers import FedDyn, LocalSGD
 
 pytestmark = pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
 
@@ -114,10 +132,84 @@ def test_afa_cs_removes_the_floor_that_afa_cd_keeps_under_biased_arrivals() -> N
     optimum = sum(centres) / 10
     weights = [0.19, 0.19, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01]
     mean = {}
-    for aggregator in (AFACD(), AFACS()):
+    for aggregator in (AFACD(), AFACS(), MIFA(None), FedVARP()):
         arrivals = BiasedArrivals(5, weights, max_staleness=4, local_steps=3)
         models = path(arrivals, aggregator, 0.02, centres, max_rounds=500)
         mean[type(aggregator).__name__] = sum(models[-250:]) / 250
     # Clients 0 and 1 take part in more rounds than the last two, by far.
     assert mean["AFACD"] - optimum > 0.3
-    assert abs(mean["AFACS"] - optimum) < 0.06
+    for memory in ("AFACS", "MIFA", "FedVARP"):
+        assert abs(mean[memory] - optimum) < 0.06
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [MIFA(2), CA2FL(2), AREA(2), Malenia()],
+    ids=lambda aggregator: type(aggregator).__name__,
+)
+def test_slow_clients_are_not_forgotten(aggregator) -> None:
+    """A plain buffer goes where fast clients pull to; these do not, though nobody waits."""
+    plain = long_run_mean(FedBuff(2, Constant()), resume="on_arrival")
+    assert plain == pytest.approx(PULLED, abs=0.1)
+    assert abs(long_run_mean(aggregator, resume="on_arrival") - OPTIMUM) < 0.06
+
+
+def test_importance_makes_up_for_the_share_of_arrivals() -> None:
+    shares = [rate / sum(RATES) for rate in RATES]
+    corrected = long_run_mean(GeneralizedAsyncSGD(shares), resume="on_arrival")
+    assert abs(corrected - OPTIMUM) < 0.05
+    plain = long_run_mean(GeneralizedAsyncSGD([0.2] * 5), resume="on_arrival")
+    assert plain == pytest.approx(PULLED, abs=0.1)
+
+
+class Bowl(Parabola):
+    """f_i(x) = a_i/2 * (x - c_i)^2, with a_i in the data."""
+
+    def training_step(self, batch, batch_idx):
+        centre, steepness = batch[0].T
+        return (steepness * (self.x - centre) ** 2).mean() / 2
+
+
+@pytest.mark.parametrize(("per_round", "executor"), [(5, "sequential"), (3, "vectorized")])
+def test_feddyn_goes_to_the_optimum_of_the_mean_loss(per_round, executor) -> None:
+    """Clients of unequal steepness make unequal numbers of steps, which moves FedAvg elsewhere."""
+    steep = [0.4, 1.0, 2.0, 1.5, 0.7]
+    optimum = sum(a * c for a, c in zip(steep, CENTRES, strict=True)) / sum(steep)
+    rows = [torch.tensor([pair]) for pair in zip(CENTRES, steep, strict=True)]
+    data = FederatedDataModule.from_client_datasets(map(TensorDataset, rows), batch_size=1)
+    ends = []
+    for aggregator, optimizer in [
+        (FedDynServer(2.0), FedDyn(0.2, 2.0)),
+        (FedAvg(client_weights="uniform"), LocalSGD(0.2)),
+    ]:
+        trainer = FedTrainer(
+            arrivals=UniformArrivals(per_round, local_steps=PerClientSteps([1, 6, 2, 4, 8])),
+            aggregator=aggregator,
+            local_optimizer=optimizer,
+            executor=executor,
+            precision="64-true",
+            max_rounds=60,
+            logger=False,
+            enable_progress_bar=False,
+        )
+        trainer.fit(Bowl(), data)
+        ends.append(float(trainer.state.params))
+    assert ends[0] == pytest.approx(optimum, abs=1e-6)
+    assert abs(ends[1] - optimum) > 0.1
+
+
+@pytest.mark.parametrize("largest", [0, 2])
+def test_no_delay_of_ringmaster_reaches_its_threshold(largest) -> None:
+    clients = [TensorDataset(torch.tensor([centre])) for centre in CENTRES]
+    trainer = FedTrainer(
+        arrivals=ContinuousArrivals(FixedDurations(TIMES), resume="on_arrival", local_steps=1),
+        aggregator=Ringmaster(largest),
+        local_optimizer=LocalSGD(0.01),
+        max_time=20.0,
+        logger=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(Parabola(), FederatedDataModule.from_client_datasets(clients, batch_size=1))
+    used = [update.staleness for record in trainer.history for update in record.updates]
+    late = [update.staleness for record in trainer.history for update in record.dropped]
+    assert max(used) == largest < min(late)

@@ -7,17 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedlight._memory import sent
+from fedlight._memory import copied
+from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedlight.types import ClientUpdate
+
+_GROUP = 64 * 2**20  # bytes of rows that are added up at once
+
 
 class ClientMemory:
-    """One row of P numbers for each of M clients, zero at first, with the sum over all rows.
+    """One row h_i of P numbers for each of M clients, zero at first, with the sum over all rows.
 
-    A change of m rows costs O(m * P). The sum is kept up by differences, and is taken afresh each
-    time M rows were replaced, so that rounding does not pile up.
+    Rows are made when a client first contributes, so that memory is O(clients seen) and M may be
+    large. A change of m rows costs O(m * P). The sum is kept up by differences, and is taken afresh
+    each time M rows were replaced, so that rounding does not pile up.
 
     Args:
         num_clients: M.
@@ -25,37 +31,102 @@ class ClientMemory:
         device: Where the rows lie: "model" for the device of `like`, "cpu" for main memory.
 
     Attributes:
-        rows: The contributions, shape ``[M, P]``.
+        rows: The contributions, by client, shape ``[P]`` each; a client without one counts as 0.
         total: Their sum, shape ``[P]``.
     """
 
     def __init__(self, num_clients: int, like: Tensor, device: str = "model") -> None:
-        place = like.device if device == "model" else torch.device("cpu")
-        self.rows = torch.zeros((num_clients, like.numel()), dtype=like.dtype, device=place)
+        self._num_clients = num_clients
+        self._place = like.device if device == "model" else torch.device("cpu")
+        self._zero = torch.zeros_like(like, device=self._place)
+        self.rows: dict[int, Tensor] = {}
         self.total = torch.zeros_like(like)
         self._replaced = 0
 
     def mean(self) -> Tensor:
-        """The mean over all M clients, shape ``[P]``."""
-        return self.total / len(self.rows)
+        """h, the mean over all M clients, shape ``[P]``."""
+        return self.total / self._num_clients
 
-    def replace(self, clients: Sequence[int], news: Sequence[Tensor]) -> None:
-        """Put new rows in place of those of some clients, each named once."""
-        which = sent(clients, self.rows.device)
+    def recall(self, clients: Sequence[int]) -> Tensor:
+        """The rows of some clients as one block, shape ``[m, P]``, on the device of the sum."""
+        rows = [self.rows.get(client, self._zero) for client in clients]
+        return torch.stack(rows).to(self.total.device)
+
+    def replace(self, clients: Sequence[int], news: Sequence[Tensor]) -> Tensor:
+        """Put new rows in place of those of some clients, each named once.
+
+        Returns:
+            The change of the sum, shape ``[P]``.
+        """
         block = torch.stack(list(news))
-        self.total += (block - self.rows[which].to(block.device)).sum(dim=0)
-        self.rows[which] = block.to(self.rows.device)
+        change = (block - self.recall(clients)).sum(dim=0)
+        self.total += change
+        for client, row in zip(clients, block.to(self._place), strict=True):
+            if client in self.rows:
+                self.rows[client].copy_(row)
+            else:  # a copy of its own, as a view would keep the whole block
+                self.rows[client] = copied(row)
         self._replaced += len(clients)
-        if self._replaced >= len(self.rows):
-            self.total.copy_(self.rows.sum(dim=0))
-            self._replaced = 0
+        if self._replaced >= self._num_clients:
+            self._add_up()
+        return change
+
+    def remember(self, updates: Sequence[ClientUpdate]) -> None:
+        """h_i <- delta_i; if a client comes twice, the later delta stays."""
+        latest = {update.client_id: update.delta for update in updates}
+        self.replace(list(latest), list(latest.values()))
+
+    def corrected(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], beta: float
+    ) -> Tensor:
+        """Return beta * h + sum of w_i * (delta_i - beta * h_i), and remember the updates.
+
+        All h_i and their mean h are those from before, also if a client comes twice.
+
+        Args:
+            updates: The updates.
+            weights: w_i, one for each.
+            beta: How far the memory is trusted; at 0 nothing is remembered.
+        """
+        direction = weighted_sum([update.delta for update in updates], weights)
+        if beta == 0:
+            return direction
+        known = self.recall([update.client_id for update in updates])
+        direction.add_(weighted_sum(list(known), weights), alpha=-beta)
+        direction.add_(self.mean(), alpha=beta)
+        self.remember(updates)
+        return direction
+
+    def _add_up(self) -> None:
+        """Take the sum afresh, in the order of the clients whoever came first."""
+        # Of all M, in groups: the way in which numbers are added up depends on M and P alone.
+        size = max(1, _GROUP // max(self._zero.nbytes, 1))
+        total = torch.zeros_like(self._zero)
+        for start in range(0, self._num_clients, size):
+            group = range(start, min(start + size, self._num_clients))
+            rows = [self.rows.get(client, self._zero) for client in group]
+            if any(row is not self._zero for row in rows):
+                total += torch.stack(rows).sum(dim=0)
+        self.total.copy_(total)
+        self._replaced = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows and their sum."""
-        return {"rows": self.rows, "total": self.total, "replaced": self._replaced}
+        """The rows of the clients that have one, and their sum."""
+        clients = sorted(self.rows)
+        rows = torch.stack([self.rows[client] for client in clients]) if clients else None
+        return {
+            "clients": clients,
+            "rows": rows,
+            "total": self.total,
+            "replaced": self._replaced,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the rows and their sum."""
-        self.rows.copy_(state["rows"])
+        rows = () if state["rows"] is None else state["rows"].unbind()
+        self.rows = {
+            client: copied(row.to(self._place))
+            for client, row in zip(state["clients"], rows, strict=True)
+        }
         self.total.copy_(state["total"])
         self._replaced = state["replaced"]

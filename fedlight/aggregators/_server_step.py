@@ -12,7 +12,7 @@ from torch import Tensor
 from fedlight._checks import Rate, rate, rate_at
 from fedlight._memory import new_tensor
 from fedlight.parameters import weighted_sum
-from fedlight.types import ServerState, UsedUpdate
+from fedlight.types import ClientUpdate, ServerState, UsedUpdate
 
 OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -126,6 +126,23 @@ class ServerStep:
         """Restore the optimizer's state, after `setup`."""
         if self._optimizer is not None:
             self._optimizer.load_state_dict(state)
+
+
+def pulled(update: ClientUpdate, rule: str) -> ServerState:
+    """Return the version that the client of an update started from.
+
+    Args:
+        update: The update.
+        rule: What needs it and why, for the error.
+
+    Raises:
+        ValueError: The update does not say.
+    """
+    if update.pulled is None:
+        raise ValueError(
+            f"{rule} needs the version that the client pulled: ClientUpdate(…, pulled=state)"
+        )
+    return update.pulled
 
 
 def check_finite(what: str, values: Tensor) -> None:

@@ -46,5 +46,5 @@ class AFACD(BufferedAggregator):
         self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
     ) -> Tensor:
         """Line 2: the mean of delta_i / K_i."""
-        shares = [weight / u.num_steps for u, weight in zip(updates, weights, strict=True)]
+        shares = [weight / max(1, u.num_steps) for u, weight in zip(updates, weights, strict=True)]
         return weighted_sum([update.delta for update in updates], shares)

@@ -69,6 +69,6 @@ class AFACS(BufferedAggregator):
     ) -> Tensor:
         """Lines 2 and 3: update the memory, then take the mean over all clients."""
         latest = {update.client_id: update for update in updates}
-        news = [update.delta / update.num_steps for update in latest.values()]
+        news = [update.delta / max(1, update.num_steps) for update in latest.values()]
         self.memory.replace(list(latest), news)
         return self.memory.mean()

@@ -34,6 +34,9 @@ class Aggregator(ABC):
     remembers: bool = False
     """Whether a client's last update is used again in every later round."""
 
+    sends_before: bool = False
+    """Whether clients that go on at once after a step get the version before it (QuAFL)."""
+
     max_staleness: int | None = None
     """The largest staleness (versions) that `accepts` lets through, or None for any."""
 
@@ -84,6 +87,10 @@ class Aggregator(ABC):
     def end_round(self) -> bool:
         """The arrival process has ended a round; return True if the server has to step now."""
         return self.needs_rounds
+
+    def end_round_of(self, group: str) -> bool:
+        """A group of clients (`Tiers`) has ended its round; True if the server has to step now."""
+        return self.end_round()
 
     @abstractmethod
     def step(self, state: ServerState) -> ServerState:

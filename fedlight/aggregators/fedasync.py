@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedlight._checks import Rate, fraction, non_negative_int, rate, rate_at
-from fedlight.aggregators._server_step import next_version
+from fedlight.aggregators._server_step import next_version, pulled
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.staleness import Staleness, check_staleness, discount
 from fedlight.types import UsedUpdate
@@ -71,11 +71,7 @@ class FedAsync(BufferedAggregator):
         """Updater thread: x_t = (1 - alpha_t) * x_{t-1} + alpha_t * x_new."""
         # It mixes models, and the buffers with them, so this is no step along a direction.
         (update,) = updates = self.drain()
-        if update.pulled is None:
-            raise ValueError(
-                "FedAsync mixes models and needs the version that the client pulled: "
-                "ClientUpdate(…, pulled=state)"
-            )
+        start = pulled(update, "FedAsync mixes models and")
         (a,) = self.weights(updates, state.version)
-        params = torch.lerp(state.params, update.pulled.params + update.delta, a)
+        params = torch.lerp(state.params, start.params + update.delta, a)
         return next_version(state, params, [UsedUpdate(update, a)], keep=1 - a)

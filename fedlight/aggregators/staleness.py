@@ -1,6 +1,7 @@
 """How much less a stale update counts: functions of its staleness, 1 for a fresh one.
 
-Source: Asynchronous Federated Optimization (FedAsync), Section 4; the constant of its Algorithm 1.
+Source: Asynchronous Federated Optimization (FedAsync), Section 4; the constant of its Algorithm 1;
+for `DelayAdaptive` see there.
 """
 
 from __future__ import annotations
@@ -138,6 +139,39 @@ class Hinge(Discount):
         if staleness <= self.b:
             return 1.0
         return 1.0 / (self.a * (staleness - self.b) + 1)
+
+
+class DelayAdaptive(Discount):
+    """s(tau) = min(1, c / max(tau, 1)): full steps up to a delay of c, then smaller ones.
+
+    ``FedBuff(1, staleness=DelayAdaptive(c))`` is delay-adaptive asynchronous SGD. The paper takes
+    the number of clients in flight for c, and any rate of at most ``1 / (4 * L * tau)`` behind it;
+    ``c / tau`` is a reading that does not need the smoothness L.
+
+    Args:
+        c: The largest delay (versions) that still counts in full, above 0; the number of clients
+            that are in flight at a time.
+
+    Raises:
+        ValueError: `c` is not above 0.
+
+    Source: Koloskova, Stich, Jaggi, Sharper Convergence Guarantees for Asynchronous SGD for
+    Distributed and Federated Learning, NeurIPS 2022, https://arxiv.org/abs/2206.08307; Mishchenko,
+    Bach, Even, Woodworth, Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays, NeurIPS
+    2022, https://arxiv.org/abs/2206.07638. The rule is checked against public code, the papers'
+    own constants are not.
+
+    Example:
+        >>> DelayAdaptive(2)(0), DelayAdaptive(2)(2), DelayAdaptive(2)(4)
+        (1.0, 1.0, 0.5)
+    """
+
+    def __init__(self, c: float) -> None:
+        self.c = positive("c", c)
+
+    def __call__(self, staleness: int) -> float:
+        """The factor for a staleness."""
+        return min(1.0, self.c / max(staleness, 1))
 
 
 def check_staleness(value: object) -> Staleness:

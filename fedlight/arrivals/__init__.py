@@ -3,7 +3,7 @@
 No part of this package needs torch or sees the model.
 """
 
-from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
+from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import ArrivalProcess
 from fedlight.arrivals.communication import CommunicationPattern
@@ -27,6 +27,7 @@ from fedlight.arrivals.local_steps import (
 )
 from fedlight.arrivals.partial_work import PartialWork
 from fedlight.arrivals.poisson import PoissonArrivals
+from fedlight.arrivals.polled import PolledArrivals
 from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
@@ -40,6 +41,7 @@ from fedlight.arrivals.tick_patterns import (
     TableTicks,
     TickPattern,
 )
+from fedlight.arrivals.tiers import Tiers
 from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Window, Windows
 
 __all__ = [
@@ -47,9 +49,11 @@ __all__ = [
     "ArrivalProcess",
     "Availability",
     "BiasedArrivals",
+    "Cancel",
     "CommunicationPattern",
     "ConstantSteps",
     "ContinuousArrivals",
+    "Cut",
     "Dispatch",
     "DiurnalWindows",
     "DropOut",
@@ -67,6 +71,7 @@ __all__ = [
     "PerClientSteps",
     "PeriodicTicks",
     "PoissonArrivals",
+    "PolledArrivals",
     "RandomTicks",
     "Recording",
     "ReplayArrivals",
@@ -76,6 +81,7 @@ __all__ = [
     "SynchronousArrivals",
     "TableTicks",
     "TickPattern",
+    "Tiers",
     "UniformArrivals",
     "UniformSpeeds",
     "UniformSteps",

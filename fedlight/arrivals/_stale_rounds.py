@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedlight._checks import non_negative_int, positive_int
+from fedlight._checks import non_negative_int
+from fedlight.arrivals._cohorts import Cohorts, Participants
 from fedlight.arrivals.base import Action, Dispatch, EndRound, Wake
 from fedlight.arrivals.local_steps import LocalSteps, as_local_steps
 from fedlight.randomness import Concern, stream
@@ -38,8 +39,11 @@ class StaleRounds:
     only: the rounds ahead are drawn again.
     """
 
-    def __init__(self, per_round: int, max_staleness: int, local_steps: LocalSteps | int) -> None:
-        self.per_round = positive_int("per_round", per_round)
+    def __init__(
+        self, per_round: Cohorts, max_staleness: int, local_steps: LocalSteps | int
+    ) -> None:
+        self.per_round = per_round
+        self.who = Participants("per_round", per_round)
         self.max_staleness = non_negative_int("max_staleness", max_staleness)
         self.local_steps = as_local_steps(local_steps)
 
@@ -56,11 +60,7 @@ class StaleRounds:
         Raises:
             ValueError: There are fewer clients than `per_round`, or the steps do not fit.
         """
-        if self.per_round > federation.num_clients:
-            raise ValueError(
-                f"per_round={self.per_round} is more than the {federation.num_clients} clients; "
-                f"write per_round={federation.num_clients} or less"
-            )
+        self.who.check(federation)
         self.local_steps.check(federation)
         self._federation = federation
         self._probabilities = probabilities
@@ -70,23 +70,33 @@ class StaleRounds:
     def draw(self, round_: int) -> list[Participant]:
         """Return who arrives at the end of a round, a function of the seed and the round only."""
         federation, seed = self._federation, self._federation.seed
-        clients = stream(seed, Concern.PARTICIPANTS, round_).choice(
-            federation.num_clients, size=self.per_round, replace=False, p=self._probabilities
-        )
+        if self._probabilities is None:
+            clients = self.who.of_round(round_, federation)
+        else:
+            rng = stream(seed, Concern.PARTICIPANTS, round_)
+            clients = rng.choice(
+                federation.num_clients,
+                size=self.who.count,
+                replace=False,
+                p=self._probabilities,
+            ).tolist()
         # In round t there are only t + 1 versions to pull, so no model can be older.
         ages = stream(seed, Concern.AGES, round_).integers(
-            0, min(self.max_staleness, round_) + 1, size=self.per_round
+            0, min(self.max_staleness, round_) + 1, size=len(clients)
         )
         steps = stream(seed, Concern.STEPS, round_)
         return [
             Participant(client, age, self.local_steps.draw(steps, client, federation))
-            for client, age in zip(clients.tolist(), ages.tolist(), strict=True)
+            for client, age in zip(clients, ages.tolist(), strict=True)
         ]
 
     def actions(self) -> Iterator[Action]:
         """Yield what starts with the present round, and move on to the next one."""
-        now = self.round
-        for round_ in range(now, now + self.max_staleness + 1):
+        now, rounds = self.round, self.who.rounds
+        if now == rounds:
+            return
+        end = now + self.max_staleness + 1
+        for round_ in range(now, end if rounds is None else min(end, rounds)):
             if round_ not in self._ahead:
                 self._ahead[round_] = self.draw(round_)
             for client_id, age, num_steps in self._ahead[round_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlight._growing import Growing
@@ -18,6 +18,7 @@ class TableWriter:
     def __init__(self) -> None:
         self._rows: list[list[Any]] = []
         self._round_ends: list[float] = []
+        self._round_tags: list[str | None] = []
         self._uses: list[list[int]] = []  # [row, version], in the order of use
         self._version = 0
         self._held: dict[int, list[int]] = {}  # by client: rows whose updates were not used yet
@@ -27,20 +28,33 @@ class TableWriter:
         if task.lost:
             return
         self._held.setdefault(task.client_id, []).append(len(self._rows))
-        self._rows.append(
-            [
-                task.client_id,
-                task.pulled_version,
-                task.arrives_at,
-                task.num_steps,
-                task.dispatched_at,
-                task.visit,
-            ]
-        )
+        self._add(task, task.arrives_at, [])
 
-    def end_round(self, now: float) -> None:
-        """Record the end of a round."""
+    def stop(self, task: Task, version: int, now: float) -> None:
+        """Record that a run was cancelled, unless its result would have been lost anyway."""
+        if not task.lost:
+            self._add(task, now, [version])
+
+    def _add(self, task: Task, time: float, more: list[Any]) -> None:
+        row = [
+            task.client_id,
+            task.pulled_version,
+            time,
+            task.num_steps,
+            task.dispatched_at,
+            task.visit,
+            *more,
+        ]
+        if task.tag is not None or task.cut:
+            row += [task.tag, task.cut] if more else [None, task.tag, task.cut]
+        self._rows.append(row)
+
+    def end_round(self, now: float, tag: str | None = None) -> None:
+        """Record the end of a round, of a group if it has a tag."""
         self._round_ends.append(now)
+        if tag is not None:
+            self._round_tags += [None] * (len(self._round_ends) - len(self._round_tags) - 1)
+            self._round_tags.append(tag)
 
     def use(self, clients: Collection[int], version: int) -> None:
         """Record that updates of clients were used or dropped.
@@ -58,24 +72,39 @@ class TableWriter:
                     del self._held[client]
         self._version = version
 
-    def table(self, num_clients: int, durations: list[float] | None) -> ScheduleTable:
+    def table(
+        self, num_clients: int, durations: list[float] | None, groups: Sequence[str] = ()
+    ) -> ScheduleTable:
         """Return the schedule so far.
 
         Args:
             num_clients: M, the number of clients.
             durations: T_i of each client in virtual time; None if unknown.
+            groups: The tags of the groups, in their order.
         """
         versions: list[int | None] = [None] * len(self._rows)
         for row, version in self._uses:
             versions[row] = version
         events = [ReplayEvent(*row) for row in self._rows]
-        return ScheduleTable(events, list(self._round_ends), num_clients, durations, versions)
+        if any(event.stopped_at_version is not None for event in events):
+            places = sorted(range(len(events)), key=lambda k: _place(events[k]))
+            events, versions = [events[k] for k in places], [versions[k] for k in places]
+        return ScheduleTable(
+            events,
+            list(self._round_ends),
+            num_clients,
+            durations,
+            versions,
+            list(self._round_tags),
+            list(groups),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was recorded."""
         return {
             "rows": Growing(self._rows),
             "round_ends": Growing(self._round_ends),
+            "round_tags": Growing(self._round_tags),
             "uses": Growing(self._uses),
             "version": self._version,
             "held": [[client, list(rows)] for client, rows in self._held.items()],
@@ -85,6 +114,17 @@ class TableWriter:
         """Restore what `state_dict` returned, to continue the recording."""
         self._rows = [list(row) for row in state["rows"]]
         self._round_ends = list(state["round_ends"])
+        self._round_tags = list(state.get("round_tags", ()))
         self._uses = [list(use) for use in state["uses"]]
         self._version = state["version"]
         self._held = {client: list(rows) for client, rows in state["held"]}
+
+
+def _place(event: ReplayEvent) -> tuple[float, int, int]:
+    """The place of a record in a table with cancelled runs.
+
+    At one time the arrivals come first, in their order: a run that was cut may have arrived after
+    another one was cancelled, which a replay cannot tell.
+    """
+    stopped_at = event.stopped_at_version
+    return (event.time, -1, -1) if stopped_at is None else (event.time, stopped_at, event.client)

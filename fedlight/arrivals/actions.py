@@ -12,12 +12,14 @@ class Dispatch(NamedTuple):
     Attributes:
         client_id: The client.
         duration: Virtual time from the pull to the arrival, at least 1e-9.
-        num_steps: K, the number of local steps.
+        num_steps: K, the number of local steps; 0 for a client that has no time for one.
         delay: Virtual time from now to the pull.
         pulled_version: The version to pull; None for the newest one.
         lost: True if the result never reaches the server. At the time of the arrival the process
             hears of the task (`on_arrival` with ``task.lost``); the aggregator never does.
         visit: Number of earlier tasks of the client; None to have them counted.
+        tag: The group that the client works in, or None.
+        cut: Whether the task is the record of one that was cut; see `Task`.
     """
 
     client_id: int
@@ -27,6 +29,8 @@ class Dispatch(NamedTuple):
     pulled_version: int | None = None
     lost: bool = False
     visit: int | None = None
+    tag: str | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,16 @@ class EndRound:
     """The round of the process ends.
 
     Attributes:
-        delay: Virtual time from now to the end, which comes after the arrivals at that time.
+        delay: Virtual time from now to the end, which comes after the arrivals at that time. 0 for
+            now, but not in answer to the end of a round.
+        client_id: The client whose arrival completes the round; of several rounds that end at the
+            same time that of the smallest number is handled first.
+        tag: The group whose round it is; None for a process without groups.
     """
 
     delay: float
+    client_id: int = -1
+    tag: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +55,39 @@ class Wake:
     """`on_wake` of the process is called.
 
     Attributes:
-        delay: Virtual time from now to the call.
+        delay: Virtual time from now to the call. 0 for now, but not in answer to `on_wake`.
     """
 
     delay: float
 
 
-Action: TypeAlias = Dispatch | EndRound | Wake
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """What a client has in flight is stopped, and its result is lost.
+
+    It is never computed. Nothing happens if the client is not at work. A process that stops clients
+    says so: `may_stop` is True.
+
+    Attributes:
+        client_id: The client.
+    """
+
+    client_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a client has in flight ends now, with the steps that it has had time for.
+
+    ``K' = floor(K * t / T)`` of its K local steps, t after the pull, for a task of duration T. They
+    arrive now, after what else arrives now; a run without a whole step is cancelled. Nothing
+    happens if the client is not at work. A process that stops clients says so: `may_stop` is True.
+
+    Attributes:
+        client_id: The client.
+    """
+
+    client_id: int
+
+
+Action: TypeAlias = Dispatch | EndRound | Wake | Cancel | Cut

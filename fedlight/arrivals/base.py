@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
+from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.arrivals.simulation import simulate
 from fedlight.events import to_ticks, to_time
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedlight.arrivals.table import ScheduleTable
     from fedlight.types import Federation, Task
 
-__all__ = ["Action", "ArrivalProcess", "Dispatch", "EndRound", "Wake"]
+__all__ = ["Action", "ArrivalProcess", "Cancel", "Cut", "Dispatch", "EndRound", "Wake"]
 
 
 class ArrivalProcess(ABC):
@@ -39,6 +39,16 @@ class ArrivalProcess(ABC):
     finite: bool = False
     """Whether the process ends by itself."""
 
+    may_stop: bool = False
+    """Whether the process stops clients, with `Cancel` or `Cut`.
+
+    Local runs are then computed when the server needs them and no earlier, so that none is computed
+    in vain.
+    """
+
+    groups: tuple[str, ...] = ()
+    """The tags of its groups of clients, in their order; empty without groups."""
+
     @abstractmethod
     def setup(self, federation: Federation) -> None:
         """Reset the state and prepare for a run of this federation.
@@ -59,6 +69,10 @@ class ArrivalProcess(ABC):
         """Called when a round has ended and the server has handled its end."""
         return ()
 
+    def on_round_end_of(self, group: str, now: float) -> Iterable[Action]:
+        """Called instead of `on_round_end` if the round that has ended has a tag."""
+        return self.on_round_end(now)
+
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """Called when the server has made a version, or has dropped updates.
 
@@ -69,6 +83,20 @@ class ArrivalProcess(ABC):
             now: Virtual time.
         """
         return ()
+
+    def on_start(self, task: Task) -> None:
+        """Called when a client has pulled the model, if the process `may_stop` clients."""
+        return
+
+    def on_stop(self, task: Task, version: int, now: float) -> None:
+        """Called when a task was stopped and has no result: cancelled, or cut before a step.
+
+        Args:
+            task: The task.
+            version: The server's version.
+            now: Virtual time.
+        """
+        return
 
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedlight._checks import non_negative, one_of, positive_int
+from fedlight._checks import non_negative, one_of, optional, positive_int
 from fedlight.arrivals._idle_clients import IdleClients
 from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import TaskDraws
-from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
+from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, Wake
 from fedlight.arrivals.durations import DurationModel
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
 from fedlight.events import to_ticks, to_time
@@ -39,6 +40,9 @@ class ContinuousArrivals(ArrivalProcess):
         resume: "on_aggregation": a client is free when its update was used or dropped, so it pulls
             a model that contains its own work; "on_arrival": it is free when it arrives.
         local_steps: Policy for K, the number of local steps of a task, or a number of steps.
+        restart_after: R: as soon as a version is made, each client at work whose model is R or more
+            versions old is stopped and starts anew with the newest one, for a whole new duration.
+            What it has done is lost. 1 restarts all clients at each version. None stops nobody.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -46,7 +50,8 @@ class ContinuousArrivals(ArrivalProcess):
 
     Source: Fraboni et al., [the FedFix paper](https://arxiv.org/abs/2206.10189), Sections 2.2, 2.3
     and 5.1 ("on_aggregation"); Nguyen et al., [FedBuff](https://arxiv.org/abs/2106.06639),
-    Algorithm 1 ("on_arrival", with a concurrency).
+    Algorithm 1 ("on_arrival", with a concurrency); Maranjyan et al., [Ringmaster
+    ASGD](https://arxiv.org/abs/2501.16168), Algorithm 5 (`restart_after`).
 
     Example:
         >>> from fedlight.arrivals import FixedDurations
@@ -63,8 +68,11 @@ class ContinuousArrivals(ArrivalProcess):
         idle: float = 0.0,
         resume: str = "on_aggregation",
         local_steps: LocalSteps | int = LocalEpochs(1),
+        restart_after: int | None = None,
     ) -> None:
         self._tasks = TaskDraws(durations, local_steps)
+        self.restart_after = optional(positive_int, "restart_after", restart_after)
+        self.may_stop = self.restart_after is not None
         self.concurrency = None if concurrency is None else positive_int("concurrency", concurrency)
         self.idle = non_negative("idle", idle)
         if 0 < self.idle < 1e-9:
@@ -88,6 +96,10 @@ class ContinuousArrivals(ArrivalProcess):
         self._num_clients = num_clients
         self._started = False
         self._waiting: set[int] = set()
+        # By client the version that it works from, and the same in a heap, the oldest first; what
+        # is no longer true stays in the heap until it comes up.
+        self._working: dict[int, int] = {}
+        self._oldest: list[tuple[int, int]] = []
         # With a place for every client nobody has to be drawn, and the pool would only cost time.
         self._pool: IdleClients | None = None
         if self.concurrency is not None and self.concurrency < num_clients:
@@ -106,6 +118,7 @@ class ContinuousArrivals(ArrivalProcess):
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
         """The client waits for the server, or is free."""
+        self._working.pop(task.client_id, None)
         # A lost update never reaches the server, so there is nothing to wait for.
         waits = self.resume == "on_aggregation" and not task.lost
         if waits:
@@ -122,11 +135,31 @@ class ContinuousArrivals(ArrivalProcess):
         # Sorted: the order of a set depends on its history, which a resumed run does not have.
         free = sorted(self._waiting.intersection(clients))
         self._waiting.difference_update(free)
+        actions = self._restart(version, now) if self._oldest else []
         if self._pool is None:
-            return [self._dispatch(client, now, self.idle) for client in free]
+            return actions + [self._dispatch(client, now, self.idle) for client in free]
         for client in free:
             self._free(self._pool, client, now)
-        return self._fill(self._pool, now) if free else ()
+        return actions + self._fill(self._pool, now) if free else actions
+
+    def on_start(self, task: Task) -> None:
+        """Note the version that the client works from."""
+        if self.may_stop and not task.tries:  # of what is tried again the end is not told
+            self._working[task.client_id] = task.pulled_version
+            heapq.heappush(self._oldest, (task.pulled_version, task.client_id))
+
+    def _restart(self, version: int, now: float) -> list[Action]:
+        """Stop the clients whose model is too old, and let them start anew."""
+        assert self.restart_after is not None
+        stopped: list[int] = []
+        while self._oldest and version - self._oldest[0][0] >= self.restart_after:
+            pulled, client = heapq.heappop(self._oldest)
+            if self._working.get(client) == pulled:
+                del self._working[client]
+                stopped.append(client)
+        stopped.sort()
+        cancels: list[Action] = [Cancel(client) for client in stopped]
+        return cancels + [self._dispatch(client, now) for client in stopped]
 
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float
@@ -173,6 +206,8 @@ class ContinuousArrivals(ArrivalProcess):
             "waiting": sorted(self._waiting),
             "tasks": self._tasks.state_dict(),
         }
+        if self.may_stop:
+            state["working"] = [list(pair) for pair in self._working.items()]
         if self._pool is not None:
             state["pool"] = self._pool.state_dict()
             state["places"], state["wake_at"] = self._places, self._wake_at
@@ -183,13 +218,18 @@ class ContinuousArrivals(ArrivalProcess):
         self._started = state["started"]
         self._waiting = set(state["waiting"])
         self._tasks.load_state_dict(state["tasks"])
+        if self.may_stop:
+            self._working = dict(state["working"])
+            self._oldest = [(version, client) for client, version in self._working.items()]
+            heapq.heapify(self._oldest)
         if self._pool is not None:
             self._pool.load_state_dict(state["pool"])
             self._places, self._wake_at = state["places"], state["wake_at"]
 
     def __repr__(self) -> str:
+        restarts = "" if self.restart_after is None else f", restart_after={self.restart_after}"
         return (
             f"ContinuousArrivals({self._tasks.durations!r}, concurrency={self.concurrency}, "
             f"idle={shortly(self.idle)}, resume={self.resume!r}, "
-            f"local_steps={self._tasks.local_steps!r})"
+            f"local_steps={self._tasks.local_steps!r}{restarts})"
         )

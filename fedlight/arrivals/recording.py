@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Recording(Wrapper):
     """Behaves like `arrivals` and writes its schedule to a file when the run is over.
 
-    The file holds a `ScheduleTable`, which `ReplayArrivals` replays. Lost tasks are not in it.
+    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: what arrived, and what the
+    process has cancelled. Lost tasks are not in it.
 
     Args:
         arrivals: Any arrival process.
@@ -68,6 +69,16 @@ class Recording(Wrapper):
         self._writer.end_round(now)
         return self.arrivals.on_round_end(now)
 
+    def on_round_end_of(self, group: str, now: float) -> Iterable[Action]:
+        """Record the end of the group's round."""
+        self._writer.end_round(now, group)
+        return self.arrivals.on_round_end_of(group, now)
+
+    def on_stop(self, task: Task, version: int, now: float) -> None:
+        """Record that the run was cancelled."""
+        self._writer.stop(task, version, now)
+        self.arrivals.on_stop(task, version, now)
+
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """Record the version at which the updates were used."""
         self._writer.use(clients, version)
@@ -77,7 +88,7 @@ class Recording(Wrapper):
         """Return the schedule so far."""
         durations = self.expected_durations()
         return self._writer.table(
-            self._num_clients, None if durations is None else durations.tolist()
+            self._num_clients, None if durations is None else durations.tolist(), self.groups
         )
 
     def finish(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedlight._checks import one_of, positive
 from fedlight.arrivals._per_client import as_list, digest
-from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
+from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 from fedlight.events import to_ticks, to_time
@@ -30,7 +30,7 @@ class ReplayArrivals(ArrivalProcess):
     the client's record before it has arrived.
 
     The version that a record names is pulled even if a newer one exists; the server keeps it until
-    then.
+    then. A record of a cancelled run is pulled and cancelled again.
 
     Args:
         events: The records, a `ScheduleTable`, or the path of a file with one, written by
@@ -71,9 +71,12 @@ class ReplayArrivals(ArrivalProcess):
                 "round_ends must be a list of virtual times, such as [1.0, 2.0], "
                 f"got {round_ends!r}"
             )
+        tags: list[str | None] = []
+        groups: tuple[str, ...] = ()
         if isinstance(events, ScheduleTable):
             durations = durations if durations is not None else events.durations
             ends = ends or events.round_ends
+            tags, groups = events.round_tags, tuple(events.groups)
             events = events.events
         self.events = _as_events(events)
         self.pull = one_of("pull", pull, ("recorded", "newest"))
@@ -92,6 +95,15 @@ class ReplayArrivals(ArrivalProcess):
         self.durations = durations
         self.round_ends = [positive(f"round_ends[{i}]", end) for i, end in enumerate(ends)]
         self.by_rounds = bool(self.round_ends)
+        tags = tags + [None] * (len(self.round_ends) - len(tags))
+        self._ends = list(zip(self.round_ends, tags, strict=True))
+        tagged = (event.tag for event in self.events if event.tag is not None)
+        self.groups = groups or tuple(dict.fromkeys(tagged))
+        stopped = [each for each in self.events if each.stopped_at_version is not None]
+        self.may_stop = bool(stopped)
+        self._stopped = sorted(stopped, key=_stop_order)
+        if stopped:
+            self._ends.sort(key=lambda end: end[0])
         self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
 
     def setup(self, federation: Federation) -> None:
@@ -110,6 +122,9 @@ class ReplayArrivals(ArrivalProcess):
             self.durations.check(federation)
         self._started = False
         self._version = 0
+        # How many of the records to be cancelled were, how many rounds were ended, and how many of
+        # those the server has not heard of yet.
+        self._stops = self._ended = self._ending = 0
         # The records without a `dispatched_at`, for each client: the last one first, so that the
         # next one is popped from the end.
         self._queues: dict[int, list[ReplayEvent]] = {}
@@ -130,6 +145,8 @@ class ReplayArrivals(ArrivalProcess):
             yield from self._timed()
             yield from self._pull(now)
             return
+        if self.may_stop:
+            yield from self._stop(now)
         # A record whose version never comes would wait for ever, and the run end without it in
         # silence: hence a `Wake` at each one's arrival time.
         ticks = to_ticks(now)
@@ -141,16 +158,19 @@ class ReplayArrivals(ArrivalProcess):
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
         """The client's next record may be dispatched."""
         client = task.client_id
-        if not self._queues.get(client):
-            return ()
-        self._free.add(client)
-        self._want(client)
-        return self._pull(now)
+        actions: list[Action] = list(self._cancel(now, self._version)) if self.may_stop else []
+        if self._queues.get(client):
+            self._free.add(client)
+            self._want(client)
+            actions += self._pull(now)
+        return actions
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterator[Action]:
         """Dispatch the records that waited for this version."""
         self._version = version
-        return self._pull(now)
+        # One that was cancelled when another version was made at the same time has to wait for it.
+        yield from self._cancel(now, self._newest)
+        yield from self._pull(now)
 
     def needs_version(self, version: int) -> bool:
         """Whether a record that is not dispatched yet names the version."""
@@ -162,13 +182,49 @@ class ReplayArrivals(ArrivalProcess):
 
     def _timed(self) -> Iterator[Action]:
         for event in self.events:
-            if event.dispatched_at is None:
+            if event.dispatched_at is None or event.stopped_at_version is not None:
                 yield Wake(event.time)
-            else:
+            if event.dispatched_at is not None and event.dispatched_at < event.time:
                 self._open[event.pulled_version] -= 1
                 yield self._dispatch(event, event.dispatched_at, delay=event.dispatched_at)
-        for end in self.round_ends:
-            yield EndRound(end)
+        for end, tag in self._ends:
+            yield Wake(end) if self.may_stop else EndRound(end, tag=tag)
+
+    def _stop(self, now: float) -> Iterator[Action]:
+        """Cancel what was cancelled by now, and then end the rounds that end now."""
+        ticks, begun = to_ticks(now), self._ended
+        while self._ended < len(self._ends) and to_ticks(self._ends[self._ended][0]) <= ticks:
+            self._ended += 1
+        self._ending += self._ended - begun
+        yield from self._cancel(now, self._newest if self._ending else None)
+        for _, tag in self._ends[begun : self._ended]:
+            yield EndRound(0.0, tag=tag)
+
+    def on_round_end(self, now: float) -> Iterable[Action]:
+        """After the last round that ends now, cancel what was to be cancelled by now."""
+        if not self.may_stop:
+            return ()
+        self._ending -= 1
+        return self._cancel(now, self._newest if self._ending else None)
+
+    @property
+    def _newest(self) -> int | None:
+        """The version up to which runs are cancelled; None where versions have other numbers."""
+        return self._version if self.pull == "recorded" else None
+
+    def _cancel(self, now: float, version: int | None = None) -> Iterator[Action]:
+        """Cancel the runs that were cancelled by now; with a version, those of it or before."""
+        ticks = to_ticks(now)
+        while self._stops < len(self._stopped):
+            event = self._stopped[self._stops]
+            at, stopped_at, client = _stop_order(event)
+            if at > ticks or (version is not None and stopped_at > version):
+                return
+            if event.dispatched_at == event.time:  # it ended in the instant in which it began
+                self._open[event.pulled_version] -= 1
+                yield self._dispatch(event, event.time)
+            self._stops += 1
+            yield Cancel(client)
 
     def _want(self, client: int) -> None:
         self._wanted.setdefault(self._queues[client][-1].pulled_version, set()).add(client)
@@ -190,13 +246,18 @@ class ReplayArrivals(ArrivalProcess):
             yield self._dispatch(event, now)
 
     def _dispatch(self, event: ReplayEvent, at: float, delay: float = 0.0) -> Dispatch:
+        duration = to_time(to_ticks(event.time) - to_ticks(at))
+        if event.stopped_at_version is not None:
+            duration += 1.0  # it does not arrive before it is cancelled
         return Dispatch(
             event.client,
-            to_time(to_ticks(event.time) - to_ticks(at)),
+            duration,
             event.num_steps,
             delay,
             event.pulled_version if self.pull == "recorded" else None,
             visit=event.visit,
+            tag=event.tag,
+            cut=event.cut,
         )
 
     def _impossible(self, event: ReplayEvent) -> ValueError:
@@ -213,12 +274,14 @@ class ReplayArrivals(ArrivalProcess):
             "version": self._version,
             "left": [[client, len(queue)] for client, queue in self._queues.items()],
             "free": sorted(self._free),
+            "stops": [self._stops, self._ended, self._ending],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state that `state_dict` gave."""
         self._started, self._version = state["started"], state["version"]
         self._free = set(state["free"])
+        self._stops, self._ended, self._ending = state["stops"]
         self._wanted = {}
         self._open = Counter()
         for client, left in state["left"]:
@@ -230,15 +293,28 @@ class ReplayArrivals(ArrivalProcess):
         if not self._started and self.pull == "recorded":
             timed = (event for event in self.events if event.dispatched_at is not None)
             self._open.update(event.pulled_version for event in timed)
+        elif self.pull == "recorded":
+            at_once = (e for e in self._stopped[self._stops :] if e.dispatched_at == e.time)
+            self._open.update(event.pulled_version for event in at_once)
 
     def __repr__(self) -> str:
         if self._hash is None:
             # Not the records themselves: a table that was saved has floats for numpy's.
-            rows = map(attrgetter(*ReplayEvent.__slots__), self.events)
+            rows = map(attrgetter(*ReplayEvent.__slots__[:6]), self.events)
             events = [[value if value is None else float(value) for value in row] for row in rows]
             times = None if self.durations is None else self.durations.durations
-            self._hash = digest((events, times, self.round_ends, self.pull))
+            content: tuple[Any, ...] = (events, times, self.round_ends, self.pull)
+            more = [[each.stopped_at_version, each.tag, each.cut] for each in self.events]
+            if self.may_stop or self.groups or any(each.cut for each in self.events):
+                content = (*content, more, self._ends, self.groups)
+            self._hash = digest(content)
         return f"ReplayArrivals({len(self.events)} events, {self._hash})"
+
+
+def _stop_order(event: ReplayEvent) -> tuple[int, int, int]:
+    """When a run was cancelled: the time in ticks, the version, the client."""
+    assert event.stopped_at_version is not None
+    return to_ticks(event.time), event.stopped_at_version, event.client
 
 
 def _as_events(events: object) -> list[Any]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedlight._checks import number
+from fedlight._checks import number, positive_int
+from fedlight.arrivals._cohorts import Cohorts
 from fedlight.arrivals._per_client import brief, one_for_each
 from fedlight.arrivals._stale_rounds import StaleRounds
 from fedlight.arrivals.base import Action, ArrivalProcess
@@ -23,7 +24,8 @@ class UniformArrivals(ArrivalProcess):
     The paper's "last recent five models" are ``max_staleness=4``.
 
     Args:
-        per_round: m, clients per round.
+        per_round: m, clients per round; or for each round the list of its clients, after which the
+            process ends.
         max_staleness: Largest age of a model in rounds; 0 is the synchronous case.
         local_steps: Policy for K, the number of local steps of a task, or a number of steps.
 
@@ -46,11 +48,12 @@ class UniformArrivals(ArrivalProcess):
 
     def __init__(
         self,
-        per_round: int,
+        per_round: Cohorts,
         max_staleness: int = 0,
         local_steps: LocalSteps | int = LocalEpochs(1),
     ) -> None:
         self._rounds = StaleRounds(per_round, max_staleness, local_steps)
+        self.finite = self._rounds.who.rounds is not None
 
     def setup(self, federation: Federation) -> None:
         """Start at round 0.
@@ -75,7 +78,7 @@ class UniformArrivals(ArrivalProcess):
     def __repr__(self) -> str:
         rounds = self._rounds
         return (
-            f"UniformArrivals(per_round={rounds.per_round}, "
+            f"UniformArrivals(per_round={rounds.who}, "
             f"max_staleness={rounds.max_staleness}, local_steps={rounds.local_steps})"
         )
 
@@ -112,6 +115,7 @@ class BiasedArrivals(ArrivalProcess):
         max_staleness: int = 0,
         local_steps: LocalSteps | int = LocalEpochs(1),
     ) -> None:
+        positive_int("per_round", per_round)
         self._rounds = StaleRounds(per_round, max_staleness, local_steps)
         weights = np.array(one_for_each("probabilities", probabilities, _weight))
         if abs(weights.sum() - 1) > 1e-6:

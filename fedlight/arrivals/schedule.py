@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedlight._checks import integer, positive_int
-from fedlight.arrivals.actions import Action, Dispatch, EndRound, Wake
+from fedlight._checks import integer, non_negative_int
+from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import EventQueue, Kind, to_ticks, to_time
-from fedlight.loop import Event, Handled
+from fedlight.loop import Event, Handled, Stop
 from fedlight.types import Federation, Task, new_record
 
 if TYPE_CHECKING:
     from fedlight.arrivals.base import ArrivalProcess
 
 
-_ACTIONS = (Dispatch, EndRound, Wake)
+_ACTIONS = (Dispatch, EndRound, Wake, Cancel, Cut)
 
 
 class Schedule:
@@ -65,7 +65,12 @@ class Schedule:
         self._serial = 0
         self._visits: dict[int, int] = {}
         self._named: Counter[int] = Counter()  # versions that planned pulls name
-        self._pulls: list[Task] = []
+        self._pulls: list[Task | Stop] = []
+        self._kind = Kind.WAKE  # of the event that is being handled
+        self._answer: int | None = None
+        self._answered: Collection[int] = ()
+        # By client: what it has in flight, with the number of the event of its arrival.
+        self._in_flight: dict[int, list[tuple[int, Task]]] = {}
 
     @property
     def now(self) -> float:
@@ -86,7 +91,7 @@ class Schedule:
             return None
         return queue.pop()
 
-    def send_on(self, event: Event, handled: Handled) -> list[Task]:
+    def send_on(self, event: Event, handled: Handled) -> list[Task | Stop]:
         """Let clients continue after the server has handled an event.
 
         The process is not told of the arrival of a retried task, because it was told of the first
@@ -97,18 +102,23 @@ class Schedule:
             handled: The answer of the server.
 
         Returns:
-            The tasks of the clients that pull the model now.
+            The tasks of the clients that pull the model now, and the runs that are stopped, in
+            their order.
         """
-        version, released, retried = handled
+        version, released, retried, self._answer = handled
+        self._answered = () if self._answer is None else frozenset(released)
         news = version != self.version or bool(released)
         self.version = version
         kind, task, action = event
+        self._kind = kind
         now = self._queue.now
-        pulls: list[Task] = []
+        pulls: list[Task | Stop] = []
         self._pulls = pulls
         if kind is Kind.ARRIVAL:
             assert task is not None
             self._coming -= 1
+            if self._in_flight:
+                self._leave(task)
             self.lost_in_a_row = self.lost_in_a_row + 1 if task.lost else 0
             if not task.tries:
                 self._act(self.arrivals.on_arrival(task, now))
@@ -118,7 +128,10 @@ class Schedule:
             if action.pulled_version is not None:
                 self._named[action.pulled_version] -= 1
         elif kind is Kind.ROUND_END:
-            self._act(self.arrivals.on_round_end(now))
+            if action is None:
+                self._act(self.arrivals.on_round_end(now))
+            else:
+                self._act(self.arrivals.on_round_end_of(action, now))
         elif kind is Kind.WAKE:
             self._started = True
             self._act(self.arrivals.on_wake(now))
@@ -129,7 +142,7 @@ class Schedule:
             self._act(self.arrivals.on_version(version, released, now))
         for failed in retried:
             duration = to_time(to_ticks(failed.arrives_at) - to_ticks(failed.dispatched_at))
-            again = Dispatch(failed.client_id, duration, failed.num_steps)
+            again = Dispatch(failed.client_id, duration, failed.num_steps, tag=failed.tag)
             self._pull(again, now, tries=failed.tries + 1)
         return pulls
 
@@ -180,6 +193,10 @@ class Schedule:
         self._named = Counter(dict(state["named"]))
         self._queue.load_state_dict(state["queue"], _decode)
         self._coming = sum(kind in (Kind.ARRIVAL, Kind.DISPATCH) for _, kind, *_ in self._queue)
+        if self.arrivals.may_stop:
+            for *_, number, (kind, task, _) in sorted(self._queue):
+                if kind is Kind.ARRIVAL and task is not None:
+                    self._in_flight.setdefault(task.client_id, []).append((number, task))
         self.arrivals.load_state_dict(state["arrivals"])
 
     def _act(self, actions: Iterable[Action]) -> None:
@@ -199,18 +216,69 @@ class Schedule:
                 planned = Event(kind, None, action)
                 self._queue.push(ticks, planned, kind=kind, client=action.client_id)
                 self._coming += 1
-            else:
-                kind = Kind.ROUND_END if isinstance(action, EndRound) else Kind.WAKE
-                if kind is Kind.ROUND_END and not self.arrivals.by_rounds:
+            elif isinstance(action, Cancel | Cut):
+                self._stop(action)
+            elif isinstance(action, EndRound):
+                if not self.arrivals.by_rounds:
                     raise ValueError(
                         f"{self.arrivals!r} answered with {action!r}, but its by_rounds is False: "
                         "set by_rounds = True in its class, so that aggregators know of its rounds"
                     )
-                self._queue.push(self._after(action.delay), Event(kind), kind=kind)
+                kind = Kind.ROUND_END
+                ticks = self._after(action.delay, now_too=self._kind is not kind)
+                ended = Event(kind, None, action.tag)
+                self._queue.push(ticks, ended, kind=kind, client=action.client_id)
+            else:
+                kind = Kind.WAKE
+                ticks = self._after(action.delay, now_too=self._kind is not kind)
+                self._queue.push(ticks, Event(kind), kind=kind)
 
-    def _after(self, delay: float) -> int:
+    def _stop(self, action: Cancel | Cut) -> None:
+        """End what a client has in flight."""
+        if not self.arrivals.may_stop:
+            raise ValueError(
+                f"{self.arrivals!r} answered with {action!r}, but its may_stop is False: set "
+                "may_stop = True in its class, so that no local run is computed before it arrives"
+            )
+        for number, task in self._in_flight.pop(action.client_id, ()):
+            self._queue.remove(number)
+            self._coming -= 1
+            instead = None
+            num_steps = self._steps_made(task) if isinstance(action, Cut) else 0
+            if num_steps:
+                now = self._queue.now
+                instead = task._replace(arrives_at=now, num_steps=num_steps, cut=True)
+                self._send(instead, self._queue.ticks)
+            self._pulls.append(Stop(task, instead))
+            if instead is None:
+                self.arrivals.on_stop(task, self.version, self._queue.now)
+
+    def _steps_made(self, task: Task) -> int:
+        """The whole steps of a task up to now; of a task that will be lost none counts."""
+        begin = to_ticks(task.dispatched_at)
+        whole = to_ticks(task.arrives_at) - begin
+        return 0 if task.lost else task.num_steps * (self._queue.ticks - begin) // whole
+
+    def _send(self, task: Task, ticks: int) -> None:
+        """Put the arrival of a task into the queue."""
+        event = new_record(Event, (Kind.ARRIVAL, task, None))
+        client = task.client_id + (self._num_clients if task.cut else 0)
+        number = self._queue.push(ticks, event, kind=Kind.ARRIVAL, client=client)
+        self._coming += 1
+        if self.arrivals.may_stop:
+            self._in_flight.setdefault(task.client_id, []).append((number, task))
+
+    def _leave(self, task: Task) -> None:
+        """Note that a task has arrived and can be stopped no more."""
+        others = [each for each in self._in_flight[task.client_id] if each[1] != task]
+        if others:
+            self._in_flight[task.client_id] = others
+        else:
+            del self._in_flight[task.client_id]
+
+    def _after(self, delay: float, now_too: bool = False) -> int:
         ticks = to_ticks(delay)
-        if ticks <= 0:
+        if ticks <= 0 and not (now_too and ticks == 0):
             raise ValueError(
                 f"{self.arrivals!r} gave a duration or delay of {delay!r}; "
                 "virtual time must advance by at least 1e-9"
@@ -218,14 +286,16 @@ class Schedule:
         return self._queue.ticks + ticks
 
     def _pull(self, action: Dispatch, now: float, tries: int = 0) -> None:
-        client, duration, num_steps, _, version, lost, visit = action
-        if type(num_steps) is not int or num_steps < 1:
-            num_steps = positive_int("Dispatch.num_steps", num_steps)
+        client, duration, num_steps, _, version, lost, visit, tag, cut = action
+        if type(num_steps) is not int or num_steps < 0:
+            num_steps = non_negative_int("Dispatch.num_steps", num_steps)
         if type(client) is not int:
             client = integer("Dispatch.client_id", client)
         arrival = self._after(duration)
         if version is None:
             version = self.version
+            if self._answer is not None and client in self._answered:
+                version = self._answer
         elif version > self.version:
             raise ValueError(
                 f"client {client} is to pull version {version} at {now} for its arrival at "
@@ -245,12 +315,13 @@ class Schedule:
         serial = self._serial
         self._serial += 1
         task = new_record(
-            Task, (client, version, now, arrives_at, num_steps, serial, visit, lost, tries)
+            Task,
+            (client, version, now, arrives_at, num_steps, serial, visit, lost, tries, tag, cut),
         )
-        event = new_record(Event, (Kind.ARRIVAL, task, None))
-        self._queue.push(arrival, event, kind=Kind.ARRIVAL, client=client)
-        self._coming += 1
+        self._send(task, arrival)
         self._pulls.append(task)
+        if self.arrivals.may_stop:
+            self.arrivals.on_start(task)
 
     def _push_deadline(self, earliest: int) -> int:
         """Add the next deadline to the queue, and return the time of the first event in it."""
@@ -264,10 +335,12 @@ class Schedule:
 def _encode(event: Event) -> list[Any]:
     """Return an event as plain data."""
     kind, task, action = event
-    return [int(kind), None if task is None else list(task), action and list(action)]
+    planned = list(action) if isinstance(action, Dispatch) else action
+    return [int(kind), None if task is None else list(task), planned]
 
 
 def _decode(data: list[Any]) -> Event:
     """Return the event that `_encode` turned into plain data."""
     kind, task, action = data
-    return Event(Kind(kind), task and Task(*task), action and Dispatch(*action))
+    planned = Dispatch(*action) if isinstance(action, list | tuple) else action
+    return Event(Kind(kind), task and Task(*task), planned)

@@ -1,22 +1,24 @@
-"""The classical barrier: the round ends with its slowest client."""
+"""The classical barrier: the round ends with its slowest client, or without it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._checks import positive_int
-from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
-from fedlight.arrivals.durations import DurationModel, as_durations
+from fedlight._checks import one_of, optional, positive, positive_int
+from fedlight.arrivals._cohorts import Cohorts, Participants
+from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Cut, Dispatch, EndRound, Wake
+from fedlight.arrivals.durations import SHORTEST, DurationModel, as_durations
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps, as_local_steps
+from fedlight.events import to_ticks
 from fedlight.randomness import Concern, stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fedlight.types import Federation
+    from fedlight.types import Federation, Task
 
 
 class SynchronousArrivals(ArrivalProcess):
@@ -24,29 +26,72 @@ class SynchronousArrivals(ArrivalProcess):
 
     ``length of a round = max of T_i over its m clients``, T_i the duration of client i's task.
 
+    With `over_select` or a `timeout` a round does not wait for its slowest clients: it ends when m
+    of the clients that it began with have arrived, or at the timeout. Those still at work are
+    stopped at that moment, also those that would arrive at the same time. What arrives at the
+    timeout itself counts.
+
     Args:
-        per_round: m, the clients of a round, drawn uniformly without replacement; None for all.
+        per_round: m, the clients of a round, drawn uniformly without replacement; None for all; or
+            for each round the list of its clients, after which the process ends.
         durations: How long a task takes; None for one unit of virtual time.
         local_steps: Policy for K, the number of local steps of a task, or a number of steps.
+        over_select: How many clients more begin a round than are waited for: m + `over_select` are
+            drawn. Of None (all) and of listed clients, `over_select` are not waited for.
+        timeout: The longest that a round may last, in virtual time.
+        late: What is done with clients that are late: "cancel" loses what they have done, "cut"
+            takes the local steps that they have had time for (`Cut`).
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: `per_round` is below 1.
+        ValueError: An argument is outside its range.
 
     Source: McMahan et al., [Communication-Efficient Learning of Deep Networks from Decentralized
     Data](https://arxiv.org/abs/1602.05629), Algorithm 1; with durations, Fraboni et al., [the
-    FedFix paper](https://arxiv.org/abs/2206.10189), Section 4.2.
+    FedFix paper](https://arxiv.org/abs/2206.10189), Section 4.2; over-selection and the timeout,
+    Bonawitz et al., [Towards Federated Learning at Scale: System
+    Design](https://arxiv.org/abs/1902.01046), Section 9.
+
+    Example:
+        >>> from fedlight.arrivals import FixedDurations
+        >>> arrivals = SynchronousArrivals(
+        ...     [[0, 1, 2]], FixedDurations([3.0, 1.0, 2.0]), local_steps=1, over_select=1
+        ... )
+        >>> table = arrivals.simulate(num_clients=3)
+        >>> [(event.client, event.time, event.stopped_at_version) for event in table.events]
+        [(1, 1.0, None), (2, 2.0, None), (0, 2.0, 0)]
     """
 
     by_rounds = True
 
     def __init__(
         self,
-        per_round: int | None = None,
+        per_round: Cohorts | None = None,
         durations: DurationModel | None = None,
         local_steps: LocalSteps | int = LocalEpochs(1),
+        over_select: int | None = None,
+        timeout: float | None = None,
+        late: str = "cancel",
     ) -> None:
-        self.per_round = None if per_round is None else positive_int("per_round", per_round)
+        self.per_round = per_round
+        self._who = None if per_round is None else Participants("per_round", per_round)
+        self.over_select = optional(positive_int, "over_select", over_select)
+        self.timeout = optional(positive, "timeout", timeout)
+        if self.timeout is not None and self.timeout < SHORTEST:
+            raise ValueError(f"timeout must be at least 1e-9 of virtual time, got {timeout!r}")
+        self.late = one_of("late", late, ("cancel", "cut"))
+        self.may_stop = over_select is not None or timeout is not None
+        if self.late == "cut" and not self.may_stop:
+            raise ValueError("late='cut' needs over_select or a timeout, else no client is late")
+        self._last = None if self._who is None else self._who.rounds
+        self.finite = self._last is not None
+        if self._who is not None and self._who.listed is not None:
+            fewest = min(map(len, self._who.listed))
+            if self.over_select is not None and fewest <= self.over_select:
+                raise ValueError(
+                    f"over_select={self.over_select} leaves nobody to wait for of a round with "
+                    f"{fewest} clients"
+                )
         self.durations = None if durations is None else as_durations(durations)
         self.local_steps = as_local_steps(local_steps)
 
@@ -57,40 +102,91 @@ class SynchronousArrivals(ArrivalProcess):
             ValueError: There are fewer clients than `per_round`, or the durations or steps do
                 not fit the federation.
         """
-        if self.per_round is not None and self.per_round > federation.num_clients:
+        more = self.over_select or 0
+        begin = None
+        if self._who is None:
+            begin = more + 1  # one at least is waited for
+        else:
+            self._who.check(federation)
+            if self._who.count is not None:
+                begin = self._who.count + more
+        if begin is not None and begin > federation.num_clients:
             raise ValueError(
-                f"per_round={self.per_round} is more than the {federation.num_clients} clients; "
-                f"write per_round={federation.num_clients} or less"
+                f"over_select={more} needs {begin} clients, but there are only "
+                f"{federation.num_clients}; write a smaller number"
             )
         self.local_steps.check(federation)
         if self.durations is not None:
             self.durations.check(federation)
         self._federation = federation
         self._round = 0
+        # The round that may end early: the clients at work, how many more are waited for, and its
+        # latest end in ticks.
+        self._open = False
+        self._working: set[int] = set()
+        self._missing = 0
+        self._latest = 0
 
-    def on_wake(self, now: float) -> Iterator[Action]:
-        """Start a round: its tasks and its end."""
+    def on_wake(self, now: float) -> Iterable[Action]:
+        """Start a round: its tasks and its end; or end a round that has lasted long enough."""
+        if self._open:  # other times are those of rounds that have ended before their latest end
+            return self._end() if to_ticks(now) == self._latest else ()
+        if self._round == self._last:
+            return ()
+        return self._start(now)
+
+    def on_start(self, task: Task) -> None:
+        """Note who is at work."""
+        if self.may_stop and not task.tries:  # of what is tried again the end is not told
+            self._working.add(task.client_id)
+
+    def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
+        """End the round if nobody else is waited for."""
+        self._working.discard(task.client_id)
+        if not self._open:
+            return ()
+        self._missing -= not task.lost
+        return () if self._missing > 0 and self._working else self._end()
+
+    def on_round_end(self, now: float) -> Iterable[Action]:
+        """Start the next round, if this one was not the last to be planned."""
+        return (Wake(delay=0.0),) if self.may_stop else ()
+
+    def _end(self) -> Iterator[Action]:
+        self._open = False
+        stop = Cut if self.late == "cut" else Cancel
+        for client in sorted(self._working):
+            yield stop(client)
+        self._working.clear()
+        yield EndRound(delay=0.0)
+
+    def _start(self, now: float) -> Iterator[Action]:
         # A stream for each concern and round: the clients drawn do not change with the durations.
         federation, seed = self._federation, self._federation.seed
-        clients = range(federation.num_clients)
-        if self.per_round is not None:
-            clients = (
-                stream(seed, Concern.PARTICIPANTS, self._round)
-                .choice(federation.num_clients, size=self.per_round, replace=False)
-                .tolist()
-            )
+        more = self.over_select or 0
+        clients: Iterable[int] = range(federation.num_clients)
+        if self._who is not None:
+            clients = self._who.of_round(self._round, federation, more)
+        if self.may_stop:
+            clients = list(clients)
+            self._open, self._missing = True, len(clients) - more
         steps = stream(seed, Concern.STEPS, self._round)
         durations = stream(seed, Concern.DURATIONS, self._round)
-        slowest = 0.0
+        slowest, last = 0.0, (0, -1)
         for client in clients:
             num_steps = self.local_steps.draw(steps, client, federation)
             duration = 1.0
             if self.durations is not None:
                 duration = self.durations.draw(durations, client, num_steps, federation, now)
-            slowest = max(slowest, duration)
+            slowest, last = max(slowest, duration), max(last, (to_ticks(duration), client))
             yield Dispatch(client, duration, num_steps)
         self._round += 1
-        yield EndRound(delay=slowest)
+        if self.may_stop:
+            latest = slowest if self.timeout is None else min(slowest, self.timeout)
+            self._latest = to_ticks(now) + to_ticks(latest)
+            yield Wake(delay=latest)
+            return
+        yield EndRound(delay=slowest, client_id=last[1])
         yield Wake(delay=slowest)
 
     def expected_durations(self) -> NDArray[np.float64] | None:
@@ -101,16 +197,25 @@ class SynchronousArrivals(ArrivalProcess):
             self._federation, self.local_steps.expected(self._federation)
         )
 
-    def state_dict(self) -> dict[str, int]:
-        """The next round."""
-        return {"round": self._round}
+    def state_dict(self) -> dict[str, Any]:
+        """The next round, and who is at work in one that may end early."""
+        state: dict[str, Any] = {"round": self._round}
+        if self.may_stop:
+            state["working"], state["missing"] = sorted(self._working), self._missing
+            state["open"], state["latest"] = self._open, self._latest
+        return state
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the round that `state_dict` gave."""
         self._round = state["round"]
+        if self.may_stop:
+            self._working, self._missing = set(state["working"]), state["missing"]
+            self._open, self._latest = state["open"], state["latest"]
 
     def __repr__(self) -> str:
+        own = {"over_select": self.over_select, "timeout": self.timeout, "late": self.late}
+        given = [f", {name}={value!r}" for name, value in own.items() if value is not None]
         return (
-            f"SynchronousArrivals(per_round={self.per_round}, durations={self.durations}, "
-            f"local_steps={self.local_steps})"
+            f"SynchronousArrivals(per_round={self._who}, durations={self.durations}, "
+            f"local_steps={self.local_steps}{''.join(given) if self.may_stop else ''})"
         )

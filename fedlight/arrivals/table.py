@@ -1,4 +1,4 @@
-"""A recorded schedule: one record for each arrival."""
+"""A recorded schedule: one record for each arrival, and for each run that was cancelled."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ _MOST_SHOWN = 3  # a longer table's repr sums it up
 
 @dataclass(frozen=True, slots=True)
 class ReplayEvent:
-    """One arrival of a recorded schedule.
+    """One arrival of a recorded schedule, or one run that was cancelled.
 
     Attributes:
         client: Number of the client that arrives.
         pulled_version: The server version that its task started from.
-        time: Virtual time of the arrival.
-        num_steps: K, the local steps of its task.
+        time: Virtual time of the arrival, or at which the run was cancelled.
+        num_steps: K, the local steps of its task; 0 only together with `dispatched_at`, for a
+            client that was polled before its first step had ended.
         dispatched_at: Virtual time of its pull; None for as soon as its version exists and the
             client's record before it has arrived.
         visit: How many tasks the client was given before, including lost ones. It decides which
             examples the client sees. None counts the client's records.
+        stopped_at_version: The server's version when the run was cancelled; None for an arrival.
+        tag: The group that the client works in (`Tiers`), or None.
+        cut: Whether the run was cut short (`Cut`); it arrives after the others of that time.
     """
 
     client: int
@@ -41,6 +45,9 @@ class ReplayEvent:
     num_steps: int
     dispatched_at: float | None = None
     visit: int | None = None
+    stopped_at_version: int | None = None
+    tag: str | None = None
+    cut: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -55,9 +62,11 @@ class ReplayEvent:
         pulled = non_negative_int("ReplayEvent.pulled_version", self.pulled_version)
         put(self, "pulled_version", pulled)
         put(self, "time", positive("ReplayEvent.time", self.time))
-        put(self, "num_steps", positive_int("ReplayEvent.num_steps", self.num_steps))
+        check = positive_int if self.dispatched_at is None else non_negative_int
+        put(self, "num_steps", check("ReplayEvent.num_steps", self.num_steps))
         if self.dispatched_at is not None and not (
             0 <= number("ReplayEvent.dispatched_at", self.dispatched_at) < self.time
+            or (self.stopped_at_version is not None and self.dispatched_at == self.time)
         ):
             raise ValueError(
                 "ReplayEvent.dispatched_at must lie between 0 and the arrival at "
@@ -65,6 +74,16 @@ class ReplayEvent:
             )
         if self.visit is not None:
             put(self, "visit", non_negative_int("ReplayEvent.visit", self.visit))
+        if self.stopped_at_version is not None:
+            name = "ReplayEvent.stopped_at_version"
+            put(self, "stopped_at_version", non_negative_int(name, self.stopped_at_version))
+            if self.dispatched_at is None:
+                raise ValueError(
+                    f"{name}={self.stopped_at_version} needs dispatched_at, the virtual time at "
+                    "which the run that was cancelled began"
+                )
+        if self.tag is not None and not isinstance(self.tag, str):
+            raise TypeError(f"ReplayEvent.tag must be a string or None, got {self.tag!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +93,7 @@ class ScheduleTable:
     ``staleness = version just before its use - pulled_version`` for each arrival that was used.
 
     Attributes:
-        events: The arrivals, in their order.
+        events: The arrivals and the cancelled runs, in their order.
         round_ends: Virtual times at which the process's rounds end; empty for arrivals by the
             clock.
         num_clients: M, the number of clients.
@@ -82,6 +101,8 @@ class ScheduleTable:
             process does not know it.
         versions: For each arrival the server's version just before the server update that used or
             dropped it, or None if it was never used. None as a whole if that was not recorded.
+        round_tags: For each of `round_ends` the group whose round it is; empty without groups.
+        groups: The tags of the groups, in their order (`Tiers`).
 
     Example:
         >>> from fedlight.arrivals import UniformArrivals
@@ -97,15 +118,18 @@ class ScheduleTable:
     num_clients: int | None = None
     durations: list[float] | None = None
     versions: list[int | None] | None = None
+    round_tags: list[str | None] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """The number of arrivals."""
+        """The number of records: arrivals, and runs that were cancelled."""
         return len(self.events)
 
     def __repr__(self) -> str:
         """All fields, or one line that sums up more than a few arrivals."""
         if len(self.events) <= _MOST_SHOWN:
             shown = {name: getattr(self, name) for name in self.__slots__}
+            shown = {k: v for k, v in shown.items() if v or k not in ("round_tags", "groups")}
             return f"ScheduleTable({', '.join(f'{name}={x!r}' for name, x in shown.items())})"
         times = [event.time for event in self.events]
         clients = len({event.client for event in self.events})
@@ -135,7 +159,8 @@ class ScheduleTable:
     def to_arrow(self) -> pa.Table:
         """Return the events as an Arrow table, one row each; all else is in the schema's metadata.
 
-        The columns are the attributes of `ReplayEvent`, and ``version``.
+        The columns are the attributes of `ReplayEvent`, and ``version``; ``stopped_at_version``,
+        ``tag`` and ``cut`` only if there are any.
         """
         import pyarrow as pa
 
@@ -147,17 +172,25 @@ class ScheduleTable:
             "dispatched_at": pa.float64(),
             "visit": pa.int64(),
         }
+        if any(event.stopped_at_version is not None for event in self.events):
+            types["stopped_at_version"] = pa.int64()
+        if any(event.tag is not None for event in self.events):
+            types["tag"] = pa.string()
+        if any(event.cut for event in self.events):
+            types["cut"] = pa.bool_()
         columns = {
             name: pa.array([getattr(event, name) for event in self.events], kind)
             for name, kind in types.items()
         }
         if self.versions is not None:
             columns["version"] = pa.array(self.versions, pa.int64())
-        rest = {
+        rest: dict[str, Any] = {
             "round_ends": self.round_ends,
             "num_clients": self.num_clients,
             "durations": self.durations,
         }
+        if self.groups:
+            rest |= {"round_tags": self.round_tags, "groups": self.groups}
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest)})
 
     def to_pandas(self) -> Any:

@@ -37,6 +37,8 @@ class Wrapper(ArrivalProcess):
         self.arrivals = arrivals
         self.by_rounds = arrivals.by_rounds
         self.finite = arrivals.finite
+        self.may_stop = arrivals.may_stop
+        self.groups = arrivals.groups
 
     @abstractmethod
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
@@ -63,9 +65,21 @@ class Wrapper(ArrivalProcess):
         """The changed actions of the wrapped process."""
         return self.change(self.arrivals.on_round_end(now), now)
 
+    def on_round_end_of(self, group: str, now: float) -> Iterable[Action]:
+        """The changed actions of the wrapped process."""
+        return self.change(self.arrivals.on_round_end_of(group, now), now)
+
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """The changed actions of the wrapped process."""
         return self.change(self.arrivals.on_version(version, clients, now), now)
+
+    def on_start(self, task: Task) -> None:
+        """Tell the wrapped process."""
+        self.arrivals.on_start(task)
+
+    def on_stop(self, task: Task, version: int, now: float) -> None:
+        """Tell the wrapped process."""
+        self.arrivals.on_stop(task, version, now)
 
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float

@@ -40,6 +40,9 @@ class Callback:
     def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
         """Called after ``on_update`` if the server drops the update that has arrived."""
 
+    def on_cancel(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
+        """Called when the arrival process stops a task, whose result is lost."""
+
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Called after each server update; ``trainer.history[-1]`` is its record."""
 

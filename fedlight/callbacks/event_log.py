@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fedlight.trainer import FedTrainer
     from fedlight.types import ClientUpdate, Task
 
-EVENTS = ("dispatch", "arrival", "drop", "failure", "use", "server_update")
-_DISPATCH, _ARRIVAL, _DROP, _FAILURE, _USE, _SERVER_UPDATE = range(len(EVENTS))
+EVENTS = ("dispatch", "arrival", "drop", "failure", "use", "server_update", "cancel")
+_DISPATCH, _ARRIVAL, _DROP, _FAILURE, _USE, _SERVER_UPDATE, _CANCEL = range(len(EVENTS))
 _COLUMNS = (
     "time",
     "event",
@@ -42,9 +42,10 @@ class EventLog(Callback):
 
     The file has one row per event, in the order in which the events happened:
 
-    - ``dispatch``: a client pulls ``pulled_version``. Its result arrives at ``arrives_at``, which
-      is null if the result is lost.
-    - ``arrival``: a result arrives.
+    - ``dispatch``: a client pulls ``pulled_version``. Its result arrives at ``arrives_at``, unless
+      it is stopped before; it is null if the result is lost.
+    - ``arrival``: a result arrives, of ``num_steps`` local steps.
+    - ``cancel``: the arrival process stops a task, whose result is lost.
     - ``drop``: the server drops the result that has just arrived.
     - ``failure``: a local run has failed, or its result was lost; the row is written when the
       server notices.
@@ -108,6 +109,10 @@ class EventLog(Callback):
         """Note that the server has dropped the result."""
         task, version = update.task, trainer.version
         self._add(_DROP, task.arrives_at, version, task, staleness=update.staleness(version))
+
+    def on_cancel(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
+        """Note that a task was stopped."""
+        self._add(_CANCEL, trainer.now, trainer.version, task)
 
     def on_client_failure(
         self, trainer: FedTrainer, module: LightningModule, task: Task, error: BaseException

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -19,6 +19,7 @@ from fedlight.aggregators import staleness as stale
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ReplayEvent
 from fedlight.conformance.adapter import NotImplementedHere, Outcome
 from fedlight.conformance.case import Case
+from fedlight.types import ClientUpdate, Task
 
 Spec = Mapping[str, Any]
 
@@ -45,7 +46,7 @@ class Fedlight:
         dtype = {"float64": torch.float64, "float32": torch.float32}[self.precision]
         process = _replayed(case) if self.replay else _process(case)
         aggregator, local_optimizer = _aggregator(case), _local_optimizer(case)
-        watch = _Watch()
+        watch = _Watch(case)
         trainer = FedTrainer(
             arrivals=process,
             aggregator=aggregator,
@@ -69,13 +70,16 @@ class Fedlight:
             for client in case.clients
         ]
         module = _Quadratic(torch.tensor(case.x0, dtype=dtype))
-        trainer.fit(module, FederatedDataModule.from_client_datasets(data, batch_size=4))
+        with warnings.catch_warnings():
+            # Advice to somebody who trains a model, such as that fast clients count for more.
+            warnings.filterwarnings("ignore", "fedlight", UserWarning)
+            trainer.fit(module, FederatedDataModule.from_client_datasets(data, batch_size=4))
         more: dict[str, Any] = {}
         if watch.shared:
             states = [trainer.client_state(client) for client in range(len(case.clients))]
             more["server_variates"] = watch.shared
             more["client_variates"] = [s.tolist() for s in states if s is not None]
-        return Outcome(watch.models, watch.times, _updates(trainer), more)
+        return Outcome(watch.models, watch.times, _updates(trainer, watch), more)
 
 
 class _Quadratic(LightningModule):
@@ -91,12 +95,14 @@ class _Quadratic(LightningModule):
 
 
 class _Watch(Callback):
-    """Keeps the model, the time and SCAFFOLD's c of each version."""
+    """Keeps the model, the time and SCAFFOLD's c of each version, and what was not used."""
 
-    def __init__(self) -> None:
+    def __init__(self, case: Case) -> None:
+        self.case = case
         self.models: list[list[float]] = []
         self.times: list[float] = []
         self.shared: list[list[float]] = []
+        self.unused: list[dict[str, Any]] = []
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         self.models.append(trainer.state.params.tolist())
@@ -104,39 +110,57 @@ class _Watch(Callback):
         if trainer.state.shared is not None:
             self.shared.append(trainer.state.shared.tolist())
 
+    def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
+        self._add(update.task, "dropped", update.task.arrives_at)
+        self.unused[-1]["staleness"] = trainer.version - update.pulled_version
+        self.unused[-1]["steps"] = update.num_steps
 
-def _updates(trainer: FedTrainer) -> list[dict[str, Any]]:
-    """What the history, and the aggregator's buffer, have of each update."""
-    found = []
-    for record in trainer.history:
-        for outcome, updates in (("used", record.updates), ("dropped", record.dropped)):
-            for update in updates:
-                row = {
-                    "client": update.client_id,
-                    "ended_at": update.arrived_at,
-                    "pulled_version": update.pulled_version,
-                    "dispatched_at": update.dispatched_at,
-                    "steps": update.num_steps,
-                    "staleness": update.staleness,
-                    "weight": update.weight,
-                    "made_version": record.version if outcome == "used" else None,
-                    "outcome": outcome,
-                }
-                if outcome == "used":
-                    row["aggregated_at"] = record.now
-                found.append(row)
-    found += [
+    def on_cancel(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
+        # A client without a whole step at its deadline has nothing to send.
+        late = "deadline" in self.case.process
+        self._add(task, "dropped" if late else "stopped", trainer.now)
+
+    def is_cut(self, client: int, steps: int) -> bool:
+        """Whether a client had to send less than it was to compute."""
+        planned = self.case.clients[client].steps
+        return "deadline" in self.case.process and planned is not None and steps < planned
+
+    def _add(self, task: Task, outcome: str, ended_at: float) -> None:
+        row = {
+            "client": task.client_id,
+            "ended_at": ended_at,
+            "pulled_version": task.pulled_version,
+            "outcome": outcome,
+            "made_version": None,
+        }
+        if self.case.kind == "timed":  # else the case does not say when
+            row["dispatched_at"] = task.dispatched_at
+        self.unused.append(row)
+
+
+def _updates(trainer: FedTrainer, watch: _Watch) -> list[dict[str, Any]]:
+    """What the history, the watch and the aggregator's buffer have of each update."""
+    found = [
+        {
+            "client": update.client_id,
+            "ended_at": update.arrived_at,
+            "aggregated_at": record.now,
+            "pulled_version": update.pulled_version,
+            "dispatched_at": update.dispatched_at,
+            "steps": update.num_steps,
+            "staleness": update.staleness,
+            "weight": update.weight,
+            "made_version": record.version,
+            "outcome": "cut" if watch.is_cut(update.client_id, update.num_steps) else "used",
+        }
+        for record in trainer.history
+        for update in record.updates
+    ]
+    left = [
         {"client": held.client_id, "ended_at": held.task.arrives_at, "outcome": "left"}
         for held in trainer.aggregator.held
     ]
-    return found
-
-
-def _named(module: Any, name: str) -> Any:
-    """A class of a package of fedlight, if this version has it."""
-    if not hasattr(module, name):
-        raise NotImplementedHere(f"{module.__name__} has no {name}")
-    return getattr(module, name)
+    return [*found, *watch.unused, *left]
 
 
 def _aggregator(case: Case) -> agg.Aggregator:
@@ -168,8 +192,7 @@ def _staleness(spec: Spec) -> Any:
     return kinds[given["kind"]]()
 
 
-# The names of methods in the cases, and the classes that they are. A class that does not exist is
-# reported as not implemented.
+# The names of methods in the cases, and the classes that they are.
 _AGGREGATORS: dict[str, Callable[[Spec, Case], Any]] = {
     "fedavg": lambda spec, case: agg.FedAvg(
         spec.get("buffer_size"), spec["client_weights"], spec["server_lr"]
@@ -187,13 +210,13 @@ _AGGREGATORS: dict[str, Callable[[Spec, Case], Any]] = {
         spec["buffer_size"], _staleness(spec), spec["server_lr"]
     ),
     "async_comm_sgd": lambda spec, case: agg.AsyncCommSGD(),
-    "mifa": lambda spec, case: _named(agg, "MIFA")(
+    "mifa": lambda spec, case: agg.MIFA(
         buffer_size=spec["buffer_size"], server_lr=spec["server_lr"]
     ),
-    "fedvarp": lambda spec, case: _named(agg, "FedVARP")(
+    "fedvarp": lambda spec, case: agg.FedVARP(
         buffer_size=spec["buffer_size"], beta=spec["beta"], server_lr=spec["server_lr"]
     ),
-    "fadas": lambda spec, case: _named(agg, "FADAS")(
+    "fadas": lambda spec, case: agg.FADAS(
         buffer_size=spec["buffer_size"],
         server_lr=spec["server_lr"],
         betas=tuple(spec["betas"]),
@@ -202,48 +225,44 @@ _AGGREGATORS: dict[str, Callable[[Spec, Case], Any]] = {
         delay=spec["delay"],
     ),
     "delay_adaptive": lambda spec, case: agg.FedBuff(
-        1, staleness=_named(stale, "DelayAdaptive")(spec["c"]), server_lr=spec["server_lr"]
+        1, staleness=stale.DelayAdaptive(spec["c"]), server_lr=spec["server_lr"]
     ),
-    "dc_asgd": lambda spec, case: _named(agg, "DCASGD")(
-        lam=spec["lam"], server_lr=spec["server_lr"]
+    "dc_asgd": lambda spec, case: agg.DCASGD(lam=spec["lam"], server_lr=spec["server_lr"]),
+    "area": lambda spec, case: agg.AREA(buffer_size=spec["buffer_size"]),
+    "ringmaster": lambda spec, case: agg.Ringmaster(
+        max_staleness=spec["R"] - 1, server_lr=spec["server_lr"]
     ),
-    "area": lambda spec, case: _named(agg, "AREA")(buffer_size=spec["buffer_size"]),
-    "ringmaster": lambda spec, case: _named(agg, "Ringmaster")(
-        max_staleness=spec["R"], server_lr=spec["server_lr"]
-    ),
-    "rennala": lambda spec, case: _named(agg, "Rennala")(
+    "rennala": lambda spec, case: agg.Rennala(
         buffer_size=spec["buffer_size"], server_lr=spec["server_lr"]
     ),
-    "fednova": lambda spec, case: _named(agg, "FedNova")(
+    "fednova": lambda spec, case: agg.FedNova(
         buffer_size=spec["buffer_size"], server_lr=spec["server_lr"]
     ),
-    "generalized_async": lambda spec, case: _named(agg, "GeneralizedAsyncSGD")(
+    "generalized_async": lambda spec, case: agg.GeneralizedAsyncSGD(
         probabilities=spec["probabilities"], server_lr=spec["server_lr"]
     ),
-    "feddyn": lambda spec, case: _named(agg, "FedDynServer")(
+    "feddyn": lambda spec, case: agg.FedDynServer(
         alpha=spec["alpha"], buffer_size=spec["buffer_size"]
     ),
-    "quafl": lambda spec, case: _named(agg, "QuAFL")(),
-    "favas": lambda spec, case: _named(agg, "FAVAS")(),
-    "fedat": lambda spec, case: _named(agg, "FedAT")(client_weights=spec["within"]),
+    "quafl": lambda spec, case: agg.QuAFL(),
+    "favas": lambda spec, case: agg.FAVAS(),
+    "fedat": lambda spec, case: agg.FedAT(client_weights=spec["within"]),
 }
 
 
 def _local_optimizer(case: Case) -> opt.LocalOptimizer:
-    local, process = case.local, case.process
+    local = case.local
     lr = local["lr"]
-    if case.method.get("lr_correction"):
-        (size,) = {len(clients) for clients in process["polls"]}
-        lr = lr * (size + 1) / size
     rules: dict[str, Callable[[], Any]] = {
         "sgd": lambda: opt.LocalSGD(lr=lr),
         "fedprox": lambda: opt.FedProx(lr=lr, mu=local["mu"]),
         "scaffold": lambda: opt.Scaffold(lr=lr),
-        "feddyn": lambda: _named(opt, "FedDyn")(lr=lr, alpha=local["alpha"]),
+        "feddyn": lambda: opt.FedDyn(lr=lr, alpha=local["alpha"]),
     }
     rule = cast(opt.LocalOptimizer, rules[local["rule"]]())
     if case.method["name"] == "quafl":
-        rule = _named(opt, "OwnModel")(rule)
+        corrected = case.method.get("lr_correction", False)
+        rule = opt.OwnModel(rule, case.process["polls"], lr_correction=corrected)
     return rule
 
 
@@ -253,15 +272,13 @@ def _process(case: Case) -> ArrivalProcess:
         "ticks": lambda case: arr.CommunicationPattern.from_table(case.process["communicates"]),
         "always_on": _always_on,
         "rounds": _rounds,
-        "polled": lambda case: _named(arr, "PolledArrivals")(
+        "polled": lambda case: arr.PolledArrivals(
             per_poll=case.process["polls"],
             interval=case.process["interval"],
             step_durations=arr.FixedDurations([c.step_time or 0.0 for c in case.clients]),
             max_steps=case.process["max_steps"],
         ),
-        "tiers": lambda case: _named(arr, "Tiers")(
-            {str(i): clients for i, clients in enumerate(case.process["tiers"])}
-        ),
+        "tiers": _tiers,
     }
     return cast(ArrivalProcess, processes[case.process["name"]](case))
 
@@ -295,23 +312,42 @@ def _always_on(case: Case) -> ArrivalProcess:
     options: dict[str, Any] = {"resume": case.process["resume"]}
     if case.process["restart_after"] is not None:
         options["restart_after"] = case.process["restart_after"]
-        _needs_argument(arr.ContinuousArrivals, "restart_after")
     return arr.ContinuousArrivals(_durations(case), local_steps=_steps(case), **options)
 
 
 def _rounds(case: Case) -> ArrivalProcess:
-    raise NotImplementedHere("fedlight.arrivals.SynchronousArrivals has no lists of cohorts")
+    cohorts = case.process["cohorts"]
+    options: dict[str, Any] = {}
+    if "first" in case.process:
+        options["over_select"] = len(cohorts[0]) - case.process["first"]
+    if "deadline" in case.process:
+        options |= {"timeout": case.process["deadline"], "late": "cut"}
+    return arr.SynchronousArrivals(cohorts, _durations(case), _steps(case), **options)
+
+
+def _tiers(case: Case) -> ArrivalProcess:
+    # More rounds than any tier has time for.
+    rounds = len(case.expected["models"]) + 1
+    return cast(
+        ArrivalProcess,
+        arr.Tiers(
+            {
+                f"tier {place}": arr.SynchronousArrivals(
+                    [clients] * rounds, _durations(case), _steps(case)
+                )
+                for place, clients in enumerate(case.process["tiers"])
+            }
+        ),
+    )
 
 
 def _durations(case: Case) -> arr.DurationModel:
-    return arr.FixedDurations([client.compute_time or 0.0 for client in case.clients])
+    times = [
+        client.compute_time or (client.step_time or 0.0) * (client.steps or 1)
+        for client in case.clients
+    ]
+    return arr.FixedDurations([round(time, 9) for time in times])
 
 
 def _steps(case: Case) -> arr.LocalSteps:
     return arr.PerClientSteps([client.steps or 1 for client in case.clients])
-
-
-def _needs_argument(kind: type, name: str) -> None:
-    """Answer "not implemented" if this version of fedlight has a class without an argument."""
-    if name not in inspect.signature(kind).parameters:
-        raise NotImplementedHere(f"{kind.__name__} has no argument {name!r}")

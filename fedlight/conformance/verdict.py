@@ -106,14 +106,13 @@ def _differences(outcome: Outcome, expected: Mapping[str, Any], tolerance: float
 def _different_updates(
     actual: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    reported = {(update["client"], update["ended_at"]): update for update in actual}
+    reported = {_key(update): update for update in actual}
     if len(reported) != len(actual):
         yield "two updates of one client at the same time"
-    known = {(update["client"], update["ended_at"]) for update in wanted}
-    for client, ended_at in reported.keys() - known:
+    for client, ended_at, _ in reported.keys() - {_key(update) for update in wanted}:
         yield f"client {client} has no update at {ended_at}"
     for right in wanted:
-        key = right["client"], right["ended_at"]
+        key = _key(right)
         if key not in reported:
             # A run that was stopped never arrives, and not every code lists those.
             if right["outcome"] != "stopped":
@@ -122,6 +121,11 @@ def _different_updates(
         for name, value in reported[key].items():
             if name in right and not _same(value, right[name]):
                 yield f"client {key[0]} at {key[1]}: {name} is {value}, not {right[name]}"
+
+
+def _key(update: Mapping[str, Any]) -> tuple[int, float, bool]:
+    """Who and when; a client's work can be stopped at the instant at which it also arrives."""
+    return update["client"], update["ended_at"], update.get("outcome") == "stopped"
 
 
 def _same(value: Any, right: Any) -> bool:

@@ -426,6 +426,8 @@ class StackedRecorder:
 
     def collect(self) -> tuple[list[float], list[dict[str, LoggedValue]]]:
         """Each client's losses summed over its steps, and its logged values over its examples."""
+        if not self._logs:  # nobody had time for a step
+            return [0.0] * len(self._steps), [{} for _ in self._steps]
         names = self._logs[0].values.keys()
         # Nearly always all clients make the same steps and log the same names, as means.
         if self._active[-1] == len(self._steps) and not any(

@@ -30,9 +30,13 @@ class Pool:
     early (`preview`), and stopping and resuming have no influence. Only for an executor with
     `independent` results does the pool leave out local runs that the limits make useless.
 
+    Where runs may be stopped before they arrive (`ArrivalProcess.may_stop`), none is computed
+    ahead of its arrival at all.
+
     Args:
         executor: Computes the local runs.
         limit: Clips or refuses results that are too large; None accepts all.
+        ahead: Whether runs may be computed ahead of their arrival.
 
     Attributes:
         num_batches: Calls of the executor so far.
@@ -40,9 +44,12 @@ class Pool:
         num_ahead: Local runs that are computed and still in flight.
     """
 
-    def __init__(self, executor: Executor, limit: NormLimit | None = None) -> None:
+    def __init__(
+        self, executor: Executor, limit: NormLimit | None = None, ahead: bool = True
+    ) -> None:
         self._executor = executor
         self._limit = limit
+        self._ahead = ahead
         self._open: dict[int, PendingRun] = {}
         # A heap of (time of arrival, client, serial). Runs that are no longer open stay in it until
         # they come up, because removing an entry from the middle of a heap is expensive.
@@ -67,7 +74,7 @@ class Pool:
         return run
 
     def adopt(self, run: PendingRun) -> None:
-        """Add an open local run."""
+        """Add an open local run, or one that arrives earlier than it was to."""
         task = run.task
         self._open[task.serial] = run
         if self._executor.max_batch > 1:
@@ -144,9 +151,11 @@ class Pool:
         while self._queue and len(batch) < most:
             entry = self._queue[0]
             run = self._open.get(entry[-1])
-            if run is not None and run is not first:
+            # A run that was cut short has a second entry, for the time at which it has arrived.
+            moved = run is not None and run.task.arrives_at != entry[0]
+            if run is not None and run is not first and not moved:
                 if not run.arrived:
-                    if entry[0] > until or ahead >= most or useful < 1:
+                    if not self._ahead or entry[0] > until or ahead >= most or useful < 1:
                         break
                     ahead, useful = ahead + 1, useful - 1
                 if run.waits_for() is None:

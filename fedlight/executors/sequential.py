@@ -135,6 +135,7 @@ class SequentialExecutor(Executor):
 
         if work.optimizer.client_state:
             run.client = stored(job.client_state)
+            run.has_state = [job.client_state is not None]
         if work.optimizer.shared_state:
             run.shared = stored(job.pulled.shared)
         return run

@@ -201,6 +201,7 @@ class VectorizedExecutor(Executor):
 
         if work.optimizer.client_state:
             run.client = stored([job.client_state for job in jobs[:n]])
+            run.has_state = [job.client_state is not None for job in jobs[:n]]
         if work.optimizer.shared_state:
             run.shared = stored([job.pulled.shared for job in jobs[:n]])
         rows = self._rows(jobs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._checks import Rate, fraction, non_negative, positive, rate
+from fedlight._checks import Rate, decay_rates, non_negative, positive, rate
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped, grad_norm_limit
 
 if TYPE_CHECKING:
@@ -57,11 +57,7 @@ class LocalAdam(LocalOptimizer):
         max_grad_norm: float | None = None,
     ) -> None:
         self.lr: Rate = rate("lr", lr)
-        if not isinstance(betas, tuple | list) or len(betas) != 2:
-            raise TypeError(f"betas must be two numbers such as (0.9, 0.999), got {betas!r}")
-        self.betas = (fraction("betas[0]", betas[0]), fraction("betas[1]", betas[1]))
-        if 1 in self.betas:
-            raise ValueError(f"betas must be smaller than 1, got {betas!r}")
+        self.betas = decay_rates("betas", betas)
         self.eps = positive("eps", eps)
         self.weight_decay = non_negative("weight_decay", weight_decay)
         self.max_grad_norm = grad_norm_limit(max_grad_norm)

@@ -39,6 +39,8 @@ class LocalRun:
         num_steps: K of each run, shape ``[n]``.
         client: The client state of each run as it was at the dispatch; empty without
             `LocalOptimizer.client_state`.
+        has_state: Whether each client has a state that an earlier run left; empty without
+            `LocalOptimizer.client_state`.
         shared: The server's vector, pulled together with the model; empty without
             `LocalOptimizer.shared_state`.
         full_gradient: The gradient of f_i at x_p over all examples of the client; empty without
@@ -61,6 +63,7 @@ class LocalRun:
     lr: float | Tensor
     num_steps: Tensor
     client: list[Tensor] = field(default_factory=list)
+    has_state: Sequence[bool] = ()
     shared: list[Tensor] = field(default_factory=list)
     full_gradient: list[Tensor] = field(default_factory=list)
     memory: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -139,6 +142,7 @@ class LocalRun:
             lr=self.lr if isinstance(self.lr, float) else self.lr[:n],
             num_steps=self.num_steps[:n],
             client=[tensor[:n] for tensor in self.client],
+            has_state=self.has_state[:n],
             shared=[tensor[:n] for tensor in self.shared],
             full_gradient=[tensor[:n] for tensor in self.full_gradient],
             memory={name: [t[:n] for t in tensors] for name, tensors in self.memory.items()},

@@ -101,11 +101,19 @@ class Scaffold(LocalOptimizer):
         if self.option == 1:
             return run.full_gradient
         travelled = run.num_steps.to(run.params[0].dtype) * run.lr
-        return [
+        news = [
             own - shared + (pulled - after) / per_client(travelled, after)
             for own, shared, pulled, after in zip(
                 run.client, run.shared, run.pulled, run.params, strict=True
             )
+        ]
+        if all(task.num_steps for task in run.tasks):
+            return news
+        # Without a step there is no gradient, and c_i stays.
+        worked = run.num_steps > 0
+        return [
+            torch.where(per_client(worked, own), new, own)
+            for new, own in zip(news, run.client, strict=True)
         ]
 
     def absorb(self, state: ServerState, num_clients: int) -> ServerState:

@@ -71,3 +71,22 @@ def make_federation():
         )
 
     return make
+
+
+@pytest.fixture
+def run(make_state, make_federation):
+    """``run(aggregator, updates, …)``: one step with these updates; the new version."""
+
+    def run(aggregator, updates, *, state=None, federation=None, setup=True):
+        state = make_state() if state is None else state
+        if setup:
+            aggregator.setup(federation or make_federation(), state)
+        for update in updates:
+            aggregator.receive(update)
+        after = aggregator.step(state)
+        assert after.version == state.version + 1
+        assert [used.update for used in after.used] == list(updates)
+        assert aggregator.held == []
+        return after
+
+    return run

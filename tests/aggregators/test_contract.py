@@ -10,15 +10,31 @@ import fedlight.aggregators
 from fedlight.aggregators import (
     AFACD,
     AFACS,
+    AREA,
+    CA2FL,
+    DCASGD,
+    FADAS,
+    FAVAS,
+    MIFA,
     AsyncCommSGD,
     AsyncFedAvg,
     BufferedAggregator,
     FedAsync,
+    FedAT,
     FedAvg,
     FedBuff,
+    FedDynServer,
     FedFix,
+    FedNova,
+    FedVARP,
+    GeneralizedAsyncSGD,
+    Lattice,
+    Malenia,
+    QuAFL,
+    Rennala,
+    Ringmaster,
 )
-from fedlight.aggregators.staleness import Polynomial
+from fedlight.aggregators.staleness import DelayAdaptive, Polynomial
 from fedlight.checkpoint import plain
 from fedlight.types import ClientUpdate, LocalResult, ServerState
 
@@ -53,13 +69,37 @@ REGISTRY = {
     "FedBuff": (lambda **more: FedBuff(2, **more), 2),
     "AsyncCommSGD": (lambda **more: AsyncCommSGD(**more), 2),
     "Momentum": (lambda **more: Momentum(2, **more), 2),
+    "MIFA": (lambda **more: MIFA(2, **more), 2),
+    "MIFA-cpu": (lambda **more: MIFA(2, memory_device="cpu", **more), 2),
+    "FedVARP": (lambda **more: FedVARP(2, 0.5, **more), 2),
+    "FedVARP-0": (lambda **more: FedVARP(2, 0.0, **more), 2),
+    "CA2FL": (lambda **more: CA2FL(2, **more), 2),
+    "DCASGD": (lambda **more: DCASGD(0.3, **more), 1),
+    "DCASGD-adaptive": (lambda **more: DCASGD(2.0, local_lr=0.1, decay=0.9, **more), 1),
+    "FedNova": (lambda **more: FedNova(2, **more), 2),
+    "FedNova-prox": (lambda **more: FedNova(2, mu=0.1, local_lr=0.1, **more), 2),
+    "GeneralizedAsyncSGD": (lambda **more: GeneralizedAsyncSGD([0.4, 0.3, 0.2, 0.1], **more), 1),
+    "Malenia": (lambda **more: Malenia(**more), 4),
+    "Rennala": (lambda **more: Rennala(2, **more), 2),
+    "Ringmaster": (lambda **more: Ringmaster(3, **more), 1),
 }
 PSEUDO_GRADIENT = pytest.mark.parametrize("name", REGISTRY)
 ALL = {
     **REGISTRY,
     "FedAsync": (lambda: FedAsync(0.5), 1),
     "FedAsync-stale": (lambda: FedAsync(0.5, Polynomial(0.5), max_staleness=3), 1),
+    "AREA": (lambda: AREA(2), 2),
+    "FADAS": (lambda: FADAS(2), 2),
+    "FADAS-corrected": (lambda: FADAS(2, 0.1, delay="divided", bias_correction=True), 2),
+    "FedDynServer": (lambda: FedDynServer(0.5, 2), 2),
+    "QuAFL": (lambda: QuAFL(2), 2),
+    "QuAFL-lattice": (lambda: QuAFL(2, Lattice(1e-3, 20)), 2),
+    "FAVAS": (lambda: FAVAS(2), 2),
+    "FAVAS-expected": (lambda: FAVAS(2, [1.0, 2.0, 0.5, 4.0]), 2),
+    "FedAT": (lambda: FedAT(2), 2),
 }
+# Their first step is no weighted sum of the deltas; that of the others is, if the memory is empty.
+OTHER_DIRECTIONS = ("FADAS", "FADAS-corrected", "FedDynServer", "FAVAS-expected")
 EVERY = pytest.mark.parametrize("name", ALL)
 
 
@@ -145,11 +185,16 @@ def test_no_server_rate_touches_buffers(name, more, make_update, make_state, mak
     for client in range(count):
         aggregator.receive(
             make_update(
-                client, [1.0], duration=1.0, buffers=[4.0 + 4 * client], counters=[7 - client]
+                client,
+                [1.0],
+                start=state,
+                duration=1.0,
+                buffers=[4.0 + 4 * client],
+                counters=[7 - client],
             )
         )
     after = aggregator.step(state)
-    assert after.buffers.tolist() == [4.0 if count == 1 else 6.0]
+    assert after.buffers.tolist() == [2.0 + 2 * count]
     assert after.counters.tolist() == [7]
 
 
@@ -175,7 +220,11 @@ def test_fedasync_mixes_buffers_with_the_same_share(make_update, make_state, mak
 
 @pytest.mark.parametrize(
     "make",
-    [FedAvg, AFACD, AFACS, lambda **more: FedFix(1.0, **more), AsyncCommSGD, Momentum],
+    [
+        *(FedAvg, AFACD, AFACS, lambda **more: FedFix(1.0, **more), AsyncCommSGD, Momentum),
+        *(lambda **more: MIFA(None, **more), FedVARP, FedNova),
+    ],
+    ids=range(9),
 )
 def test_an_empty_round_makes_a_version_of_the_same_model(
     make, make_update, make_state, make_federation
@@ -204,7 +253,14 @@ def test_when_it_steps(name, make_update, make_state, make_federation):
     assert not aggregator.end_round()
 
 
-@pytest.mark.parametrize("make", [FedAvg, AFACD, AFACS, Momentum])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(FedAvg, AFACD, AFACS, Momentum, FedNova, FedVARP),
+        *(lambda: MIFA(None), lambda: FedDynServer(1.0)),
+    ],
+    ids=range(8),
+)
 def test_without_a_buffer_size_the_round_decides(make, make_update, make_state, make_federation):
     aggregator = make()
     aggregator.setup(make_federation(), make_state())
@@ -248,8 +304,36 @@ def test_rate_and_optimizer_exclude_each_other(name):
         (lambda: FedBuff(None), TypeError, "buffer_size must be an integer, got None"),
         (lambda: FedBuff(2, normalize="sum"), ValueError, "normalize must be one of 'buffer', 'w"),
         (lambda: AsyncCommSGD(-1.0), ValueError, "interval must be larger than 0, got -1.0"),
+        (lambda: MIFA(0), ValueError, "buffer_size must be at least 1, got 0"),
+        (lambda: MIFA(memory_device="disk"), ValueError, "memory_device must be one of"),
+        (lambda: FedVARP(2, 1.5), ValueError, "beta must lie between 0 and 1, got 1.5"),
+        (lambda: CA2FL(None), TypeError, "buffer_size must be an integer, got None"),
+        (lambda: FADAS(2, betas=0.9), TypeError, r"betas must be two numbers such as \(0.9, 0.9"),
+        (lambda: FADAS(2, betas=(0.9, 1)), ValueError, r"betas must be smaller than 1, got \(0.9"),
+        (lambda: FADAS(2, eps=0), ValueError, "eps must be larger than 0, got 0"),
+        (lambda: FADAS(2, tau_c=-1), ValueError, "tau_c must be 0 or larger, got -1"),
+        (lambda: FADAS(2, delay="half"), ValueError, "delay must be one of 'reciprocal', 'divid"),
+        (lambda: AREA(0), ValueError, "buffer_size must be at least 1, got 0"),
+        (lambda: Ringmaster(-1), ValueError, "max_staleness must be 0 or larger, got -1"),
+        (lambda: Ringmaster(1.5), TypeError, "max_staleness must be an integer, got 1.5"),
+        (lambda: Rennala(None), TypeError, "buffer_size must be an integer, got None"),
+        (lambda: Malenia(0), ValueError, "batch_size must be larger than 0, got 0"),
+        (lambda: DCASGD(-0.1), ValueError, "lam must be 0 or larger, got -0.1"),
+        (lambda: DCASGD(1, local_lr=0), ValueError, "local_lr must be larger than 0, got 0"),
+        (lambda: DCASGD(1, decay=1), ValueError, "decay must be smaller than 1, got 1"),
+        (lambda: GeneralizedAsyncSGD(0.5), TypeError, "probabilities must be a list of one numb"),
+        (lambda: GeneralizedAsyncSGD({0: 1}), TypeError, "probabilities must be a list of one"),
+        (lambda: GeneralizedAsyncSGD([1, 0]), ValueError, r"probabilities\[1\] must be larger"),
+        (lambda: GeneralizedAsyncSGD([2, 3]), ValueError, "must sum to 1, got a sum of 5"),
+        (lambda: FedNova(client_weights="n"), ValueError, "client_weights must be one of"),
+        (lambda: FedNova(momentum=1), ValueError, "momentum must be smaller than 1, got 1"),
+        (lambda: FedNova(mu=-1, local_lr=1), ValueError, "mu must be 0 or larger, got -1"),
+        (lambda: FedNova(mu=0.1), ValueError, "mu=0.1 needs local_lr, the learning rate of the"),
+        (lambda: FedNova(mu=0.1, momentum=0.9), ValueError, r"give momentum \(0.9\) or mu \(0.1\)"),
+        (lambda: FedDynServer(0), ValueError, "alpha must be larger than 0, got 0"),
+        (lambda: DelayAdaptive(0), ValueError, "c must be larger than 0, got 0"),
     ],
-    ids=range(19),
+    ids=range(19 + 28),
 )
 def test_refused(make, error, message):
     with pytest.raises(error, match=message):
@@ -292,7 +376,7 @@ def test_held_in_order_and_discarded(name, make_update, make_state, make_federat
         aggregator.receive(update)
     assert aggregator.held == updates
     due = aggregator.interval is None
-    assert aggregator.discard([updates[1]]) is due
+    assert aggregator.discard([updates[1]]) is (due and count <= 3)
     assert aggregator.held == [updates[0], updates[2], updates[3]]
     assert aggregator.discard(updates[2:]) is (due and count == 1)
     assert aggregator.held == [updates[0]]
@@ -300,7 +384,7 @@ def test_held_in_order_and_discarded(name, make_update, make_state, make_federat
     assert aggregator.held == []
 
 
-@EVERY
+@pytest.mark.parametrize("name", [each for each in ALL if each not in OTHER_DIRECTIONS])
 def test_the_weights_recorded_are_the_weights_used(name, make_update, make_state, make_federation):
     """The buffers are merged by what is recorded, and the deltas by the same numbers."""
     make, count = ALL[name]
@@ -351,11 +435,13 @@ def test_the_repr_makes_the_same(name):
 @EVERY
 def test_declarations_are_of_the_kind_they_say(name, make_state, make_federation):
     aggregator = ALL[name][0]()
-    assert aggregator.drops is (name == "FedAsync-stale")
-    assert aggregator.remembers is name.startswith("AFACS")
+    assert aggregator.drops is (name in ("FedAsync-stale", "Malenia", "Rennala", "Ringmaster"))
+    assert aggregator.remembers is name.startswith(("AFACS", "MIFA", "CA2FL"))
     assert aggregator.client_weights in ("uniform", "examples")
-    assert (aggregator.buffer_size is None) is (aggregator.interval is not None)
+    no_size = aggregator.interval is not None or name == "Malenia"
+    assert (aggregator.buffer_size is None) is no_size
     assert not aggregator.needs_rounds
     aggregator.setup(make_federation(), make_state())
     rate = {"alpha": 0.5} if name.startswith("FedAsync") else {"server": 1.0}
+    rate = {"FADAS": {"server": 0.01}, "FADAS-corrected": {"server": 0.1}}.get(name, rate)
     assert aggregator.rates(3) == rate

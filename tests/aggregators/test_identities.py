@@ -4,21 +4,28 @@ import itertools
 
 import pytest
 import torch
-from lightning import LightningModule
-from torch import nn
-from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from fedlight import Callback, FederatedDataModule, FedTrainer
+from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import (
     AFACD,
     AFACS,
+    AREA,
+    CA2FL,
+    DCASGD,
+    MIFA,
     AsyncCommSGD,
     AsyncFedAvg,
     FedAsync,
     FedAvg,
     FedBuff,
     FedFix,
+    FedNova,
+    FedVARP,
+    GeneralizedAsyncSGD,
+    Malenia,
+    Rennala,
+    Ringmaster,
 )
 from fedlight.aggregators.staleness import Constant
 from fedlight.arrivals import (
@@ -30,69 +37,8 @@ from fedlight.arrivals import (
     UniformArrivals,
     UniformSteps,
 )
-from fedlight.local_optimizers import FedProx, LocalAdam, LocalSGD, Scaffold
-
-SIZES = [12, 7, 9, 16]
-DURATIONS = FixedDurations([1.0, 0.8, 0.45, 0.2])
-EXECUTORS = pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-
-
-class Net(LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)).double()
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        return functional.cross_entropy(self.net(x), y)
-
-
-class Watch(Callback):
-    def __init__(self) -> None:
-        self.states = []
-
-    def on_round_end(self, trainer, module):
-        self.states.append(trainer.state)
-
-
-def data():
-    generator = torch.Generator().manual_seed(0)
-    clients = [
-        TensorDataset(
-            torch.randn(size, 3, generator=generator, dtype=torch.float64) + client,
-            torch.randint(2, (size,), generator=generator),
-        )
-        for client, size in enumerate(SIZES)
-    ]
-    return FederatedDataModule.from_client_datasets(clients, batch_size=4)
-
-
-def fit(arrivals, aggregator, optimizer=None, executor="vectorized", **limits):
-    watch = Watch()
-    trainer = FedTrainer(
-        arrivals=arrivals,
-        aggregator=aggregator,
-        local_optimizer=LocalSGD(0.05) if optimizer is None else optimizer,
-        executor=executor,
-        precision="64-true",
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        callbacks=watch,
-        **(limits or {"max_rounds": 6}),
-    )
-    trainer.fit(Net(), data())
-    return watch.states
-
-
-def same(ours, theirs):
-    assert len(ours) == len(theirs) > 1
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one.params, other.params)
-        torch.testing.assert_close(one.buffers, other.buffers)
-        assert torch.equal(one.counters, other.counters)
-    assert not torch.allclose(ours[0].params, ours[-1].params, atol=1e-4)
+from fedlight.local_optimizers import SAM, FedDyn, FedProx, LocalAdam, LocalSGD, Scaffold
+from tests.aggregators.pairs import DURATIONS, EXECUTORS, Net, fit, same
 
 
 @EXECUTORS
@@ -203,6 +149,16 @@ def test_fedprox_without_mu_is_sgd(executor):
         FedFix(1.0, "examples"),
         AsyncCommSGD(),
         AFACS(1),
+        MIFA(1),
+        FedVARP(1, 0.5),
+        CA2FL(1),
+        AREA(1),
+        Ringmaster(0),
+        Rennala(1),
+        Malenia(),
+        DCASGD(0.3),
+        GeneralizedAsyncSGD([1.0]),
+        FedNova(1),
     ],
     ids=repr,
 )
@@ -242,12 +198,14 @@ def test_one_client_and_one_step_is_central_sgd(executor, aggregator):
         Scaffold(0.05),
         Scaffold(0.05, option=1),
         LocalAdam(0.05),
+        FedDyn(0.05, 0.5),
+        SAM(0.05, 0.5),
         LocalSGD(0.05, momentum=0.9),
         LocalSGD(0.05, weight_decay=0.1),
         LocalSGD(0.05, max_grad_norm=0.01),
         LocalSGD(lambda version: 0.05 / (1 + version)),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_executors_agree_and_no_rule_is_silently_sgd(optimizer):
     arrivals = UniformArrivals(per_round=3, max_staleness=2, local_steps=UniformSteps(1, 4))

@@ -12,7 +12,7 @@ from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
 from fedlight.loop import Event, Handled
 from fedlight.types import Federation, Task
-from tests.playing import events
+from tests.playing import events, note
 
 
 class Line(NamedTuple):
@@ -78,7 +78,7 @@ def drive(
     while True:
         for event in events(running, tasks):
             released = server.handle(event)
-            tasks += running.send_on(event, Handled(server.version, released))
+            note(tasks, running.send_on(event, Handled(server.version, released)), running.now)
             lines.append(Line(running.now, event.kind, event.task, server.version))
             if len(lines) >= num_events:
                 return lines, tasks

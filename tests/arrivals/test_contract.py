@@ -15,11 +15,13 @@ from fedlight.arrivals import (
     LogNormalDurations,
     PartialWork,
     PoissonArrivals,
+    PolledArrivals,
     Recording,
     ReplayArrivals,
     ReplayEvent,
     StepDurations,
     SynchronousArrivals,
+    Tiers,
     UniformArrivals,
     UniformSpeeds,
     UniformSteps,
@@ -27,7 +29,7 @@ from fedlight.arrivals import (
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
 from fedlight.loop import Handled
-from tests.playing import events
+from tests.playing import events, note
 
 NUM_CLIENTS = 6
 STEPS = UniformSteps(1, 9)
@@ -48,6 +50,37 @@ ROUNDS = {
     "uniform": lambda: UniformArrivals(3, 4, STEPS),
     "biased": lambda: BiasedArrivals(2, [0.3, 0.3, 0.1, 0.1, 0.1, 0.1], 2, STEPS),
     "synchronous": lambda: SynchronousArrivals(3, HalfNormalDurations(1.0), STEPS),
+    "over-selection": lambda: SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2),
+    "timeout": lambda: SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.7),
+    "cut": lambda: SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.7, late="cut"),
+    "listed": lambda: SynchronousArrivals(
+        [[0, 2], [1, 5, 3]] * 20, HalfNormalDurations(1.0), STEPS
+    ),
+    "listed, stale": lambda: UniformArrivals([[0, 2], [1, 5, 3], [4]] * 40, 2, STEPS),
+    "polled": lambda: PolledArrivals(2, 0.7, ExponentialDurations(0.4), 4),
+    "polled, listed": lambda: PolledArrivals(
+        [[0, 3], [], [1, 2, 5], [4, 0]] * 20, 0.7, [0.1, 0.7, 0.3, 1.5, 0.2, 0.2], 3
+    ),
+    "polled by day": lambda: Availability(
+        PolledArrivals(3, 0.7, ExponentialDurations(0.4), 4), DiurnalWindows(5.0, 0.8)
+    ),
+    "tiers": lambda: Tiers(
+        {
+            "fast": SynchronousArrivals(2, ExponentialDurations(0.4), STEPS),
+            "slow": SynchronousArrivals(1, ExponentialDurations(1.0), STEPS, 1),
+        },
+        clients={"fast": [5, 1, 3], "slow": [0, 2]},
+    ),
+    "tiers, listed": lambda: Tiers(
+        {
+            "fast": SynchronousArrivals([[0, 4]] * 60, ExponentialDurations(0.4), STEPS),
+            "slow": SynchronousArrivals([[1], [2]] * 30, ExponentialDurations(0.8), STEPS),
+        }
+    ),
+    "over-selection by day": lambda: Availability(
+        DropOut(SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2), 0.3),
+        DiurnalWindows(5.0),
+    ),
     "rounds with drop-outs": lambda: DropOut(UniformArrivals(3, 4, STEPS), 0.3),
     "rounds with partial work": lambda: PartialWork(UniformArrivals(3, 4, STEPS), 0.5),
     "rounds by day": lambda: Availability(UniformArrivals(3, 4, STEPS), DiurnalWindows(5.0)),
@@ -64,6 +97,18 @@ CLOCKS = {
     "random": lambda: CommunicationPattern.random(0.3, max_gap=6),
     "table": lambda: CommunicationPattern.from_table([[0, 2], [1], [], [0, 5]] * 20),
     "drop-outs": lambda: DropOut(continuous(), 0.3),
+    "tiers by the clock": lambda: DropOut(
+        Tiers(
+            {"a": continuous(restart_after=1), "b": continuous(concurrency=2)},
+            clients={"a": [1, 0], "b": [5, 4, 3]},
+        ),
+        0.1,
+    ),
+    "restarts": lambda: continuous(restart_after=1),
+    "restarts, drawn": lambda: DropOut(continuous(restart_after=2, concurrency=4, idle=0.1), 0.1),
+    "restarts by day": lambda: Availability(
+        continuous(restart_after=1, resume="on_arrival"), DiurnalWindows(5.0, 0.3)
+    ),
     "partial work": lambda: PartialWork(continuous(resume="on_arrival"), 0.5),
     "by day": lambda: Availability(continuous(), DiurnalWindows(5.0, 0.3), unfinished="lose"),
     "drawn by day": lambda: Availability(continuous(concurrency=2), DiurnalWindows(5.0, 0.3)),
@@ -106,7 +151,7 @@ def test_a_process_can_be_used_again(drive, name):
         drive(lambda: arrivals, NUM_CLIENTS, num_events=60, **server_of(name)) for _ in range(2)
     ]
     assert runs[0] == runs[1]
-    if name not in ("replay", "periodic", "table", "fixed"):
+    if name not in ("replay", "periodic", "table", "fixed", "polled, listed"):
         assert drive(ALL[name], NUM_CLIENTS, num_events=60, seed=1, **server_of(name)) != runs[0]
 
 
@@ -121,7 +166,7 @@ def test_invariants(drive, name):
         assert task.visit == visits.setdefault(task.client_id, 0)
         visits[task.client_id] += 1
         assert 0 <= task.client_id < NUM_CLIENTS
-        assert task.num_steps >= 1
+        assert task.num_steps >= (0 if name.startswith("polled") else 1)
         assert task.dispatched_at < task.arrives_at
     arrived = [line for line in lines if line.kind is Kind.ARRIVAL]
     assert len({line.task.serial for line in arrived}) == len(arrived)
@@ -178,7 +223,7 @@ def test_only_what_is_named_is_kept(federation, name):
         else:
             version, released, held = version + 1, held, []
             kept = {v for v in kept if schedule.needs_version(v)} | {version}
-        pulls += schedule.send_on(event, Handled(version, released))
+        note(pulls, schedule.send_on(event, Handled(version, released)), schedule.now)
         assert {task.pulled_version for task in pulls} <= kept
         pulls.clear()
         if number == 100:

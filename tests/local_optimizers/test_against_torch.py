@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from fedlight.local_optimizers import FedProx, LocalAdam, LocalSGD
+from fedlight.local_optimizers import SAM, FedDyn, FedProx, LocalAdam, LocalSGD
 
 SGD = [
     {},
@@ -75,6 +75,28 @@ def test_fedprox_is_sgd_on_the_loss_with_the_proximal_term(toy, rate, options, l
     )
 
 
+@LIMITS
+@pytest.mark.parametrize("options", SGD, ids=str)
+def test_feddyn_is_sgd_on_the_regularised_loss(toy, rate, options, limit):
+    alpha = 0.6
+
+    def before_step(params, client):
+        for param, start, own in zip(params, toy.start, toy.own, strict=True):
+            param.grad += alpha * (param.detach() - start[client]) - own[client]
+        if limit is not None:
+            clip_grad_norm_(params, limit)
+
+    optimizer = FedDyn(0.1, alpha, **options, max_grad_norm=limit)
+    run = toy.run(optimizer, rate)
+    same(
+        run,
+        toy.expected(lambda params, lr: torch.optim.SGD(params, lr, **options), rate, before_step),
+    )
+    states = zip(optimizer.finish(run), toy.own, run.params, toy.start, strict=True)
+    for state, own, after, start in states:
+        torch.testing.assert_close(state, own - alpha * (after - start), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("options", SGD, ids=str)
 def test_fedprox_without_mu_is_sgd(toy, rate, options):
     same(
@@ -85,6 +107,7 @@ def test_fedprox_without_mu_is_sgd(toy, rate, options):
 OTHERS = [
     FedProx(0.1, 0.5),
     FedProx(0.1, 0.5, momentum=0.9),
+    FedDyn(0.1, 0.5),
     LocalAdam(0.1),
     *(LocalSGD(0.1, **options) for options in SGD[1:]),
     LocalSGD(0.1, max_grad_norm=0.7),
@@ -124,6 +147,10 @@ def test_proximal_pull_makes_a_difference_from_the_second_step_on(toy):
         (lambda: FedProx(0.1, "a bit"), TypeError, "mu must be a number, got 'a bit'"),
         (lambda: FedProx(-0.1, 0.1), ValueError, "lr must be larger than 0, got -0.1"),
         (lambda: FedProx(0.1, 0.1, nesterov=True), ValueError, "nesterov=True needs a momentum"),
+        (lambda: FedDyn(0.1, 0), ValueError, "alpha must be larger than 0, got 0"),
+        (lambda: FedDyn(0, 0.1), ValueError, "lr must be larger than 0, got 0"),
+        (lambda: SAM(0.1, -0.1), ValueError, "rho must be 0 or larger, got -0.1"),
+        (lambda: SAM(0.1, "big"), TypeError, "rho must be a number, got 'big'"),
         (lambda: LocalAdam(0.1, betas=0.9), TypeError, "betas must be two numbers"),
         (lambda: LocalAdam(0.1, betas=(0.9, 1)), ValueError, "betas must be smaller than 1"),
         (lambda: LocalAdam(0.1, betas=(-0.9, 0.9)), ValueError, r"betas\[0\] must lie between"),
@@ -131,7 +158,7 @@ def test_proximal_pull_makes_a_difference_from_the_second_step_on(toy):
         (lambda: LocalAdam(0.1, weight_decay=-1), ValueError, "weight_decay must be 0 or larger"),
         (lambda: LocalAdam(0.1, max_grad_norm=-1), ValueError, "max_grad_norm must be larger"),
     ],
-    ids=range(17),
+    ids=range(21),
 )
 def test_refused(call, error, message):
     with pytest.raises(error, match=message):

@@ -1,6 +1,7 @@
 """Local optimizers that one writes oneself: a second gradient, states, random numbers.
 
-FedDyn, SAM and NoisySGD are the classes that docs/extending.md shows.
+FedDyn, SAM and NoisySGD are the classes that docs/extending.md shows. The library's FedDyn and SAM
+have more options, and have to do the same without them.
 """
 
 import ast
@@ -20,7 +21,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAccuracy, BinaryAUROC, BinaryPrecision, BinaryRecall
 
 import fedlight.executors.vectorized
-from fedlight import Callback, FederatedDataModule, FedTrainer
+from fedlight import Callback, FederatedDataModule, FedTrainer, local_optimizers
 from fedlight.aggregators import FedAvg, FedBuff
 from fedlight.arrivals import (
     ContinuousArrivals,
@@ -58,6 +59,9 @@ def shown() -> tuple[dict[str, type[LocalOptimizer]], dict[str, int]]:
 
 SHOWN, LINES = shown()
 FedDyn, SAM, NoisySGD = (SHOWN[name] for name in ("FedDyn", "SAM", "NoisySGD"))
+BOTH = ["guide", "library"]
+SAMS = pytest.mark.parametrize("sam", [SAM, local_optimizers.SAM], ids=BOTH)
+FEDDYNS = pytest.mark.parametrize("feddyn", [FedDyn, local_optimizers.FedDyn], ids=BOTH)
 
 
 def test_the_guide_keeps_them_short():
@@ -128,8 +132,9 @@ def close(actual, expected):
 # --- SAM: a second gradient ---
 
 
+@SAMS
 @EXECUTORS
-def test_sam_by_hand(executor):
+def test_sam_by_hand(executor, sam):
     # Client 0: g = (3, 4), |g| = 5, y + 0.5 g/|g| = y + (0.3, 0.4), gradient there (3.3, 4.4);
     # then g = (2.67, 3.56), the same direction, gradient (2.97, 3.96). Client 1 starts where its
     # gradient is 0. Client 2: g = (0, -2), gradient (0, -2.5).
@@ -137,7 +142,7 @@ def test_sam_by_hand(executor):
     fit(
         Quadratic(),
         quadratics([-3.0, -4.0], [0.0, 0.0], [0.0, 2.0]),
-        SAM(lr=0.1, rho=0.5),
+        sam(lr=0.1, rho=0.5),
         executor,
         arrivals=replay((0, 0, 1.0, 2), (1, 0, 1.1, 1), (2, 0, 1.2, 1)),
         aggregator=FedAvg(3),
@@ -148,12 +153,12 @@ def test_sam_by_hand(executor):
     close(deltas.of[2], [0.0, 0.25])
 
 
+@SAMS
 @EXECUTORS
-def test_sam_with_different_rates_in_one_stack(executor):
+def test_sam_with_different_rates_in_one_stack(executor, sam):
     # Versions 0 and 1 have rates 0.1 and 0.05; both tasks are computed together.
     deltas = Deltas()
-    optimizer = SAM(lr=None, rho=0.5)
-    optimizer.lr = lambda version: 0.1 / (1 + version)
+    optimizer = sam(lr=lambda version: 0.1 / (1 + version), rho=0.5)
     fit(
         Quadratic(),
         quadratics([0.0, 0.0], [0.0, 2.0], [-2.0, 0.0]),
@@ -207,12 +212,12 @@ def client_data(*sizes):
     ]
 
 
-def sam_by_torch(data, steps, lr, rho):
+def sam_by_torch(data, steps, lr, rho, **options):
     """SAM on all of a client's examples, with an optimizer of torch: the module and its losses."""
     module = Net()
     x, y = data.tensors
     params, losses = list(module.net.parameters()), []
-    optimizer = torch.optim.SGD(params, lr)
+    optimizer = torch.optim.SGD(params, lr, **options)
     for _ in range(steps):
         loss = functional.cross_entropy(module.net(x), y)
         losses.append(loss.item())
@@ -235,10 +240,21 @@ def sam_by_torch(data, steps, lr, rho):
 
 
 @EXECUTORS
-def test_sam_with_batchnorm_is_what_torch_gives(executor):
+@pytest.mark.parametrize(
+    ("sam", "options"),
+    [
+        (SAM, {}),
+        (local_optimizers.SAM, {}),
+        (local_optimizers.SAM, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.3}),
+    ],
+    ids=[*BOTH, "options"],
+)
+def test_sam_with_batchnorm_is_what_torch_gives(executor, sam, options):
+    """Weight decay and momentum see the second gradient only."""
     (data,) = client_data(7)
-    trainer = fit(Net(), [data], SAM(0.2, 0.3), executor, arrivals=replay((0, 0, 1.0, 4)))
-    module, losses = sam_by_torch(data, 4, 0.2, 0.3)
+    optimizer = sam(0.2, 0.3, **options)
+    trainer = fit(Net(), [data], optimizer, executor, arrivals=replay((0, 0, 1.0, 4)))
+    module, losses = sam_by_torch(data, 4, 0.2, 0.3, **options)
     mean, variance, count = module.net[1].buffers()
     close(trainer.state.params, torch.cat([p.detach().flatten() for p in module.net.parameters()]))
     close(trainer.state.buffers, torch.cat([mean, variance]))
@@ -352,15 +368,16 @@ def test_norms_are_each_clients_own():
 # --- FedDyn: a client state alone ---
 
 
+@FEDDYNS
 @EXECUTORS
-def test_feddyn_by_hand(executor):
+def test_feddyn_by_hand(executor, feddyn):
     # g = y, alpha = 0.5, lr = 0.1, from y = 1. Task 1, h = 0: y = 1 - 0.1 * 1 = 0.9, then
     # 0.9 - 0.1 * (0.9 - 0.5 * 0.1) = 0.815; h = 0.5 * 0.185 = 0.0925.
     # Task 2 from 0.815: y = 0.815 - 0.1 * (0.815 - 0.0925) = 0.74275; h += 0.5 * 0.07225.
     trainer = fit(
         Quadratic(1.0, 0.0),
         quadratics([0.0, 0.0], [0.0, 0.0]),
-        FedDyn(lr=0.1, alpha=0.5),
+        feddyn(lr=0.1, alpha=0.5),
         executor,
         arrivals=replay((0, 0, 1.0, 2), (0, 1, 2.0, 1)),
     )
@@ -370,13 +387,14 @@ def test_feddyn_by_hand(executor):
     assert trainer.state.shared is None, "the server's vector belongs to others"
 
 
+@FEDDYNS
 @EXECUTORS
-def test_overlapping_tasks_start_from_the_state_at_their_dispatch(executor):
+def test_overlapping_tasks_start_from_the_state_at_their_dispatch(executor, feddyn):
     # Both tasks start from h = 0 and the model (1, 0); the second arrival overwrites the first.
     trainer = fit(
         Quadratic(1.0, 0.0),
         quadratics([0.0, 0.0]),
-        FedDyn(lr=0.1, alpha=0.5),
+        feddyn(lr=0.1, alpha=0.5),
         executor,
         arrivals=replay((0, 0, 1.0, 2, 0.0), (0, 0, 2.0, 1, 0.5)),
     )

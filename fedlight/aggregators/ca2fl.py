@@ -1,0 +1,70 @@
+"""CA2FL: a buffer of asynchronous updates, calibrated by the cached updates of all clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight._checks import Rate, one_of, positive_int
+from fedlight.aggregators._client_memory import ClientMemory
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import ClientUpdate, Federation, ServerState
+
+
+class CA2FL(BufferedAggregator):
+    """x <- x + eta * (h + (1/m) * sum of (delta_i - h_i)), after every m updates; h_i <- delta_i.
+
+    h_i is the cached update of client i and h the mean over all M clients, both from before the
+    step. There is no factor for staleness. This is `FedVARP` with beta = 1 and asynchronous
+    clients, with the same readings: h_i = 0 before a client's first update, the divisor is M from
+    the start, and a client that comes twice is corrected by the same h_i both times.
+
+    Args:
+        buffer_size: m.
+        server_lr: eta.
+        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        memory_device: Where the cache lies: "model" for the model's device, or "cpu".
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is outside its range.
+
+    Source: Wang, Cao, Wu, Chen, Chen, Tackling the Data Heterogeneity in Asynchronous Federated
+    Learning with Cached Update Calibration, ICLR 2024,
+    https://openreview.net/forum?id=4aywmeb97I.
+
+    Example:
+        >>> CA2FL(buffer_size=10)
+        CA2FL(buffer_size=10, memory_device='model')
+    """
+
+    remembers = True
+
+    def __init__(
+        self,
+        buffer_size: int,
+        server_lr: Rate = 1.0,
+        server_optimizer: OptimizerFactory | None = None,
+        memory_device: str = "model",
+    ) -> None:
+        super().__init__(positive_int("buffer_size", buffer_size), server_lr, server_optimizer)
+        self.memory_device = one_of("memory_device", memory_device, ("model", "cpu"))
+
+    def start(self, federation: Federation, state: ServerState) -> None:
+        """The cache of every client is zero."""
+        self.memory = ClientMemory(federation.num_clients, state.params, self.memory_device)
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1/m."""
+        return [1 / len(updates)] * len(updates)
+
+    def direction(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
+    ) -> Tensor:
+        """The mean of the updates, calibrated by the cache, which then takes them up."""
+        return self.memory.corrected(updates, weights, beta=1.0)

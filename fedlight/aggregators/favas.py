@@ -1,0 +1,84 @@
+"""FAVAS: polled clients whose updates are divided by the number of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight._checks import positive
+from fedlight.aggregators._server_step import pulled
+from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.parameters import weighted_sum
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import ClientUpdate, Federation, ServerState
+
+
+class FAVAS(BufferedAggregator):
+    """x <- (x + sum over S of (x_p + delta_i / a_i)) / (s + 1), S the s clients polled.
+
+    x_p is the model from which client i has worked since its last poll, with K_i steps, and
+    ``a_i = max(1, K_i)``: fast clients do not count for more. The clients go on from the new model,
+    so that any local optimizer will do, with `PolledArrivals`. A client that is polled before its
+    first step has ended sends x_p and is counted in s (a reading).
+
+    Floating buffers become the mean of those of the clients.
+
+    Args:
+        buffer_size: s, step after so many updates; None for the end of the process's round.
+        expected_steps: The mean of K_i of each client, to be a_i in place of the steps that were
+            made (the paper's deterministic weights).
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is outside its range, or, at set-up, there is not one number for
+            each client.
+
+    Source: Leconte, Nguyen, Moulines, FAVAS: Federated AVeraging with ASynchronous clients, 2023,
+    https://arxiv.org/abs/2305.16099. The rule is from the literature and was not checked against
+    the paper's text, in which a_i of the realised steps is multiplied by the probability that K_i
+    is not 0.
+
+    Example:
+        >>> FAVAS()
+        FAVAS(buffer_size=None, expected_steps=None)
+    """
+
+    def __init__(
+        self, buffer_size: int | None = None, expected_steps: Sequence[float] | None = None
+    ) -> None:
+        super().__init__(buffer_size)
+        self.expected_steps: tuple[float, ...] | None = None
+        if expected_steps is not None:
+            self.expected_steps = tuple(
+                positive(f"expected_steps[{k}]", each) for k, each in enumerate(expected_steps)
+            )
+
+    def start(self, federation: Federation, state: ServerState) -> None:
+        """Refuse numbers that are not one for each client."""
+        given = self.expected_steps
+        if given is not None and len(given) != federation.num_clients:
+            raise ValueError(
+                f"expected_steps has {len(given)} numbers, but there are {federation.num_clients} "
+                "clients; give one for each"
+            )
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1 / (s + 1)."""
+        return [1 / (len(updates) + 1)] * len(updates)
+
+    def direction(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
+    ) -> Tensor:
+        """The mean over the server and what the clients send, less x."""
+        starts = [pulled(update, "FAVAS averages models and").params for update in updates]
+        steps = [update.delta / self._divisor(update) for update in updates]
+        sent = [start + step for start, step in zip(starts, steps, strict=True)]
+        return weighted_sum([each - state.params for each in sent], weights)
+
+    def _divisor(self, update: ClientUpdate) -> float:
+        if self.expected_steps is not None:
+            return self.expected_steps[update.client_id]
+        return max(1, update.num_steps)

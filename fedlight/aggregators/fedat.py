@@ -1,0 +1,139 @@
+"""FedAT: synchronous tiers whose models are averaged asynchronously, slow tiers for more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedlight._checks import one_of
+from fedlight.aggregators._server_step import next_version, pulled
+from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.parameters import weighted_sum
+from fedlight.types import UsedUpdate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import ClientUpdate, Federation, ServerState
+
+
+class FedAT(BufferedAggregator):
+    """x <- sum over the G tiers of (T_{G+1-k} / T) * X_k, whenever a tier ends its round.
+
+    X_k is the model of tier k, the weighted mean of its members' models ``y_i = x_p + delta_i`` in
+    its last round, and T_k is how often it has ended one; T is the sum of them. The tier that ends
+    a round is counted before. A tier has the weight of its mirror image: the tiers of `Tiers` are
+    named from the fastest to the slowest, so that the slowest weighs as much as the fastest is
+    often. X_k is the first model until tier k has ended a round; the model thus stays as it is
+    until a tier of positive weight has (as written in the paper). Without groups all clients are
+    one tier, and this is FedAvg.
+
+    A recorded weight is the tier's weight times the share of the client in its tier. The paper's
+    proximal term is `FedProx`, its compression is left out.
+
+    Args:
+        buffer_size: A tier steps after so many of its updates; None for the end of its round.
+        client_weights: The shares in a tier: "examples" for ``n_i / sum of n_j``, or "uniform".
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is outside its range; or, during the run, an update is of no tier.
+
+    Source: Chai et al., FedAT: A High-Performance and Communication-Efficient Federated Learning
+    System with Asynchronous Tiers, SC 2021, Section 4, https://arxiv.org/abs/2010.05958.
+
+    Example:
+        >>> FedAT()
+        FedAT(buffer_size=None, client_weights='examples')
+    """
+
+    def __init__(self, buffer_size: int | None = None, client_weights: str = "examples") -> None:
+        super().__init__(buffer_size)
+        self.client_weights = one_of("client_weights", client_weights, ("examples", "uniform"))
+
+    def start(self, federation: Federation, state: ServerState) -> None:
+        """All tiers have the first model."""
+        self.groups: tuple[str | None, ...] = federation.groups or (None,)
+        # One row for each tier: the parameters, and the floating buffers.
+        self.models = state.params.expand(len(self.groups), -1).clone()
+        self.buffers = state.buffers.expand(len(self.groups), -1).clone()
+        self.counts = [0] * len(self.groups)
+        self.due: str | None = self.groups[0]
+
+    def _tier(self, update: ClientUpdate) -> str | None:
+        return update.task.tag if len(self.groups) > 1 else self.groups[0]
+
+    def receive(self, update: ClientUpdate) -> bool:
+        """Store the update; return True if its tier has enough of them."""
+        super().receive(update)
+        tier = self._tier(update)
+        if tier not in self.groups:
+            raise ValueError(
+                f"FedAT knows the tiers {', '.join(map(str, self.groups))}, but client "
+                f"{update.client_id} has the tag {tier!r}; take Tiers(…) as arrivals"
+            )
+        if self.buffer_size is None:
+            return False
+        if sum(self._tier(each) == tier for each in self._held) < self.buffer_size:
+            return False
+        self.due = tier
+        return True
+
+    def end_round_of(self, group: str) -> bool:
+        """Return True: the tier's members have arrived, unless a number of them makes the step."""
+        if self.needs_rounds:
+            self.due = group if len(self.groups) > 1 else self.groups[0]
+        return self.needs_rounds
+
+    def drain(self) -> list[ClientUpdate]:
+        """Return the updates of the tier that is due; the others are held on."""
+        due = [update for update in self._held if self._tier(update) == self.due]
+        self._held = [update for update in self._held if self._tier(update) != self.due]
+        return due
+
+    def discard(self, failed: Sequence[ClientUpdate]) -> bool:  # type: ignore[override]
+        """Forget held updates that failed; return True if the tier still has enough of them."""
+        super().discard(failed)
+        left = sum(self._tier(each) == self.due for each in self._held)
+        return self.buffer_size is not None and left >= self.buffer_size
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """The shares of the members in their tier."""
+        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
+        total = sum(sizes)
+        return [size / total for size in sizes]
+
+    def step(self, state: ServerState) -> ServerState:
+        """Take up the tier's model, and average those of all tiers."""
+        updates = self.drain()
+        if not updates:
+            return next_version(state, state.params, ())
+        place = self.groups.index(self.due)
+        shares = self.weights(updates, state.version)
+        models = [
+            pulled(update, "FedAT averages models and").params + update.delta for update in updates
+        ]
+        self.models[place] = weighted_sum(models, shares)
+        if state.buffers.numel():
+            self.buffers[place] = weighted_sum([u.local.buffers for u in updates], shares)
+        self.counts[place] += 1
+        total = sum(self.counts)
+        tiers = [count / total for count in reversed(self.counts)]
+        used = [
+            UsedUpdate(update, tiers[place] * share)
+            for update, share in zip(updates, shares, strict=True)
+        ]
+        new = next_version(state, self._mean(self.models, tiers), used)
+        if not state.buffers.numel():
+            return new
+        mean = self._mean(self.buffers, tiers)
+        # Constants (a causal mask with -inf, a table) stay as they are, to the bit.
+        same = (self.buffers == state.buffers).all(dim=0)
+        return replace(new, buffers=torch.where(same, state.buffers, mean))
+
+    @staticmethod
+    def _mean(rows: Tensor, weights: Sequence[float]) -> Tensor:
+        return weighted_sum(list(rows), weights)

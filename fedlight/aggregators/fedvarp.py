@@ -1,0 +1,77 @@
+"""FedVARP and FedStale: old updates of silent clients correct those of the clients that came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight._checks import Rate, fraction, one_of
+from fedlight.aggregators._client_memory import ClientMemory
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import ClientUpdate, Federation, ServerState
+
+
+class FedVARP(BufferedAggregator):
+    """x <- x + eta * (beta * h + (1/m) * sum of (delta_i - beta * h_i)); then h_i <- delta_i.
+
+    The h_i are the clients' updates before these and h is their mean over all M clients, both from
+    before the step. beta = 1 is FedVARP, 0 < beta < 1 FedStale, and beta = 0 averages without
+    memory. `CA2FL` is beta = 1 with a buffer of asynchronous updates.
+
+    Readings: h_i = 0 for a client that was never heard, and the divisor is M from the start. If one
+    buffer holds a client twice, both of its updates are corrected by the h_i from before, and the
+    later one is remembered. Updates are averaged evenly, as FedStale's general weights are for
+    uniform importance and participation.
+
+    Args:
+        buffer_size: m, step after so many updates; None for the end of the process's round.
+        beta: How far the memory is trusted, in [0, 1].
+        server_lr: eta.
+        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        memory_device: Where the memory lies: "model" for the model's device, or "cpu".
+
+    Raises:
+        ValueError: An argument is outside its range.
+
+    Source: Jhunjhunwala, Sharma, Nagarkatti, Joshi, FedVARP: Tackling the Variance Due to Partial
+    Client Participation in Federated Learning, UAI 2022, https://arxiv.org/abs/2207.14130; Rodio,
+    Neglia, FedStale: Leveraging Stale Client Updates in Federated Learning, ECAI 2024,
+    https://arxiv.org/abs/2405.04171.
+
+    Example:
+        >>> FedVARP(buffer_size=5, beta=0.5)
+        FedVARP(buffer_size=5, beta=0.5, memory_device='model')
+    """
+
+    def __init__(
+        self,
+        buffer_size: int | None = None,
+        beta: float = 1.0,
+        server_lr: Rate = 1.0,
+        server_optimizer: OptimizerFactory | None = None,
+        memory_device: str = "model",
+    ) -> None:
+        super().__init__(buffer_size, server_lr, server_optimizer)
+        self.beta = fraction("beta", beta)
+        # At beta = 1 an update counts until the client's next one takes its place.
+        self.remembers = self.beta == 1
+        self.memory_device = one_of("memory_device", memory_device, ("model", "cpu"))
+
+    def start(self, federation: Federation, state: ServerState) -> None:
+        """The memory of every client is zero."""
+        self.memory = ClientMemory(federation.num_clients, state.params, self.memory_device)
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1/m."""
+        return [1 / len(updates)] * len(updates)
+
+    def direction(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
+    ) -> Tensor:
+        """The mean of the updates, corrected by the memory, which then takes them up."""
+        return self.memory.corrected(updates, weights, self.beta)

@@ -1,0 +1,75 @@
+"""Generalized AsyncSGD: asynchronous SGD with unequal sampling, corrected by its probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight._checks import Rate, positive
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+
+if TYPE_CHECKING:
+    from fedlight.types import ClientUpdate, Federation, ServerState
+
+
+class GeneralizedAsyncSGD(BufferedAggregator):
+    """x <- x + eta * delta_i / (M * p_i) after every update.
+
+    p_i is the probability with which the next task goes to client i, whether it is busy or not. In
+    the long run it is then client i's share of the updates, whatever its speed, and the weights
+    make up for it. Equal p_i give asynchronous SGD. (The rule is taken from the literature.)
+
+    Args:
+        probabilities: p_i, one for each of the M clients, above 0. They sum to 1; a deviation up to
+            0.01, as rounded numbers have, is left as it is.
+        server_lr: eta.
+        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is outside its range; or, at the start of a run, there is not one
+            probability for each client.
+
+    Source: Leconte, Jonckheere, Samsonov, Moulines, Queuing Dynamics of Asynchronous Federated
+    Learning, AISTATS 2024, https://arxiv.org/abs/2405.00017.
+
+    Example:
+        >>> GeneralizedAsyncSGD([0.5, 0.25, 0.25])
+        GeneralizedAsyncSGD(probabilities=(0.5, 0.25, 0.25))
+    """
+
+    def __init__(
+        self,
+        probabilities: Sequence[float],
+        server_lr: Rate = 1.0,
+        server_optimizer: OptimizerFactory | None = None,
+    ) -> None:
+        super().__init__(1, server_lr, server_optimizer)
+        self.probabilities = _probabilities(probabilities)
+
+    def start(self, federation: Federation, state: ServerState) -> None:
+        """Compare the number of probabilities with that of the clients."""
+        if len(self.probabilities) != federation.num_clients:
+            raise ValueError(
+                f"probabilities has {len(self.probabilities)} numbers, but there are "
+                f"{federation.num_clients} clients; give one for each"
+            )
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1 / (M * p_i)."""
+        clients = self.federation.num_clients
+        return [1 / (clients * self.probabilities[update.client_id]) for update in updates]
+
+
+def _probabilities(value: object) -> tuple[float, ...]:
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, list | tuple):
+        raise TypeError(
+            f"probabilities must be a list of one number for each client, got {value!r}; for equal "
+            "ones write probabilities=[1 / num_clients] * num_clients"
+        )
+    checked = tuple(positive(f"probabilities[{i}]", each) for i, each in enumerate(listed))
+    if abs(sum(checked) - 1) > 0.01:
+        raise ValueError(f"probabilities must sum to 1, got a sum of {sum(checked):.6g}")
+    return checked

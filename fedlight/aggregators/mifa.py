@@ -1,0 +1,75 @@
+"""MIFA: the server steps along the mean of every client's newest update, however old."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight._checks import Rate, one_of
+from fedlight.aggregators._client_memory import ClientMemory
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import ClientUpdate, Federation, ServerState
+
+
+class MIFA(BufferedAggregator):
+    """h_i <- delta_i for each arrival; then x <- x + eta * (1/M) * sum over all h_i.
+
+    Readings: the server steps from the first buffer on, a client that was never heard counts with
+    h_i = 0, and the divisor is M throughout (the analysis has every client answer in the first
+    round). The memory holds delta_i, not the gradient ``-delta_i / lr``, which is the same as long
+    as the clients' rate is constant. If one buffer holds a client twice, the memory keeps the
+    later update, and the earlier one has weight 0.
+
+    With a buffer of one this is ACE. `AFACS` is the same rule with ``delta_i / K_i``.
+
+    Args:
+        buffer_size: m, step after so many updates; None for the end of the process's round.
+        server_lr: eta.
+        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        memory_device: Where the memory lies: "model" for the model's device, or "cpu".
+
+    Raises:
+        ValueError: An argument is outside its range.
+
+    Source: Gu, Huang, Zhang, Huang, Fast Federated Learning in the Presence of Arbitrary Device
+    Unavailability, NeurIPS 2021, https://arxiv.org/abs/2106.04159. ACE: Chang et al., 2025,
+    https://arxiv.org/abs/2511.19066.
+
+    Example:
+        >>> MIFA()
+        MIFA(buffer_size=1, memory_device='model')
+    """
+
+    remembers = True
+
+    def __init__(
+        self,
+        buffer_size: int | None = 1,
+        server_lr: Rate = 1.0,
+        server_optimizer: OptimizerFactory | None = None,
+        memory_device: str = "model",
+    ) -> None:
+        super().__init__(buffer_size, server_lr, server_optimizer)
+        self.memory_device = one_of("memory_device", memory_device, ("model", "cpu"))
+
+    def start(self, federation: Federation, state: ServerState) -> None:
+        """The memory of every client is zero."""
+        self.memory = ClientMemory(federation.num_clients, state.params, self.memory_device)
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1/M for each client's latest update."""
+        latest = {update.client_id: update for update in updates}
+        weight = 1 / self.federation.num_clients
+        return [weight if latest[u.client_id] is u else 0.0 for u in updates]
+
+    def direction(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
+    ) -> Tensor:
+        """The mean of the memory, the new updates included."""
+        self.memory.remember(updates)
+        return self.memory.mean()

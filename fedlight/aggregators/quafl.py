@@ -1,0 +1,70 @@
+"""QuAFL: the server averages its model with those of the clients that it polls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight.aggregators._server_step import pulled
+from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.lattice import Lattice
+from fedlight.parameters import weighted_sum
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedlight.types import ClientUpdate, ServerState
+
+
+class QuAFL(BufferedAggregator):
+    """x <- (x + sum over S of y_i) / (s + 1), S the s clients polled, y_i their own models.
+
+    The clients go on from ``(x + s * y_i) / (s + 1)`` with x the server's model before this step:
+    ``local_optimizer=OwnModel(LocalSGD(lr), per_poll=s)``, with `PolledArrivals`. There the local
+    rate may be corrected, and the quantizer of what the server sends is given once more.
+
+    Floating buffers become the mean of those of the clients.
+
+    Args:
+        buffer_size: s, step after so many updates; None for the end of the process's round.
+        quantizer: y_i is sent through it, with x as its key; None for no quantization.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is outside its range.
+
+    Source: Zakerinia, Talaei, Nadiradze, Alistarh, Communication-Efficient Federated Learning With
+    Data and Client Heterogeneity, AISTATS 2024, Algorithm 1, https://arxiv.org/abs/2206.10032. That
+    clients mix with the model before the step is read from the authors' code.
+
+    Example:
+        >>> QuAFL()
+        QuAFL(buffer_size=None, quantizer=None)
+    """
+
+    sends_before = True
+
+    def __init__(self, buffer_size: int | None = None, quantizer: Lattice | None = None) -> None:
+        super().__init__(buffer_size)
+        if quantizer is not None and not isinstance(quantizer, Lattice):
+            raise TypeError(
+                f"quantizer must be a Lattice or None, got {quantizer!r}; for example "
+                "Lattice(side=1e-4, bits=14)"
+            )
+        self.quantizer = quantizer
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1 / (s + 1)."""
+        return [1 / (len(updates) + 1)] * len(updates)
+
+    def direction(
+        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
+    ) -> Tensor:
+        """The mean over the server and the clients, less x."""
+        x = state.params
+        models = [
+            pulled(update, "QuAFL averages models and").params + update.delta for update in updates
+        ]
+        if self.quantizer is not None:
+            models = [self.quantizer.sent(model, key=x) for model in models]
+        return weighted_sum([model - x for model in models], weights)

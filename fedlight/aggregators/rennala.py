@@ -1,0 +1,54 @@
+"""Rennala SGD: a mini-batch of updates that all start from the newest model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight._checks import Rate, positive_int
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+
+if TYPE_CHECKING:
+    from fedlight.types import ClientUpdate
+
+
+class Rennala(BufferedAggregator):
+    """x <- x + eta * (1/m) * sum of delta_i, after m updates of tau_i = 0; others are dropped.
+
+    A client may give several of the m updates; between two steps each starts again at once from the
+    same model. In this variant (a reading of the paper) clients finish what the server will ignore;
+    an arrival process that stops them gives the variant that restarts all clients at each step. In
+    the paper K = 1 and all clients draw from the same data: for data that differ, `Malenia` gives
+    each client the same weight.
+
+    Args:
+        buffer_size: m, the batch size of the paper.
+        server_lr: eta.
+        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is outside its range.
+
+    Source: Tyurin, Richtárik, Optimal Time Complexities of Parallel Stochastic Optimization Methods
+    Under a Fixed Computation Model, NeurIPS 2023, https://arxiv.org/abs/2305.12387.
+
+    Example:
+        >>> Rennala(buffer_size=6)
+        Rennala(buffer_size=6)
+    """
+
+    max_staleness = 0
+
+    def __init__(
+        self,
+        buffer_size: int,
+        server_lr: Rate = 1.0,
+        server_optimizer: OptimizerFactory | None = None,
+    ) -> None:
+        super().__init__(positive_int("buffer_size", buffer_size), server_lr, server_optimizer)
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1/m."""
+        return [1 / len(updates)] * len(updates)

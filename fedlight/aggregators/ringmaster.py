@@ -1,0 +1,52 @@
+"""Ringmaster ASGD: asynchronous SGD that ignores updates of too large a delay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlight._checks import Rate, non_negative_int, optional
+from fedlight.aggregators._server_step import OptimizerFactory
+from fedlight.aggregators.buffered import BufferedAggregator
+
+if TYPE_CHECKING:
+    from fedlight.types import ClientUpdate
+
+
+class Ringmaster(BufferedAggregator):
+    """x <- x + eta * delta_i after every update of tau_i < R; others are dropped.
+
+    A dropped update makes no version, and its client starts again with the newest model. The
+    paper's delay threshold is R = `max_staleness` + 1. Without a threshold this is asynchronous
+    SGD. This is the variant without calculation stops. In the paper K = 1 and all clients draw from
+    the same data; fast clients count for more if they do not.
+
+    Args:
+        max_staleness: R - 1, the largest tau_i (versions) that is used; None for any.
+        server_lr: eta.
+        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is outside its range.
+
+    Source: Maranjyan, Tyurin, Richtárik, Ringmaster ASGD: The First Asynchronous SGD with Optimal
+    Time Complexity, ICML 2025, Algorithm 4, https://arxiv.org/abs/2501.16168.
+
+    Example:
+        >>> Ringmaster(max_staleness=5)
+        Ringmaster(max_staleness=5)
+    """
+
+    def __init__(
+        self,
+        max_staleness: int | None,
+        server_lr: Rate = 1.0,
+        server_optimizer: OptimizerFactory | None = None,
+    ) -> None:
+        super().__init__(1, server_lr, server_optimizer)
+        self.max_staleness = optional(non_negative_int, "max_staleness", max_staleness)
+
+    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+        """1 for the one client that has come."""
+        return [1.0] * len(updates)

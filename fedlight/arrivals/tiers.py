@@ -1,0 +1,271 @@
+"""Groups of clients, each with an arrival process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedlight._checks import non_negative_int
+from fedlight.arrivals._per_client import as_list, brief
+from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Cut, Dispatch, EndRound, Wake
+from fedlight.events import to_ticks
+from fedlight.randomness import Concern, derived_seed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fedlight.types import Federation, Task
+
+
+class Tiers(ArrivalProcess):
+    """Several arrival processes side by side, each for a group of clients (a tier).
+
+    Tiers whose processes work by rounds are synchronous inside and asynchronous across: the round
+    of a tier ends when its own process says so, and its clients go on right after the server has
+    handled that end. Of tiers that end a round at the same time, that whose last client has the
+    smallest number is first. Each task and each end of a round has the tier's name as its tag, by
+    which an aggregator tells them apart (`FedAT`).
+
+    Args:
+        processes: A process for each tier, by name; the fastest tier first where the aggregator
+            asks for it.
+        clients: The clients of each tier, by name. A tier's process then numbers them from 0 on, in
+            the order of the list. None if the processes name clients of the whole federation
+            themselves, such as ``SynchronousArrivals([[1, 3]] * 100)``.
+
+    Raises:
+        TypeError: An argument is of the wrong kind.
+        ValueError: There is no tier, the names differ, or a client is in two tiers.
+
+    Source: Chai et al., [FedAT](https://arxiv.org/abs/2010.05958), Section 3.
+
+    Example:
+        >>> from fedlight.arrivals import FixedDurations, SynchronousArrivals
+        >>> arrivals = Tiers(
+        ...     {
+        ...         "fast": SynchronousArrivals(durations=FixedDurations([1.0, 0.5])),
+        ...         "slow": SynchronousArrivals(durations=FixedDurations([3.0])),
+        ...     },
+        ...     clients={"fast": [0, 2], "slow": [1]},
+        ... )
+        >>> table = arrivals.simulate(num_clients=3, max_time=3)
+        >>> list(zip(table.round_ends, table.round_tags))
+        [(1.0, 'fast'), (2.0, 'fast'), (3.0, 'fast'), (3.0, 'slow')]
+    """
+
+    def __init__(
+        self,
+        processes: Mapping[str, ArrivalProcess],
+        clients: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        if not isinstance(processes, Mapping) or not all(isinstance(n, str) for n in processes):
+            raise TypeError(
+                f"processes must be a mapping from names to arrival processes, got {processes!r}; "
+                'for example Tiers({"fast": SynchronousArrivals(…), "slow": …})'
+            )
+        if not processes:
+            raise ValueError("processes must hold one arrival process at least, got none")
+        for name, process in processes.items():
+            if not isinstance(process, ArrivalProcess):
+                raise TypeError(
+                    f"processes[{name!r}] must be an arrival process, got {process!r}; for example "
+                    "SynchronousArrivals(per_round=5)"
+                )
+            if process.groups:
+                raise TypeError(f"processes[{name!r}] has groups itself: {process!r}")
+        self.processes = dict(processes)
+        self.groups = tuple(processes)
+        self.clients = None if clients is None else _members(self.groups, clients)
+        inner = list(processes.values())
+        self.by_rounds = any(process.by_rounds for process in inner)
+        self.finite = all(process.finite for process in inner)
+        self.may_stop = any(process.may_stop for process in inner)
+
+    def setup(self, federation: Federation) -> None:
+        """Set up the process of each tier, with random numbers of its own.
+
+        Raises:
+            ValueError: A process does not fit the clients of its tier, or there is no such client.
+        """
+        self._num_clients = federation.num_clients
+        self._started = False
+        self._wakes: dict[str, list[int]] = {name: [] for name in self.groups}  # in ticks
+        # Of tiers with clients of their own: the tier and the number within it.
+        self._place: dict[int, tuple[str, int]] = {}
+        for number, (name, process) in enumerate(self.processes.items()):
+            # One tier alone is the same schedule as its process.
+            seed = federation.seed
+            seed = derived_seed(seed, Concern.TIERS, number) if number else seed
+            own = replace(federation, seed=seed)
+            if self.clients is not None:
+                members = self.clients[name]
+                if max(members) >= federation.num_clients:
+                    raise ValueError(
+                        f"clients[{name!r}] names client {max(members)}, but there are only "
+                        f"{federation.num_clients} clients (0 to {federation.num_clients - 1})"
+                    )
+                self._place |= {client: (name, k) for k, client in enumerate(members)}
+                sizes = federation.num_examples[members]
+                own = replace(own, num_clients=len(members), num_examples=sizes)
+            process.setup(own)
+
+    def on_wake(self, now: float) -> Iterator[Action]:
+        """Start all tiers; later, wake those that asked for it."""
+        if not self._started:
+            self._started = True
+            for name, process in self.processes.items():
+                yield from self._tagged(name, process.on_wake(now), now)
+            return
+        for name in self.groups:
+            yield from self._woken(name, now)
+
+    def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
+        """Tell the tier of the task."""
+        name = self._tier(task)
+        return self._tagged(name, self.processes[name].on_arrival(self._inside(task), now), now)
+
+    def on_round_end_of(self, group: str, now: float) -> Iterator[Action]:
+        """Tell the tier whose round has ended; if it asked to be woken now, it is."""
+        yield from self._tagged(group, self.processes[group].on_round_end(now), now)
+        yield from self._woken(group, now)
+
+    def on_version(self, version: int, clients: Collection[int], now: float) -> Iterator[Action]:
+        """Tell all tiers, each of its own clients."""
+        for name, process in self.processes.items():
+            own = clients
+            if self.clients is not None:
+                places = (self._place.get(client, ("", 0)) for client in clients)
+                own = [number for tier, number in places if tier == name]
+            yield from self._tagged(name, process.on_version(version, own, now), now)
+
+    def on_start(self, task: Task) -> None:
+        """Tell the tier of the task."""
+        self.processes[self._tier(task)].on_start(self._inside(task))
+
+    def on_stop(self, task: Task, version: int, now: float) -> None:
+        """Tell the tier of the task."""
+        self.processes[self._tier(task)].on_stop(self._inside(task), version, now)
+
+    def on_unavailable(
+        self, dispatch: Dispatch, until: float | None, now: float
+    ) -> Iterable[Action]:
+        """Ask the tier of the client."""
+        name = dispatch.tag
+        assert name is not None
+        if self.clients is not None:
+            dispatch = dispatch._replace(client_id=self._place[dispatch.client_id][1])
+        return self._tagged(name, self.processes[name].on_unavailable(dispatch, until, now), now)
+
+    def _tier(self, task: Task) -> str:
+        assert task.tag is not None
+        return task.tag
+
+    def _inside(self, task: Task) -> Task:
+        """The task as the process of its tier knows it."""
+        if self.clients is None:
+            return task
+        return task._replace(client_id=self._place[task.client_id][1])
+
+    def _woken(self, name: str, now: float) -> Iterator[Action]:
+        ticks, wakes = to_ticks(now), self._wakes[name]
+        due = [wake for wake in wakes if wake <= ticks]
+        self._wakes[name] = [wake for wake in wakes if wake > ticks]
+        for _ in due:
+            yield from self._tagged(name, self.processes[name].on_wake(now), now)
+
+    def _tagged(self, name: str, actions: Iterable[Action], now: float) -> Iterator[Action]:
+        """The actions of a tier, in the numbers of the federation and with its name."""
+        for action in actions:
+            if isinstance(action, Wake):
+                self._wakes[name].append(to_ticks(now) + to_ticks(action.delay))
+            elif isinstance(action, Dispatch):
+                action = action._replace(client_id=self._outside(name, action.client_id), tag=name)
+            elif isinstance(action, EndRound):
+                action = replace(action, client_id=self._outside(name, action.client_id), tag=name)
+            elif isinstance(action, Cancel | Cut):
+                action = replace(action, client_id=self._outside(name, action.client_id))
+            yield action
+
+    def _outside(self, name: str, client: int) -> int:
+        """The number of a tier's client in the federation."""
+        return client if self.clients is None or client < 0 else self.clients[name][client]
+
+    def needs_version(self, version: int) -> bool:
+        """Whether one of the tiers needs it."""
+        return any(process.needs_version(version) for process in self.processes.values())
+
+    def over(self, now: float) -> bool:
+        """Whether all tiers are over."""
+        return all(process.over(now) for process in self.processes.values())
+
+    def expected_durations(self) -> NDArray[np.float64] | None:
+        """T_i of each client in its tier, shape ``[M]``; None if one of them is unknown."""
+        known = [process.expected_durations() for process in self.processes.values()]
+        first = known[0]
+        if any(each is None for each in known) or first is None:
+            return None
+        if self.clients is None:
+            same = all(np.array_equal(first, each) for each in known if each is not None)
+            return first if same else None
+        if len(self._place) < self._num_clients:
+            return None
+        durations = np.empty(self._num_clients)
+        for name, own in zip(self.groups, known, strict=True):
+            durations[self.clients[name]] = own
+        return durations
+
+    def finish(self) -> None:
+        """Tell all tiers."""
+        for process in self.processes.values():
+            process.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each tier, and when it is to be woken."""
+        return {
+            "started": self._started,
+            "tiers": [process.state_dict() for process in self.processes.values()],
+            "wakes": [list(self._wakes[name]) for name in self.groups],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state that `state_dict` gave."""
+        self._started = state["started"]
+        for process, own in zip(self.processes.values(), state["tiers"], strict=True):
+            process.load_state_dict(own)
+        self._wakes = dict(zip(self.groups, map(list, state["wakes"]), strict=True))
+
+    def __repr__(self) -> str:
+        clients = "" if self.clients is None else f", clients={brief(list(self.clients.items()))}"
+        return f"Tiers({self.processes!r}{clients})"
+
+
+def _members(groups: tuple[str, ...], clients: object) -> dict[str, list[int]]:
+    """The clients of each tier, checked."""
+    if not isinstance(clients, Mapping):
+        raise TypeError(
+            f"clients must be a mapping from names of tiers to lists of clients, got {clients!r}"
+        )
+    if set(clients) != set(groups):
+        raise ValueError(
+            f"clients must name the tiers {', '.join(groups)}, got {', '.join(map(str, clients))}"
+        )
+    found: dict[str, list[int]] = {}
+    tier_of: dict[int, str] = {}
+    for name in groups:
+        listed = as_list(f"clients[{name!r}]", clients[name])
+        if listed is None:
+            raise TypeError(f"clients[{name!r}] must be a list of clients, got {clients[name]!r}")
+        if not listed:
+            raise ValueError(f"clients[{name!r}] must hold one client at least, got none")
+        label = f"clients[{name!r}]"
+        found[name] = [non_negative_int(f"{label}[{k}]", each) for k, each in enumerate(listed)]
+        for client in found[name]:
+            if client in tier_of:
+                raise ValueError(
+                    f"{label} names client {client}, which is in tier {tier_of[client]!r} already"
+                )
+            tier_of[client] = name
+    return found

@@ -1,0 +1,155 @@
+"""Clients that go on from their own model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedlight._checks import Rate, positive_int, rate_at
+from fedlight.lattice import Lattice
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+
+class OwnModel(LocalOptimizer):
+    """A client goes on from its own model y_i, mixed with the one that it has pulled.
+
+    ``y_i <- (x_p + s * y_i) / (s + 1)`` at the start of a task, then the K steps of `optimizer`.
+    y_i is the model with which the client's task before ended; the first task starts from x_p. The
+    update is still ``delta = y_i - x_p``, so that an aggregator finds y_i as x_p + delta.
+
+    Args:
+        optimizer: Makes the local steps; one without a client state.
+        per_poll: s, the number of clients polled together, or the lists of clients that
+            `PolledArrivals` has: s is then the length of list number p, since poll p + 1 is
+            answered with version p. None for no mixing: the client keeps its model, and what it
+            pulls says only what its update is relative to.
+        lr_correction: Whether the local rate is multiplied by ``(s + 1) / s``, as in the code of
+            QuAFL's authors.
+        quantizer: x_p is sent through it, with y_i as its key.
+
+    Raises:
+        TypeError: An argument is of the wrong kind.
+        ValueError: `optimizer` has a client state or a shared one, or `per_poll` is below 1.
+
+    Source: Zakerinia et al., QuAFL, AISTATS 2024, Algorithm 1, https://arxiv.org/abs/2206.10032.
+
+    Example:
+        >>> from fedlight.local_optimizers import LocalSGD
+        >>> OwnModel(LocalSGD(lr=0.1), per_poll=5)
+        OwnModel(LocalSGD(lr=0.1), per_poll=5)
+    """
+
+    client_state = True
+
+    def __init__(
+        self,
+        optimizer: LocalOptimizer,
+        per_poll: int | Sequence[Sequence[int]] | None = None,
+        lr_correction: bool = False,
+        quantizer: Lattice | None = None,
+    ) -> None:
+        if not isinstance(optimizer, LocalOptimizer):
+            raise TypeError(
+                f"optimizer must be a local optimizer, got {optimizer!r}; for example "
+                "OwnModel(LocalSGD(lr=0.1), per_poll=5)"
+            )
+        if optimizer.client_state or optimizer.shared_state:
+            raise ValueError(
+                f"optimizer must keep no state of its own between tasks, as {optimizer!r} does: "
+                "the client's state is its model; take LocalSGD(lr=…)"
+            )
+        self.optimizer = optimizer
+        self.needs_full_gradient = optimizer.needs_full_gradient
+        self.stackable = optimizer.stackable
+        self.per_poll: int | tuple[int, ...] | None = None
+        if per_poll is not None:
+            self.per_poll = _sizes(per_poll)
+        self.lr_correction = bool(lr_correction)
+        if self.lr_correction and self.per_poll is None:
+            raise ValueError("lr_correction=True needs per_poll, the s of its factor (s + 1) / s")
+        if quantizer is not None and not isinstance(quantizer, Lattice):
+            raise TypeError(
+                f"quantizer must be a Lattice or None, got {quantizer!r}; for example "
+                "Lattice(side=1e-4, bits=14)"
+            )
+        self.quantizer = quantizer
+        self.lr = optimizer.lr
+        if self.lr_correction and self.lr is not None:
+            self.lr = self._corrected(self.lr)
+
+    def _corrected(self, lr: Rate) -> Callable[[int], float]:
+        def corrected(version: int) -> float:
+            polled = max(1, self._polled(version))
+            return rate_at("lr", lr, version) * (polled + 1) / polled
+
+        return corrected
+
+    def _polled(self, version: int) -> int:
+        """S of the poll that was answered with a version."""
+        if isinstance(self.per_poll, tuple):
+            if version >= len(self.per_poll):
+                raise ValueError(
+                    f"per_poll lists {len(self.per_poll)} polls, but a client goes on from version "
+                    f"{version}: give one list for each poll, as to PolledArrivals"
+                )
+            return self.per_poll[version]
+        return self.per_poll or 0
+
+    def begin(self, run: LocalRun, module: LightningModule) -> None:
+        """Mix the client's own model with the pulled one."""
+        if any(run.has_state):
+            known = torch.tensor(run.has_state, device=run.params[0].device)
+            with torch.no_grad():
+                for param, pulled, own in zip(run.params, run.pulled, run.client, strict=True):
+                    mixed = self._mixed(run, pulled, own)
+                    param.copy_(torch.where(per_client(known, own), mixed, pulled))
+        self.optimizer.begin(run, module)
+
+    def _mixed(self, run: LocalRun, pulled: Tensor, own: Tensor) -> Tensor:
+        if self.per_poll is None:
+            return own
+        polled = [float(self._polled(task.pulled_version)) for task in run.tasks]
+        s = per_client(torch.tensor(polled, dtype=own.dtype, device=own.device), own)
+        if self.quantizer is not None:
+            pulled = self.quantizer.sent(pulled, key=own)
+        return (pulled + s * own) / (s + 1)
+
+    def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
+        """Make one step of the optimizer."""
+        self.optimizer.step(run, grads)
+
+    def finish(self, run: LocalRun) -> list[Tensor]:
+        """Keep the model."""
+        self.optimizer.finish(run)
+        return [param.clone() for param in run.params]
+
+    def __repr__(self) -> str:
+        own = {
+            "per_poll": self.per_poll,
+            "lr_correction": self.lr_correction or None,
+            "quantizer": self.quantizer,
+        }
+        given = "".join(f", {name}={each!r}" for name, each in own.items() if each is not None)
+        return f"OwnModel({self.optimizer!r}{given})"
+
+
+def _sizes(per_poll: int | Sequence[Sequence[int]]) -> int | tuple[int, ...]:
+    """s, or the s of each poll.
+
+    Raises:
+        TypeError: It is neither a number nor a list of lists.
+        ValueError: The number is below 1.
+    """
+    if isinstance(per_poll, Sequence) and not isinstance(per_poll, str):
+        if not all(isinstance(each, Sequence) for each in per_poll):
+            raise TypeError(
+                f"per_poll must be a number or one list of clients for each poll, got {per_poll!r}"
+            )
+        return tuple(map(len, per_poll))
+    return positive_int("per_poll", per_poll)
