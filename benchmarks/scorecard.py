@@ -1,6 +1,6 @@
 """Runs the adapters of other packages on the conformance set and writes the page of verdicts.
 
-    python -m benchmarks.scorecard > docs/scorecard.md
+    python -m benchmarks.scorecard docs/scorecard.md
 
 Each adapter runs in a process of its own. The packages must be installed; one that is missing ends
 the script, so that the page always has all of them. What the page says about a difference is
@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedlight.conformance import load_cases
@@ -46,7 +47,7 @@ the package's rule is the paper's. Where a row of the table shows that reading, 
 
 ```bash
 pip install appfl fedlab flgo flsim flwr
-python -m benchmarks.scorecard > docs/scorecard.md
+python -m benchmarks.scorecard docs/scorecard.md
 python -m fedlight.conformance --only fedasync \\
     --adapter benchmarks.conformance_adapters.with_flgo:FLGo
 ```
@@ -210,12 +211,12 @@ def page(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def main() -> None:
-    """Print the page."""
+    """Write the page to the file that is named."""
     ours = run("fedlight.conformance.ours:Fedlight")
     results: dict[str, list[Mapping[str, Any]]] = {"fedlight": [ours]}
     for package, adapters in PACKAGES.items():
         results[package] = [run(f"{FOLDER}.{adapter}") for adapter in adapters]
-    print(page(results), end="")
+    Path(sys.argv[1]).write_text(page(results), encoding="utf-8")
 
 
 if __name__ == "__main__":
