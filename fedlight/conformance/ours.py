@@ -1,0 +1,353 @@
+"""Plays the cases on fedlight itself, through its public API."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import torch
+from lightning import LightningModule
+from torch.utils.data import TensorDataset
+
+from fedlight import Callback, FederatedDataModule, FedTrainer, __version__
+from fedlight import aggregators as agg
+from fedlight import arrivals as arr
+from fedlight import local_optimizers as opt
+from fedlight.aggregators import staleness as stale
+from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ReplayEvent
+from fedlight.conformance.adapter import NotImplementedHere, Outcome
+from fedlight.conformance.case import Case
+from fedlight.types import ClientUpdate, Task
+
+Spec = Mapping[str, Any]
+
+
+@dataclass
+class Fedlight:
+    """The adapter for fedlight.
+
+    Args:
+        executor: What computes the local runs.
+        precision: Of models and data.
+        replay: Whether to replay the updates of a timed case instead of letting the arrival
+            process make them. Cases in which work is stopped, polled or cut cannot be replayed.
+    """
+
+    executor: str = "vectorized"
+    precision: Literal["float64", "float32"] = "float64"
+    replay: bool = False
+    name: str = "fedlight"
+    version: str = field(default=__version__)
+
+    def play(self, case: Case) -> Outcome:
+        """Run a case with a `FedTrainer`."""
+        dtype = {"float64": torch.float64, "float32": torch.float32}[self.precision]
+        process = _replayed(case) if self.replay else _process(case)
+        aggregator, local_optimizer = _aggregator(case), _local_optimizer(case)
+        watch = _Watch(case)
+        trainer = FedTrainer(
+            arrivals=process,
+            aggregator=aggregator,
+            local_optimizer=local_optimizer,
+            executor=self.executor,
+            precision={"float64": "64-true", "float32": "32-true"}[self.precision],
+            max_time=case.until.get("time"),
+            max_rounds=case.until.get("version"),
+            accelerator="cpu",
+            callbacks=watch,
+            logger=False,
+            enable_progress_bar=False,
+        )
+        data = [
+            TensorDataset(
+                *(
+                    torch.tensor(values, dtype=dtype).expand(client.num_examples, -1)
+                    for values in (client.a, client.c)
+                )
+            )
+            for client in case.clients
+        ]
+        module = _Quadratic(torch.tensor(case.x0, dtype=dtype))
+        with warnings.catch_warnings():
+            # Advice to somebody who trains a model, such as that fast clients count for more.
+            warnings.filterwarnings("ignore", "fedlight", UserWarning)
+            trainer.fit(module, FederatedDataModule.from_client_datasets(data, batch_size=4))
+        more: dict[str, Any] = {}
+        if watch.shared:
+            states = [trainer.client_state(client) for client in range(len(case.clients))]
+            more["server_variates"] = watch.shared
+            more["client_variates"] = [s.tolist() for s in states if s is not None]
+        return Outcome(watch.models, watch.times, _updates(trainer, watch), more)
+
+
+class _Quadratic(LightningModule):
+    """f_i(x) = mean over the examples of 1/2 * sum of a * (x - c)^2."""
+
+    def __init__(self, start: torch.Tensor) -> None:
+        super().__init__()
+        self.x = torch.nn.Parameter(start)
+
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> Any:
+        a, c = batch
+        return (a * (self.x - c) ** 2).sum(dim=-1).mean() / 2
+
+
+class _Watch(Callback):
+    """Keeps the model, the time and SCAFFOLD's c of each version, and what was not used."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.models: list[list[float]] = []
+        self.times: list[float] = []
+        self.shared: list[list[float]] = []
+        self.unused: list[dict[str, Any]] = []
+
+    def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        self.models.append(trainer.state.params.tolist())
+        self.times.append(trainer.now)
+        if trainer.state.shared is not None:
+            self.shared.append(trainer.state.shared.tolist())
+
+    def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
+        self._add(update.task, "dropped", update.task.arrives_at)
+        self.unused[-1]["staleness"] = trainer.version - update.pulled_version
+        self.unused[-1]["steps"] = update.num_steps
+
+    def on_cancel(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
+        # A client without a whole step at its deadline has nothing to send.
+        late = "deadline" in self.case.process
+        self._add(task, "dropped" if late else "stopped", trainer.now)
+
+    def is_cut(self, client: int, steps: int) -> bool:
+        """Whether a client had to send less than it was to compute."""
+        planned = self.case.clients[client].steps
+        return "deadline" in self.case.process and planned is not None and steps < planned
+
+    def _add(self, task: Task, outcome: str, ended_at: float) -> None:
+        row = {
+            "client": task.client_id,
+            "ended_at": ended_at,
+            "pulled_version": task.pulled_version,
+            "outcome": outcome,
+            "made_version": None,
+        }
+        if self.case.kind == "timed":  # else the case does not say when
+            row["dispatched_at"] = task.dispatched_at
+        self.unused.append(row)
+
+
+def _updates(trainer: FedTrainer, watch: _Watch) -> list[dict[str, Any]]:
+    """What the history, the watch and the aggregator's buffer have of each update."""
+    found = [
+        {
+            "client": update.client_id,
+            "ended_at": update.arrived_at,
+            "aggregated_at": record.now,
+            "pulled_version": update.pulled_version,
+            "dispatched_at": update.dispatched_at,
+            "steps": update.num_steps,
+            "staleness": update.staleness,
+            "weight": update.weight,
+            "made_version": record.version,
+            "outcome": "cut" if watch.is_cut(update.client_id, update.num_steps) else "used",
+        }
+        for record in trainer.history
+        for update in record.updates
+    ]
+    left = [
+        {"client": held.client_id, "ended_at": held.task.arrives_at, "outcome": "left"}
+        for held in trainer.aggregator.held
+    ]
+    return [*found, *watch.unused, *left]
+
+
+def _aggregator(case: Case) -> agg.Aggregator:
+    spec = case.method
+    name = spec["name"]
+    if name not in _AGGREGATORS:
+        raise NotImplementedHere(f"no aggregator for the method {name!r}")
+    return cast(agg.Aggregator, _AGGREGATORS[name](spec, case))
+
+
+def _fedasync(spec: Spec, case: Case) -> Any:
+    alpha: Any = spec["alpha"]
+    if "alpha_decay" in spec:
+        # The update that makes version `epoch` is the first with the smaller alpha.
+        epoch, factor = spec["alpha_decay"]["epoch"], spec["alpha_decay"]["factor"]
+        alpha = lambda version: spec["alpha"] * (factor if version + 1 >= epoch else 1.0)  # noqa: E731
+    return agg.FedAsync(alpha, _staleness(spec), spec.get("max_staleness"))
+
+
+def _staleness(spec: Spec) -> Any:
+    given = spec.get("staleness")
+    if given is None:
+        return None
+    kinds: dict[str, Callable[[], Any]] = {
+        "constant": lambda: stale.Constant(),
+        "polynomial": lambda: stale.Polynomial(given["a"]),
+        "hinge": lambda: stale.Hinge(given["a"], given["b"]),
+    }
+    return kinds[given["kind"]]()
+
+
+# The names of methods in the cases, and the classes that they are.
+_AGGREGATORS: dict[str, Callable[[Spec, Case], Any]] = {
+    "fedavg": lambda spec, case: agg.FedAvg(
+        spec.get("buffer_size"), spec["client_weights"], spec["server_lr"]
+    ),
+    "afa_cd": lambda spec, case: agg.AFACD(spec.get("buffer_size"), spec["server_lr"]),
+    "afa_cs": lambda spec, case: agg.AFACS(spec["buffer_size"], spec["server_lr"]),
+    "fedasync": _fedasync,
+    "async_fedavg": lambda spec, case: agg.AsyncFedAvg(
+        spec["weights"], spec["client_weights"], spec["server_lr"]
+    ),
+    "fedfix": lambda spec, case: agg.FedFix(
+        spec["interval"], spec["client_weights"], spec["server_lr"]
+    ),
+    "fedbuff": lambda spec, case: agg.FedBuff(
+        spec["buffer_size"], _staleness(spec), spec["server_lr"]
+    ),
+    "async_comm_sgd": lambda spec, case: agg.AsyncCommSGD(),
+    "mifa": lambda spec, case: agg.MIFA(
+        buffer_size=spec["buffer_size"], server_lr=spec["server_lr"]
+    ),
+    "fedvarp": lambda spec, case: agg.FedVARP(
+        buffer_size=spec["buffer_size"], beta=spec["beta"], server_lr=spec["server_lr"]
+    ),
+    "fadas": lambda spec, case: agg.FADAS(
+        buffer_size=spec["buffer_size"],
+        server_lr=spec["server_lr"],
+        betas=tuple(spec["betas"]),
+        eps=spec["eps"],
+        tau_c=spec["tau_c"],
+        delay=spec["delay"],
+    ),
+    "delay_adaptive": lambda spec, case: agg.FedBuff(
+        1, staleness=stale.DelayAdaptive(spec["c"]), server_lr=spec["server_lr"]
+    ),
+    "dc_asgd": lambda spec, case: agg.DCASGD(lam=spec["lam"], server_lr=spec["server_lr"]),
+    "area": lambda spec, case: agg.AREA(buffer_size=spec["buffer_size"]),
+    "ringmaster": lambda spec, case: agg.Ringmaster(
+        max_staleness=spec["R"] - 1, server_lr=spec["server_lr"]
+    ),
+    "rennala": lambda spec, case: agg.Rennala(
+        buffer_size=spec["buffer_size"], server_lr=spec["server_lr"]
+    ),
+    "fednova": lambda spec, case: agg.FedNova(
+        buffer_size=spec["buffer_size"], server_lr=spec["server_lr"]
+    ),
+    "generalized_async": lambda spec, case: agg.GeneralizedAsyncSGD(
+        probabilities=spec["probabilities"], server_lr=spec["server_lr"]
+    ),
+    "feddyn": lambda spec, case: agg.FedDynServer(
+        alpha=spec["alpha"], buffer_size=spec["buffer_size"]
+    ),
+    "quafl": lambda spec, case: agg.QuAFL(),
+    "favas": lambda spec, case: agg.FAVAS(),
+    "fedat": lambda spec, case: agg.FedAT(client_weights=spec["within"]),
+}
+
+
+def _local_optimizer(case: Case) -> opt.LocalOptimizer:
+    local = case.local
+    lr = local["lr"]
+    rules: dict[str, Callable[[], Any]] = {
+        "sgd": lambda: opt.LocalSGD(lr=lr),
+        "fedprox": lambda: opt.FedProx(lr=lr, mu=local["mu"]),
+        "scaffold": lambda: opt.Scaffold(lr=lr),
+        "feddyn": lambda: opt.FedDyn(lr=lr, alpha=local["alpha"]),
+    }
+    rule = cast(opt.LocalOptimizer, rules[local["rule"]]())
+    if case.method["name"] == "quafl":
+        corrected = case.method.get("lr_correction", False)
+        rule = opt.OwnModel(rule, case.process["polls"], lr_correction=corrected)
+    return rule
+
+
+def _process(case: Case) -> ArrivalProcess:
+    processes: dict[str, Callable[[Case], Any]] = {
+        "replay": _replayed,
+        "ticks": lambda case: arr.CommunicationPattern.from_table(case.process["communicates"]),
+        "always_on": _always_on,
+        "rounds": _rounds,
+        "polled": lambda case: arr.PolledArrivals(
+            per_poll=case.process["polls"],
+            interval=case.process["interval"],
+            step_durations=arr.FixedDurations([c.step_time or 0.0 for c in case.clients]),
+            max_steps=case.process["max_steps"],
+        ),
+        "tiers": _tiers,
+    }
+    return cast(ArrivalProcess, processes[case.process["name"]](case))
+
+
+def _replayed(case: Case) -> ArrivalProcess:
+    """The events of the case, or those of a timed one with their times of dispatch."""
+    events = [
+        ReplayEvent(event.client, event.pulled_version, event.time, event.steps)
+        for event in case.events
+    ]
+    if not events:
+        updates = case.expected.get("updates", ())
+        if case.process["name"] != "always_on" or case.process["restart_after"] is not None:
+            raise NotImplementedHere("work that is stopped, polled or cut is not replayed")
+        events = [
+            ReplayEvent(
+                client=update["client"],
+                pulled_version=update["pulled_version"],
+                time=update["ended_at"],
+                num_steps=update["steps"],
+                dispatched_at=update["dispatched_at"],
+            )
+            for update in updates
+        ]
+    durations = [client.compute_time for client in case.clients]
+    known = [duration for duration in durations if duration is not None]
+    return ReplayArrivals(events, durations=known if len(known) == len(durations) else None)
+
+
+def _always_on(case: Case) -> ArrivalProcess:
+    options: dict[str, Any] = {"resume": case.process["resume"]}
+    if case.process["restart_after"] is not None:
+        options["restart_after"] = case.process["restart_after"]
+    return arr.ContinuousArrivals(_durations(case), local_steps=_steps(case), **options)
+
+
+def _rounds(case: Case) -> ArrivalProcess:
+    cohorts = case.process["cohorts"]
+    options: dict[str, Any] = {}
+    if "first" in case.process:
+        options["over_select"] = len(cohorts[0]) - case.process["first"]
+    if "deadline" in case.process:
+        options |= {"timeout": case.process["deadline"], "late": "cut"}
+    return arr.SynchronousArrivals(cohorts, _durations(case), _steps(case), **options)
+
+
+def _tiers(case: Case) -> ArrivalProcess:
+    # More rounds than any tier has time for.
+    rounds = len(case.expected["models"]) + 1
+    return cast(
+        ArrivalProcess,
+        arr.Tiers(
+            {
+                f"tier {place}": arr.SynchronousArrivals(
+                    [clients] * rounds, _durations(case), _steps(case)
+                )
+                for place, clients in enumerate(case.process["tiers"])
+            }
+        ),
+    )
+
+
+def _durations(case: Case) -> arr.DurationModel:
+    times = [
+        client.compute_time or (client.step_time or 0.0) * (client.steps or 1)
+        for client in case.clients
+    ]
+    return arr.FixedDurations([round(time, 9) for time in times])
+
+
+def _steps(case: Case) -> arr.LocalSteps:
+    return arr.PerClientSteps([client.steps or 1 for client in case.clients])
