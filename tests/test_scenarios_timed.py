@@ -210,7 +210,7 @@ def outcomes(scenario, trainer, watch) -> list[dict[str, Any]]:
     return found
 
 
-def check(scenario, trainer, watch, tolerance: float = 1e-10) -> None:
+def check(scenario, case: Case, trainer, watch, tolerance: float = 1e-10) -> None:
     expected = scenario["expected"]
     models = torch.stack(watch.models)
     wanted = torch.tensor(expected["models"], dtype=models.dtype)
@@ -226,12 +226,26 @@ def check(scenario, trainer, watch, tolerance: float = 1e-10) -> None:
         names = ("client", "pulled_version", "dispatched_at")
         working = [(t.client_id, t.pulled_version, t.dispatched_at) for t in watch.working.values()]
         assert sorted(working) == sorted(tuple(t[n] for n in names) for t in expected["in_flight"])
+    if "client_models" in expected and isinstance(case.optimizer, OwnModel):
+        check_own_models(scenario, case.process.per_poll, trainer, models, tolerance)
     if "tier_weights" in expected:
         assert list(trainer.aggregator.counts) == expected["tier_counts"][-1]
         for record, weights in zip(trainer.history, expected["tier_weights"], strict=True):
             clients = {update.client_id for update in record.updates}
             (tier,) = [k for k, t in enumerate(scenario["process"]["tiers"]) if set(t) == clients]
             assert sum(u.weight for u in record.updates) == pytest.approx(weights[tier], rel=1e-12)
+
+
+def check_own_models(scenario, polls, trainer, models, tolerance) -> None:
+    """What each client goes on from: its model at its last poll, mixed with the server's."""
+    start = torch.tensor([scenario["x0"]], dtype=models.dtype)
+    before = torch.cat([start, models])
+    for client, wanted in enumerate(scenario["expected"]["client_models"]):
+        last = max(k for k, clients in enumerate(polls) if client in clients)
+        s, own = len(polls[last]), trainer.client_state(client)
+        mixed = (before[last] + s * own) / (s + 1)
+        wanted = torch.tensor(wanted, dtype=models.dtype)
+        torch.testing.assert_close(mixed, wanted, rtol=tolerance, atol=tolerance)
 
 
 def check_tasks(scenario, found) -> None:
@@ -291,8 +305,9 @@ def check_log(log, trainer, watch) -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_process_makes_the_known_models(name, executor):
     scenario = SCENARIOS[name]
-    trainer, watch = play(scenario, case_of(scenario), executor)
-    check(scenario, trainer, watch)
+    case = case_of(scenario)
+    trainer, watch = play(scenario, case, executor)
+    check(scenario, case, trainer, watch)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -300,7 +315,7 @@ def test_in_single_precision(name):
     scenario = SCENARIOS[name]
     _, watch = play(scenario, case_of(scenario), "vectorized", "32-true")
     wanted = torch.tensor(scenario["expected"]["models"], dtype=torch.float32)
-    torch.testing.assert_close(torch.stack(watch.models), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.stack(watch.models), wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
