@@ -50,12 +50,14 @@ from fedlight.aggregators import (
     AsyncFedAvg,
     BufferedAggregator,
     FedAsync,
+    FedAT,
     FedAvg,
     FedBuff,
     FedDynServer,
     FedFix,
     FedVARP,
     Malenia,
+    QuAFL,
 )
 from fedlight.aggregators.staleness import Hinge
 from fedlight.arrivals import (
@@ -65,7 +67,10 @@ from fedlight.arrivals import (
     ExponentialDurations,
     PartialWork,
     PoissonArrivals,
+    PolledArrivals,
     RandomTicks,
+    SynchronousArrivals,
+    Tiers,
     UniformArrivals,
     UniformSteps,
 )
@@ -78,6 +83,7 @@ from fedlight.local_optimizers import (
     LocalAdam,
     LocalSGD,
     ModuleOptimizer,
+    OwnModel,
     Scaffold,
 )
 
@@ -163,6 +169,42 @@ CASES: dict[str, Factory] = {
         "aggregator": FedAsync(0.5, max_staleness=3),
         "local_optimizer": LocalSGD(0.1),
         "channel": [Clip(1.0), ErrorFeedback([TopK(0.2), QSGD(4)])],
+    },
+    "restarts": lambda: {
+        "arrivals": DropOut(
+            ContinuousArrivals(
+                CLOCK, resume="on_arrival", local_steps=STEPS, restart_after=1, concurrency=4
+            ),
+            0.2,
+        ),
+        "aggregator": FedBuff(2),
+        "local_optimizer": Scaffold(0.1),
+        "executor": "vectorized",
+        "on_client_failure": "retry",
+        "broken": True,
+    },
+    "cut": lambda: {
+        "arrivals": SynchronousArrivals(3, CLOCK, STEPS, 1, timeout=0.8, late="cut"),
+        "aggregator": FedAvg(),
+        "local_optimizer": LocalSGD(0.1, momentum=0.9),
+        "executor": "vectorized",
+    },
+    "QuAFL": lambda: {
+        "arrivals": PolledArrivals(3, 0.7, ExponentialDurations(0.4), 4),
+        "aggregator": QuAFL(),
+        "local_optimizer": OwnModel(LocalSGD(0.1), 3),
+        "executor": "vectorized",
+    },
+    "FedAT": lambda: {
+        "arrivals": Tiers(
+            {
+                "fast": SynchronousArrivals(2, ExponentialDurations(0.4), STEPS, 1),
+                "slow": SynchronousArrivals(1, CLOCK, STEPS),
+            },
+            clients={"fast": [0, 2, 3], "slow": [1]},
+        ),
+        "aggregator": FedAT(),
+        "local_optimizer": LocalAdam(0.02),
     },
     "MIFA": lambda: {
         "arrivals": ContinuousArrivals(CLOCK, resume="on_arrival", local_steps=STEPS),

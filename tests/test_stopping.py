@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from fedlight import Callback, FederatedDataModule, FedTrainer, plot
-from fedlight.aggregators import FAVAS, FedAsync, FedAT, FedAvg, FedBuff, QuAFL
+from fedlight.aggregators import (
+    FAVAS,
+    FedAsync,
+    FedAT,
+    FedAvg,
+    FedBuff,
+    QuAFL,
+    Rennala,
+    Ringmaster,
+)
 from fedlight.arrivals import (
     ArrivalProcess,
     Cancel,
@@ -321,6 +330,18 @@ def test_clients_at_work_never_have_a_model_older_than_asked():
         ages = Ages()
         fit(restarts(restart_after=limit), callbacks=ages, max_rounds=40)
         assert ages.most == limit - 1
+
+
+def test_restarting_at_each_update_is_a_batch_of_one_and_as_if_late_ones_were_ignored():
+    given = {"max_rounds": 15}
+    one = fit(restarts(), Ringmaster(0), **given)
+    batch = fit(restarts(), Rennala(1), **given)
+    assert one.fingerprint() == batch.fingerprint()
+    # Stopped clients begin earlier than those that finish what is ignored: another schedule.
+    ignoring = fit(restarts(restart_after=None), Ringmaster(0), **given)
+    assert ignoring.now > one.now
+    never = [fit(restarts(restart_after=each), Ringmaster(None), **given) for each in (None, 999)]
+    assert never[0].fingerprint() == never[1].fingerprint()
 
 
 def test_one_tier_is_fedavg():

@@ -60,7 +60,8 @@ class Aggregator(ABC):
         counts = self.buffer_size is not None
         unknown = self._accepts_by_own_rule if counts else not (self.needs_rounds or self.interval)
         limit = self.max_staleness if counts else None
-        own = id(self) if unknown else None
+        before = "before" if self.sends_before else None
+        own = id(self) if unknown else before
         return self.needs_rounds, self.interval, self.buffer_size, limit, own
 
     def rates(self, version: int) -> dict[str, float]:

@@ -18,9 +18,9 @@ class Rennala(BufferedAggregator):
 
     A client may give several of the m updates; between two steps each starts again at once from the
     same model. In this variant (a reading of the paper) clients finish what the server will ignore;
-    an arrival process that stops them gives the variant that restarts all clients at each step. In
-    the paper K = 1 and all clients draw from the same data: for data that differ, `Malenia` gives
-    each client the same weight.
+    ``ContinuousArrivals(…, resume="on_arrival", restart_after=1)`` gives the variant that restarts
+    all clients at each step. In the paper K = 1 and all clients draw from the same data: for data
+    that differ, `Malenia` gives each client the same weight.
 
     Args:
         buffer_size: m, the batch size of the paper.

@@ -18,8 +18,9 @@ class Ringmaster(BufferedAggregator):
 
     A dropped update makes no version, and its client starts again with the newest model. The
     paper's delay threshold is R = `max_staleness` + 1. Without a threshold this is asynchronous
-    SGD. This is the variant without calculation stops. In the paper K = 1 and all clients draw from
-    the same data; fast clients count for more if they do not.
+    SGD. This is the variant without calculation stops; for the one with them, Algorithm 5, give
+    ``ContinuousArrivals(…, resume="on_arrival", restart_after=R)``. In the paper K = 1 and all
+    clients draw from the same data; fast clients count for more if they do not.
 
     Args:
         max_staleness: R - 1, the largest tau_i (versions) that is used; None for any.

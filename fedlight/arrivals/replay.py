@@ -281,7 +281,7 @@ class ReplayArrivals(ArrivalProcess):
         """Continue from the state that `state_dict` gave."""
         self._started, self._version = state["started"], state["version"]
         self._free = set(state["free"])
-        self._stops, self._ended, self._ending = state["stops"]
+        self._stops, self._ended, self._ending = state.get("stops", (0, 0, 0))
         self._wanted = {}
         self._open = Counter()
         for client, left in state["left"]:

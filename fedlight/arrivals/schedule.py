@@ -53,6 +53,7 @@ class Schedule:
             raise ValueError(f"interval must be at least 1e-9 of virtual time, got {interval!r}")
         arrivals.setup(federation)
         self.arrivals = arrivals
+        self._may_stop = arrivals.may_stop
         self._num_clients = federation.num_clients
         self.version = 0
         self._queue: EventQueue[Event] = EventQueue()
@@ -106,7 +107,8 @@ class Schedule:
             their order.
         """
         version, released, retried, self._answer = handled
-        self._answered = () if self._answer is None else frozenset(released)
+        if self._answer is not None:
+            self._answered = frozenset(released)
         news = version != self.version or bool(released)
         self.version = version
         kind, task, action = event
@@ -193,7 +195,7 @@ class Schedule:
         self._named = Counter(dict(state["named"]))
         self._queue.load_state_dict(state["queue"], _decode)
         self._coming = sum(kind in (Kind.ARRIVAL, Kind.DISPATCH) for _, kind, *_ in self._queue)
-        if self.arrivals.may_stop:
+        if self._may_stop:
             for *_, number, (kind, task, _) in sorted(self._queue):
                 if kind is Kind.ARRIVAL and task is not None:
                     self._in_flight.setdefault(task.client_id, []).append((number, task))
@@ -235,7 +237,7 @@ class Schedule:
 
     def _stop(self, action: Cancel | Cut) -> None:
         """End what a client has in flight."""
-        if not self.arrivals.may_stop:
+        if not self._may_stop:
             raise ValueError(
                 f"{self.arrivals!r} answered with {action!r}, but its may_stop is False: set "
                 "may_stop = True in its class, so that no local run is computed before it arrives"
@@ -260,13 +262,12 @@ class Schedule:
         return 0 if task.lost else task.num_steps * (self._queue.ticks - begin) // whole
 
     def _send(self, task: Task, ticks: int) -> None:
-        """Put the arrival of a task into the queue."""
+        """Put the arrival of a task that was cut into the queue, behind the others of this time."""
         event = new_record(Event, (Kind.ARRIVAL, task, None))
-        client = task.client_id + (self._num_clients if task.cut else 0)
+        client = task.client_id + self._num_clients
         number = self._queue.push(ticks, event, kind=Kind.ARRIVAL, client=client)
         self._coming += 1
-        if self.arrivals.may_stop:
-            self._in_flight.setdefault(task.client_id, []).append((number, task))
+        self._in_flight.setdefault(task.client_id, []).append((number, task))
 
     def _leave(self, task: Task) -> None:
         """Note that a task has arrived and can be stopped no more."""
@@ -318,9 +319,14 @@ class Schedule:
             Task,
             (client, version, now, arrives_at, num_steps, serial, visit, lost, tries, tag, cut),
         )
-        self._send(task, arrival)
         self._pulls.append(task)
-        if self.arrivals.may_stop:
+        # As in `_send`; a call for each task would cost more than what it does.
+        event = new_record(Event, (Kind.ARRIVAL, task, None))
+        order = client + self._num_clients if cut else client
+        number = self._queue.push(arrival, event, kind=Kind.ARRIVAL, client=order)
+        self._coming += 1
+        if self._may_stop:
+            self._in_flight.setdefault(client, []).append((number, task))
             self.arrivals.on_start(task)
 
     def _push_deadline(self, earliest: int) -> int:

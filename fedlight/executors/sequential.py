@@ -174,7 +174,7 @@ class SequentialExecutor(Executor):
                 before.put_back()
             self._recorder.clear()
             outcome = self._one(job, rows)
-        elif self._example_bytes == math.inf and isinstance(outcome, LocalResult):
+        elif self._example_bytes == math.inf and len(rows) and isinstance(outcome, LocalResult):
             self._measure_example(rows[0, :1])
         return outcome
 

@@ -140,7 +140,8 @@ def test_unknown_means_are_none() -> None:
 
 
 def test_a_frozen_distribution_of_scipy() -> None:
-    from scipy import stats
+    stats = pytest.importorskip("scipy.stats")
+
     model = DistributionDurations(stats.weibull_min(0.7, scale=2.0))
     assert "0x" not in repr(model)
     assert draws(model, 0).mean() == pytest.approx(model.expected(FEDERATION)[0], rel=0.1)
