@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
+from fedlight._columns import columns
 from fedlight.local_optimizers import ModuleOptimizer
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def log_hyperparams(loggers: Sequence[Any], run: Run) -> None:
     """Log the module's hyper-parameters, and the settings of the federation under ``fed/``.
 
     TensorBoard's page *HParams* gets those that have an effect: without those of an optimizer of
-    the module that another local optimizer replaces. Lightning's logger fills the page only where
-    it also draws its constant ``hp_metric``; for others it is done here.
+    the module that another local optimizer replaces; and a column for each argument of each
+    strategy, such as ``aggregator.alpha``, and for ``seed``. Lightning's logger fills the page only
+    where it also draws its constant ``hp_metric``; for others it is done here.
 
     Args:
         loggers: The loggers; those that cannot log hyper-parameters are left out.
@@ -55,7 +57,19 @@ def log_hyperparams(loggers: Sequence[Any], run: Run) -> None:
         if isinstance(logger, TensorBoardLogger) and not logger._default_hp_metric:
             idle = () if isinstance(run.local_optimizer, ModuleOptimizer) else _of_optimizer(run)
             shown = {name: value for name, value in own.items() if name not in idle}
-            _show(logger, {**shown, **settings})
+            federation = _columns(run)
+            shown = {f"module.{k}" if k in federation else k: v for k, v in shown.items()}
+            _show(logger, {**shown, **federation})
+
+
+def _columns(run: Run) -> dict[str, Any]:
+    """The federation as columns of HParams: each argument of each strategy is one."""
+    return {
+        **columns("arrivals", run.arrivals),
+        **columns("aggregator", run.aggregator),
+        **columns("local_optimizer", run.local_optimizer),
+        **{name: run.settings()[name] for name in ("clients", "batch_size", "seed")},
+    }
 
 
 def _of_optimizer(run: Run) -> set[str]:

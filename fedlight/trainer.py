@@ -246,21 +246,13 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             RuntimeError: It is called from within a fit of the same trainer.
         """
         refuse_arguments("fit", others)
-        drive(self.steps_of_fit(given_module(module, model), datamodule, ckpt_path), self._compute)
+        steps = self.steps_of_fit(given_module(module, model), datamodule, ckpt_path)
+        drive(steps, lambda waiting: self.run.compute(waiting))
 
     def steps_of_fit(
         self, module: object, datamodule: object, ckpt_path: str | Path | None = None
     ) -> Generator[Sequence[Any], None, None]:
-        """Do what `fit` does, but let the caller compute local runs, such as those of many fits.
-
-        Args:
-            module: As for `fit`.
-            datamodule: As for `fit`.
-            ckpt_path: As for `fit`.
-
-        Yields:
-            Local runs that must be computed before the next step: `Run.compute` or `Run.batches`.
-        """
+        """Do what `fit` does; the caller computes the local runs yielded, with `Run.batches`."""
         module, data = check_module(module), check_data(datamodule)
         with (
             self._alone,
@@ -293,10 +285,6 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         if self.on_interrupt == "raise":
             self._interrupt.end_the_script()
 
-    def _compute(self, waiting: Sequence[Any]) -> None:
-        with self.profiler.profile("local_runs"):
-            self.run.compute(waiting)
-
     def _go_through_events(self, run: Run) -> Generator[Sequence[Any], None, None]:
         """Handle one event after the other; `play` says what an event is and who handles it.
 
@@ -314,7 +302,8 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             steps = play(run.schedule, run.server, self.limits)
             for waiting in each_profiled(steps, self.profiler, "events"):
                 if waiting:
-                    yield waiting
+                    with self.profiler.profile("local_runs"):
+                        yield waiting
                     continue
                 with run.between_events():
                     self.should_stop |= self.interrupted

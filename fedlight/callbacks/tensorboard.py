@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,15 @@ from fedlight._pictures import (
     label_table,
     work_of,
 )
+from fedlight.callbacks._boards import (
+    chosen_metric,
+    layout_of,
+    summary_of,
+    write_layout,
+    write_summary,
+)
 from fedlight.callbacks.base import Callback
+from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -61,12 +70,18 @@ class TensorBoardMetrics(Callback):
     two are drawn every `picture_every_n_rounds` rounds and at the end; a timeline shows the rounds
     since the one before.
 
+    The page *Custom Scalars* shows the chosen metric first: on rounds, virtual time, gradients and
+    models. At the end ``<metric>/best``, ``<metric>/last`` and ``run/seconds`` (real time) are
+    written, which the page *HParams* shows beside the arguments of the run.
+
     Args:
         axes: The axes: "virtual_time", "gradients", "models", "bytes", or several of them.
         metrics: Names of the scalars to draw over these axes; None for all.
         time_resolution: Steps per unit of virtual time.
         histogram_every_n_rounds: Rounds per histogram; None for no histograms.
         picture_every_n_rounds: Rounds per picture; None for no pictures.
+        metric: The chosen metric; None for an accuracy of the validation, or its first metric.
+        mode: "min" or "max" of it is best; None decides by its name.
 
     Raises:
         TypeError: `axes` or `metrics` is a single string.
@@ -83,6 +98,8 @@ class TensorBoardMetrics(Callback):
         time_resolution: float = 1000.0,
         histogram_every_n_rounds: int | None = 10,
         picture_every_n_rounds: int | None = 50,
+        metric: str | None = None,
+        mode: str | None = None,
     ) -> None:
         self.axes = tuple(one_of("axes", axis, tuple(AXES)) for axis in names("axes", axes))
         self.metrics = None if metrics is None else frozenset(names("metrics", metrics))
@@ -91,6 +108,9 @@ class TensorBoardMetrics(Callback):
             "histogram_every_n_rounds", histogram_every_n_rounds
         )
         self.picture_every_n_rounds = _rounds("picture_every_n_rounds", picture_every_n_rounds)
+        self.metric = None if metric is None else names("metric", [metric])[0]
+        self.mode = None if mode is None else one_of("mode", mode, ("min", "max"))
+        self._laid_out, self._started = False, 0.0
         self._folders: list[str] = []
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
@@ -102,6 +122,8 @@ class TensorBoardMetrics(Callback):
                 "TensorBoardLogger; give one, or leave the callback out"
             )
         going_on = [each for each in loggers if str(each.log_dir) in self._folders]
+        self._laid_out &= bool(trainer.history and going_on)
+        self._started = time.perf_counter()
         self._folders = [str(each.log_dir) for each in loggers]
         self._replay(trainer, [], 0)
         self._going_on, self._begun = going_on, len(trainer.history)
@@ -115,6 +137,8 @@ class TensorBoardMetrics(Callback):
         """Write a new round, after other callbacks have added their metrics."""
         if len(trainer.history) > self._seen:
             self._write_round(trainer)
+            if not self._laid_out:
+                self._lay_out(trainer)
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Write histograms and pictures of the last rounds, unless the run was interrupted."""
@@ -130,14 +154,35 @@ class TensorBoardMetrics(Callback):
             self._histograms(trainer, version - version % self.histogram_every_n_rounds)
         if self.picture_every_n_rounds and version % self.picture_every_n_rounds:
             self._pictures(trainer, version - version % self.picture_every_n_rounds)
+        metric = self._chosen(trainer)
+        if metric is not None:
+            lower = any(word in metric.lower() for word in LOWER_IS_BETTER)
+            mode = self.mode or ("min" if lower else "max")
+            seconds = time.perf_counter() - self._started
+            figures = summary_of(trainer.history, metric, mode, seconds)
+            for logger in self._loggers:
+                write_summary(logger, figures, version)
+
+    def _chosen(self, trainer: FedTrainer) -> str | None:
+        known = [str(name) for name in trainer.callback_metrics]
+        return chosen_metric(known, self.metric)
+
+    def _lay_out(self, trainer: FedTrainer) -> None:
+        """Write the page of the chosen metric, as soon as there is one."""
+        metric = self._chosen(trainer)
+        if metric is not None:
+            self._laid_out = True
+            for logger in self._loggers:
+                write_layout(logger, layout_of(metric, self.axes, self.time_resolution))
 
     def state_dict(self) -> dict[str, Any]:
         """The folders of the curves; their points follow from the trainer's history."""
-        return {"folders": list(self._folders)}
+        return {"folders": list(self._folders), "laid_out": self._laid_out}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the folders of the curves."""
         self._folders = list(state["folders"])
+        self._laid_out = bool(state.get("laid_out", False))
 
     def _write_round(self, trainer: FedTrainer, cut: int = 0) -> None:
         """Write the next round of the history, but no point before step `cut` of its axis."""

@@ -30,6 +30,6 @@ def logger_of(folder: Path, planned: Planned, going_on: bool) -> TensorBoardLogg
     return TensorBoardLogger(folder, name=plain, version=version, default_hp_metric=False)
 
 
-def board_callback(planned: Planned, metric: str, mode: str) -> Callback:
+def board_callback(metric: str, mode: str) -> Callback:
     """Writes the curves of a run."""
-    return TensorBoardMetrics()
+    return TensorBoardMetrics(metric=metric, mode=mode)

@@ -163,7 +163,7 @@ class OneRun:
         logger: Any = False
         if shared.logger_dir is not None:
             logger = logger_of(shared.logger_dir, planned, going_on)
-            callbacks.append(board_callback(planned, shared.metric, shared.mode))
+            callbacks.append(board_callback(shared.metric, shared.mode))
         if shared.store is not None:
             callbacks.append(
                 FedCheckpoint(

@@ -315,14 +315,15 @@ class Study:
         for ax, name in zip(places, names, strict=False):
             part = self if panels is None else self.only(**{panels: name})
             lines = [axis for axis in self.axes if axis != panels]
-            curves(part._histories(lines), metric, x, smooth=smooth, ax=ax)
+            curves(part.histories_by(lines), metric, x, smooth=smooth, ax=ax)
             if panels is not None:
                 ax.set_title(f"{panels} = {name}", fontsize=10)
         for ax in places[len(names) :]:
             ax.set_visible(False)
         return figure
 
-    def _histories(self, axes: Sequence[str]) -> dict[str, list[list[RoundRecord]]]:
+    def histories_by(self, axes: Sequence[str]) -> dict[str, list[list[RoundRecord]]]:
+        """The histories by the names on some axes, one for each seed, without failed runs."""
         found: dict[str, list[list[RoundRecord]]] = {}
         for run in self.runs:
             if run.error is None:
@@ -333,7 +334,7 @@ class Study:
     @property
     def histories(self) -> dict[str, list[list[RoundRecord]]]:
         """The histories by name of the cell, one for each seed; what `fedlight.plot` draws."""
-        return self._histories(list(self.axes))
+        return self.histories_by(list(self.axes))
 
     def to_pandas(self) -> Any:
         """Return all metrics as a data frame with a row for each round of each run."""

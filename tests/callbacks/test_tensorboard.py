@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.plugin_event_accumulator import (
     EventAccumulator as NewAccumulator,
 )
+from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
 from fedlight import Callback
@@ -251,6 +252,8 @@ def test_a_resumed_run_has_each_point_once(tmp_path, options, same_logger, accum
                 if tag != "hp_metric"
             }
     assert found["b"].keys() == found["a"].keys()
+    # real time differs, and is there once
+    assert len(found["b"].pop("run/seconds")) == len(found["a"].pop("run/seconds")) == 1
     for tag, expected in found["a"].items():
         assert found["b"][tag] == expected, tag
 
@@ -391,27 +394,61 @@ def page(folder):
 @pytest.mark.parametrize("own", [True, False])
 def test_hparams_shows_the_federation_and_no_rate_that_has_no_effect(tmp_path, own):
     given = {"local_optimizer": ModuleOptimizer()} if own else {"local_optimizer": LocalSGD(0.03)}
+    given["callbacks"] = TensorBoardMetrics()
     run = trainer(logger=True, default_root_dir=tmp_path, max_rounds=2, seed=5, **given)
     run.fit(Tuned(), points([1.0], [3.0]))
     expected = {
         "width": 3.0,
         "shape": "(1, 2)",
-        "fed/arrivals": repr(run.arrivals),
-        "fed/aggregator": repr(run.aggregator),
-        "fed/local_optimizer": repr(run.local_optimizer),
-        "fed/clients": 2.0,
-        "fed/batch_size": 64.0,
-        "fed/seed": 5.0,
+        "arrivals": "UniformArrivals",
+        "arrivals.per_round": 2.0,
+        "arrivals.max_staleness": 2.0,
+        "arrivals.local_steps": "UniformSteps",
+        "arrivals.local_steps.low": 1.0,
+        "arrivals.local_steps.high": 5.0,
+        "aggregator": "FedAvg",
+        "aggregator.client_weights": "examples",
+        "clients": 2.0,
+        "batch_size": 64.0,
+        "seed": 5.0,
     }
     if own:
-        expected |= {"lr": 0.125, "rate_of_decay": 0.25}
-    assert page(tmp_path) == expected
+        expected |= {"lr": 0.125, "rate_of_decay": 0.25, "local_optimizer": "ModuleOptimizer"}
+    else:
+        expected |= {"local_optimizer": "LocalSGD", "local_optimizer.lr": 0.03}
+    shown = page(tmp_path)
+    assert expected.items() <= shown.items()
+    assert ("lr" in shown) is own
     (file,) = tmp_path.rglob("hparams.yaml")
     assert "rate_of_decay: 0.25" in file.read_text()  # what load_from_checkpoint needs
     (events,) = tmp_path.rglob("events.out*")
     curves = EventAccumulator(str(events), size_guidance=EVERYTHING)
     curves.Reload()
     assert "hp_metric" not in curves.Tags()["scalars"]
+    ends = ("val_error/best", "val_error/last", "run/seconds")
+    assert set(ends) <= set(curves.Tags()["scalars"])
+    values = [each.metrics["val_error"] for each in run.history]
+    assert curves.Scalars(ends[0])[0].value == pytest.approx(min(values))
+    assert curves.Scalars(ends[1])[0].value == pytest.approx(values[-1])
+
+
+def test_custom_scalars_show_the_chosen_metric_on_each_axis(tmp_path):
+    run = trainer(
+        logger=True, default_root_dir=tmp_path, max_rounds=2, callbacks=TensorBoardMetrics()
+    )
+    run.fit(Tuned(), points([1.0], [3.0]))
+    reader = NewAccumulator(str(next(tmp_path.rglob("events.out*"))))
+    reader.Reload()
+    (content,) = reader.PluginTagToContent("custom_scalars").keys()
+    layout = layout_pb2.Layout()
+    layout.ParseFromString(reader.Tensors(content)[0].tensor_proto.string_val[0])
+    (category,) = layout.category
+    titles = [chart.title for chart in category.chart]
+    assert titles[:2] == [
+        "val_error over rounds",
+        "val_error over virtual time (a unit is 1000 steps)",
+    ]
+    assert category.chart[2].multiline.tag[0] == "^val_error/by_gradients$"
 
 
 def test_hparams_is_the_users_own_where_lightning_fills_it(tmp_path):

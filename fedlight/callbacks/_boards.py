@@ -1,0 +1,71 @@
+"""What TensorBoard shows beside curves: HParams' metrics, and a page of the chosen metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+
+from fedlight.plot import curve
+
+_NAMES = {
+    "virtual_time": "virtual time",
+    "gradients": "gradients computed",
+    "models": "models communicated",
+    "bytes": "bytes communicated",
+}
+
+
+def chosen_metric(names: Sequence[str], metric: str | None) -> str | None:
+    """The metric that is shown first: the one given, or the first one of the validation."""
+    if metric is not None:
+        return metric if metric in names else None
+    validated = [name for name in names if name.startswith("val")]
+    return next((name for name in validated if "acc" in name), next(iter(validated), None))
+
+
+def layout_of(metric: str, axes: Sequence[str], time_resolution: float) -> dict[str, Any]:
+    """The page *Custom Scalars*: the metric on rounds and on the other axes, one chart each.
+
+    Args:
+        metric: The metric.
+        axes: The axes beside rounds.
+        time_resolution: Steps of TensorBoard per unit of virtual time.
+    """
+    charts = {f"{metric} over rounds": ["Multiline", [f"^{metric}$"]]}
+    for axis in axes:
+        unit = _NAMES[axis]
+        if axis == "virtual_time" and time_resolution != 1:
+            unit = f"virtual time (a unit is {time_resolution:g} steps)"
+        charts[f"{metric} over {unit}"] = ["Multiline", [f"^{metric}/by_{axis}$"]]
+    return {metric: charts}
+
+
+def write_layout(logger: TensorBoardLogger, layout: Mapping[str, Any]) -> None:
+    """Write the page *Custom Scalars*."""
+    logger.experiment.add_custom_scalars(layout)
+
+
+def summary_of(history: Sequence[Any], metric: str, mode: str, seconds: float) -> dict[str, float]:
+    """The figures of a run for HParams: best and last value of the metric, and real time.
+
+    Args:
+        history: The rounds.
+        metric: The metric.
+        mode: "min" or "max" of it is best.
+        seconds: Real time.
+    """
+    values = curve(history, metric)[1]
+    figures = {"run/seconds": seconds}
+    if len(values):
+        best = values.min() if mode == "min" else values.max()
+        figures[f"{metric}/best"] = float(best)
+        figures[f"{metric}/last"] = float(values[-1])
+    return figures
+
+
+def write_summary(logger: TensorBoardLogger, figures: Mapping[str, float], step: int) -> None:
+    """Write figures as scalars, which the page HParams takes as its metrics."""
+    for name, value in figures.items():
+        logger.experiment.add_scalar(name, value, step)

@@ -1,0 +1,105 @@
+"""A study that is killed, stopped, or run by two processes at once."""
+
+import multiprocessing
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from fedlight import Callback, Study
+from tests.studies.grid_of_boring import prints, swept
+
+pytestmark = pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Log(Callback):
+    """Writes down when a run begins (and at which version) and ends."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, *words):
+        with self.file.open("a") as file:
+            print(*words, file=file)
+
+    def on_fit_start(self, trainer, module):
+        self.write("begin", trainer.version)
+
+    def on_fit_end(self, trainer, module):
+        if not trainer.interrupted:
+            self.write("end", type(trainer.aggregator).__name__, trainer.seed)
+
+
+def study(folder, workers, log, **kwargs):
+    return swept(
+        path=folder,
+        workers=workers,
+        callbacks=lambda: [Log(log)],
+        max_updates=150,
+        checkpoint_seconds=0.05,
+        **kwargs,
+    )
+
+
+@pytest.mark.parametrize("workers", ["together", 2])
+def test_a_killed_study_goes_on_in_the_middle_of_its_runs(tmp_path, workers) -> None:
+    whole = study(tmp_path / "whole", workers, tmp_path / "whole.log")
+    draw, log, killed = random.Random(0), tmp_path / "log", 0
+    for _ in range(12):
+        process = FORK.Process(target=study, args=(tmp_path / "cut", workers, log))
+        process.start()
+        process.join(0.1 + 0.5 * draw.random())
+        if process.exitcode is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        killed += 1
+    cut = study(tmp_path / "cut", workers, log)
+    assert killed >= 2
+    assert prints(cut) == prints(whole)
+    assert str(cut.table()) == str(whole.table()) == str(Study.load(tmp_path / "cut").table())
+    lines = log.read_text().splitlines()
+    ends = [line for line in lines if line.startswith("end")]
+    assert len(ends) == len(set(ends)) == 4  # no run was done twice
+    assert any(line.startswith("begin") and line != "begin 0" for line in lines)
+
+
+def test_two_processes_share_a_folder(tmp_path) -> None:
+    log = tmp_path / "log"
+    others = [FORK.Process(target=study, args=(tmp_path / "s", 1, log)) for _ in range(2)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert [other.exitcode for other in others] == [0, 0]
+    ends = [line for line in log.read_text().splitlines() if line.startswith("end")]
+    assert sorted(ends) == sorted(set(ends))
+    assert len(ends) == 4
+    assert len(Study.load(tmp_path / "s").runs) == 4
+
+
+class Stop(Callback):
+    """Sends Ctrl-C in the third round of a run of FedBuff, once."""
+
+    def on_round_end(self, trainer, module):
+        sent = Path("sent")  # in the test's own folder
+        if trainer.version == 3 and trainer.aggregator.buffer_size == 2 and not sent.exists():
+            sent.touch()
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("workers", [1, "together"])
+def test_ctrl_c_ends_a_study_and_loses_nothing(tmp_path, workers) -> None:
+    whole = swept()
+    given = {"path": tmp_path, "workers": workers, "callbacks": lambda: [Stop()]}
+    with pytest.raises(KeyboardInterrupt):
+        swept(**given)
+    finished = list((tmp_path / "runs").glob("*.json"))
+    assert len(finished) == (2 if workers == 1 else 0)
+    assert any((tmp_path / "checkpoints").iterdir())
+    assert prints(swept(**given)) == prints(whole)
+    assert not any((tmp_path / "checkpoints").iterdir())

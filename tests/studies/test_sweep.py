@@ -1,0 +1,228 @@
+import multiprocessing
+
+import pytest
+import torch
+from torch import nn
+
+import fedlight.studies.choice
+from fedlight import Callback, FedTrainer, Study, compare
+from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff
+from fedlight.arrivals import ContinuousArrivals, FixedDurations, UniformArrivals
+from fedlight.local_optimizers import FedProx, LocalSGD, Scaffold
+from fedlight.studies.processes import Processes
+from fedlight.studies.together import look_at
+from tests.boring import Boring, Measured, classes
+from tests.studies.grid_of_boring import CLOCK, RULES, prints, swept
+
+pytestmark = pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
+
+
+class Dropping(Boring):
+    """With a layer that draws random numbers, and one with buffers."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((nn.functional.dropout(x, 0.2), y), batch_idx)
+
+
+class Failing(Boring):
+    def training_step(self, batch, batch_idx):
+        raise ValueError("no such step")
+
+
+def alone(aggregator, seed, module=Boring, data=None, optimizer=None):
+    """The fingerprint of a run without a study."""
+    torch.manual_seed(seed)
+    run = FedTrainer(
+        arrivals=CLOCK,
+        aggregator=aggregator,
+        local_optimizer=optimizer or LocalSGD(lr=0.1),
+        max_updates=20,
+        seed=seed,
+        logger=False,
+        enable_progress_bar=False,
+        accelerator="cpu",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        start = module()
+    run.fit(start, data or classes())
+    return run.fingerprint()
+
+
+@pytest.mark.parametrize("workers", [1, "together", 2, "auto"])
+def test_a_run_in_a_study_is_the_run_alone(workers) -> None:
+    study = swept(workers=workers)
+    assert [(run.cell["aggregator"], run.seed) for run in study.runs] == [
+        ("FedAsync", 0),
+        ("FedAsync", 1),
+        ("FedBuff", 0),
+        ("FedBuff", 1),
+    ]
+    expected = [alone(rule, seed) for rule in RULES.values() for seed in (0, 1)]
+    assert prints(study) == expected
+    assert len(set(expected)) == 4
+    assert all(run.error is None and run.history for run in study.runs)
+
+
+AXES = {
+    "learning rates": {"local_optimizer": [LocalSGD(lr=0.1), LocalSGD(lr=0.05)]},
+    "mu": {"local_optimizer": [FedProx(lr=0.1, mu=0.0), FedProx(lr=0.1, mu=1.0)]},
+    "client states": {"local_optimizer": [Scaffold(lr=0.1, option=2)]},
+    "full gradients": {"local_optimizer": [Scaffold(lr=0.1, option=1)]},
+    "data": {"data": [{"datamodule": classes(seed=1)}, {"datamodule": classes(seed=2)}]},
+    "partitions": {"x": {"one": {"datamodule": lambda seed: classes(seed=seed)}}},
+    "modules": {"module": {"plain": Boring, "more": Dropping, "measured": Measured}},
+    "executors": {"executor": ["vectorized", "sequential"]},
+}
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_what_runs_do_not_share_is_theirs_in_a_stack(axis) -> None:
+    given = {"over": AXES[axis], "aggregator": FedBuff(buffer_size=2)}
+    apart, together = swept(**given), swept(**given, workers="together")
+    for one, other in zip(apart.runs, together.runs, strict=True):
+        assert (one.error, other.error) == (None, None)
+        assert [r.updates[0].client_id for r in one.history] == [
+            r.updates[0].client_id for r in other.history
+        ]
+        for record, same in zip(one.history, other.history, strict=True):
+            assert record.metrics == pytest.approx(same.metrics, rel=1e-4, nan_ok=True)
+    if axis != "learning rates":  # a product with several rates rounds differently
+        assert prints(apart) == prints(together)
+
+
+class Turning(Callback):
+    """Changes something of the module that a traced stack holds as a constant."""
+
+    def on_round_end(self, trainer, module):
+        if trainer.version == 4 and trainer.seed == 0:
+            module.factor = 5.0
+
+
+class Scaled(Boring):
+    factor = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 1.0
+
+    def training_step(self, batch, batch_idx):
+        return self.factor * super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("seeds", [(0, 1, 2), (1, 0, 2)])
+def test_a_module_that_a_callback_changes_is_computed_by_itself(seeds) -> None:
+    given = {"module": Scaled, "seeds": seeds, "callbacks": lambda: [Turning()]}
+    apart = swept(**given)
+    assert prints(apart) == prints(swept(**given, workers="together"))
+    assert prints(apart) != prints(swept(module=Scaled, seeds=seeds))
+
+
+@pytest.mark.parametrize("workers", [1, "together", 2])
+def test_a_failure_is_that_of_its_cell(workers) -> None:
+    given = {"over": {"module": {"good": Boring, "bad": Failing}}, "aggregator": FedBuff(2)}
+    study = swept(**given, workers=workers)
+    assert [run.error is None for run in study.runs] == [True, True, False, False]
+    assert "no such step" in study.runs[2].error
+    assert "failed: ClientError" in str(study)
+
+
+def test_a_process_that_dies_is_the_failure_of_its_run() -> None:
+    class Dies(Callback):
+        def on_round_end(self, trainer, module):
+            if multiprocessing.parent_process() and trainer.seed == 1 and trainer.version == 2:
+                import os
+
+                os.kill(os.getpid(), 9)
+
+    study = swept(workers=2, callbacks=lambda: [Dies()])
+    assert ["SIGKILL" in (run.error or "") for run in study.runs] == [False, True, False, True]
+
+
+def test_a_recorded_schedule_is_that_of_compare() -> None:
+    study = swept(schedule="recorded", module=(start := Boring()), workers="together")
+    result = compare(
+        RULES,
+        arrivals=CLOCK,
+        module=start,
+        datamodule=classes(),
+        local_optimizer=LocalSGD(lr=0.1),
+        seeds=(0, 1),
+        max_updates=20,
+        metric="val_loss",
+        accelerator="cpu",
+        enable_progress_bar=False,
+    )
+    ours = {(run.cell["aggregator"], run.seed): run.fingerprint for run in study.runs}
+    assert ours == {(run.name, run.seed): run.fingerprint for run in result.runs}
+
+
+def test_cells_of_a_seed_have_the_same_arrivals_and_start() -> None:
+    study = swept(over={"aggregator": {"a": FedAsync(0.5), "b": FedAsync(0.1)}})
+    one, _, other, _ = study.runs
+    assert [u[:3] for r in one.history for u in r.updates] == [
+        u[:3] for r in other.history for u in r.updates
+    ]
+
+
+def test_auto_looks_at_the_stacks_of_a_run(monkeypatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(fedlight.studies.choice, "rank_zero_info", said.append)
+    monkeypatch.setattr(fedlight.studies.choice, "cores_to_use", lambda: 2)
+    swept()  # given a number: nothing is said
+    assert said == []
+    swept(workers="auto")
+    assert "4 runs together, as one stack" in said[-1]
+    swept(workers="auto", executor="sequential", seeds=[0])
+    assert "2 runs in 2 processes: their clients are not stacked" in said[-1]
+    monkeypatch.setattr(fedlight.studies.choice, "cores_to_use", lambda: 1)
+    swept(workers="auto", executor="sequential", seeds=[0])
+    assert "one after another" in said[-1]
+
+
+def test_errors_come_before_the_first_run(tmp_path) -> None:
+    for match, given in {
+        "seeds must be": {"seeds": 3},
+        "different integers": {"seeds": [1, 1]},
+        "needs aggregator=": {"over": None},
+        "no argument of FedTrainer": {"over": {"a": {"x": {"agregator": FedAvg()}}}},
+        "cannot tell which argument": {"over": {"p": [0.3]}, "aggregator": AFACD()},
+        "both give aggregator": {"over": {"aggregator": RULES, "b": {"x": AFACD()}}},
+        "write logger_dir=": {"logger": True},
+        "write seeds=": {"over": {"seed": [1, 2]}},
+        "workers must be": {"workers": "some"},
+        "workers": {"workers": 0},
+        "schedule must be": {"schedule": "alive"},
+        "two values called 1": {"over": {"max_rounds": {1: 1, "1": 2}}, "aggregator": AFACD()},
+        "FedAvg": {"over": {"aggregator": [FedAvg()]}},
+        "path=": {"path": __file__},
+    }.items():
+        with pytest.raises((TypeError, ValueError, OSError), match=match):
+            swept(**given)
+
+
+def test_dependent_arguments_go_together() -> None:
+    waits = ContinuousArrivals(FixedDurations([1.0, 0.5, 0.25, 2.0]), local_steps=1)
+    study = swept(
+        over={
+            "setting": {
+                "rounds": {"arrivals": UniformArrivals(per_round=2), "aggregator": FedAvg()},
+                "clock": {"arrivals": waits, "aggregator": FedBuff(2), "max_rounds": 3},
+            }
+        },
+        seeds=[0],
+        max_updates=9,
+    )
+    assert [len(run.history) for run in study.runs] == [4, 3]
+
+
+def test_the_look_leaves_nothing_behind(tmp_path) -> None:
+    assert Processes(2).workers == 2
+    assert look_at.__name__ in fedlight.studies.choice.__dict__
+    study = swept(workers="auto", path=tmp_path)
+    assert isinstance(study, Study)
+    assert len(list((tmp_path / "runs").iterdir())) == 4
