@@ -1,17 +1,13 @@
 """Your own LightningModule on your own rows, in a federation and under lightning.Trainer.
 
-`RainOrShine` stands for your module: an ordinary one, with its own optimizer, dropout and metric.
-The rows are made up, or come from a CSV file with a column of labels, optionally a column that
-names the client of the row, and numbers in all other columns. A task is a pass over its rows.
+The rows are made up, or those of a CSV file: labels, perhaps the client of the row, and numbers.
 
     python recipes/bring_your_own_module.py --path studies/weather
     python recipes/bring_your_own_module.py --csv visits.csv --label returns --client shop
-    python recipes/bring_your_own_module.py --aggregator AFACD --aggregator.buffer_size 4
 """
 
-from pathlib import Path
-
 import torch
+from jsonargparse import lazy_instance
 from jsonargparse.typing import Path_fr, PositiveInt
 from lightning import LightningModule, Trainer, seed_everything
 from torch import Tensor, nn
@@ -24,20 +20,18 @@ from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from own_rows import OwnRows
 
 
-class RainOrShine(LightningModule):
+class RainOrShine(LightningModule):  # stands for your module
     def __init__(self, num_inputs: int, num_classes: int) -> None:
         super().__init__()
-        layers = nn.Linear(num_inputs, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, num_classes)
-        self.network = nn.Sequential(*layers)
+        first, last = nn.Linear(num_inputs, 32), nn.Linear(32, num_classes)
+        self.network = nn.Sequential(first, nn.ReLU(), nn.Dropout(0.1), last)
         self.accuracy = MulticlassAccuracy(num_classes)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        x, y = batch
-        return cross_entropy(self.network(x), y)
+        return cross_entropy(self.network(batch[0]), batch[1])
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        x, y = batch
-        self.accuracy(self.network(x), y)
+        self.accuracy(self.network(batch[0]), batch[1])
         self.log("val_acc", self.accuracy)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -48,7 +42,7 @@ def main(
     csv: Path_fr | None = None,
     label: str = "sky",
     client: str | None = "station",
-    aggregator: Aggregator | None = None,
+    aggregator: Aggregator = lazy_instance(FedAsync, alpha=0.3),  # noqa: B008
     max_updates: PositiveInt = 400,
     seeds: PositiveInt = 3,
     path: cli.Folder | None = None,
@@ -59,28 +53,26 @@ def main(
         csv: A file with a header; None for rows that are made up.
         label: The column of labels.
         client: The column that says whose row it is; null deals the rows out to ten clients.
-        aggregator: One more, beside FedBuff and FedAsync.
-        max_updates: Local runs that the server receives.
+        aggregator: The server's rule, beside FedBuff(4).
+        max_updates: Local runs, each a pass over the rows of a client.
         seeds: Runs per aggregator.
         path: Folder of the study: runs, of which none is made twice, and TensorBoard.
     """
     rows = OwnRows(csv, label, client)
-    rules = {"FedBuff": FedBuff(buffer_size=4), "FedAsync": FedAsync(alpha=0.3)}
     study = sweep(
-        over={"aggregator": rules | ({str(aggregator): aggregator} if aggregator else {})},
+        over={"aggregator": {"FedBuff": FedBuff(4), str(aggregator): aggregator}},
         seeds=range(seeds),
         module=lambda: RainOrShine(rows.num_inputs, rows.num_classes),
         datamodule=rows.split,
         arrivals=ContinuousArrivals(ExponentialDurations(1.0)),
         max_updates=max_updates,
-        path=path,
-        logger_dir=path and Path(path) / "logs",
+        **({"path": path, "logger_dir": f"{path}/logs"} if path else {}),
     )
     print(study.table(reference="FedBuff").to_markdown())
     seed_everything(0, verbose=False)
     steps = int(study.runs[0].history[-1].metrics["fed/gradients"])
     pooled = Trainer(max_steps=steps, logger=False, enable_checkpointing=False)
-    pooled.fit(RainOrShine(rows.num_inputs, rows.num_classes), rows.split(0))
+    pooled.fit(RainOrShine(rows.num_inputs, rows.num_classes), rows.split(seed=0))
     print(f"\nPooled rows, {steps} steps: val_acc {pooled.callback_metrics['val_acc']:.4f}")
 
 
