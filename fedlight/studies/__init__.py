@@ -1,9 +1,10 @@
 """Studies: many runs as one call, kept in a folder, shown as tables and figures."""
 
+from fedlight.studies.cluster import RayWorkers
 from fedlight.studies.grid import Cell
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.study import Study
-from fedlight.studies.sweep import sweep
+from fedlight.studies.sweeping import sweep
 from fedlight.studies.tables import Entry, Interval, StudyTable, bootstrap
 from fedlight.studies.workers import Workers
 
@@ -11,6 +12,7 @@ __all__ = [
     "Cell",
     "Entry",
     "Interval",
+    "RayWorkers",
     "Study",
     "StudyRun",
     "StudyTable",

@@ -101,7 +101,7 @@ class _Content:
         elif isinstance(value, FunctionType):
             yield from self._function(value)
         elif isinstance(value, MethodType):
-            yield from self._function(value.__func__)
+            yield from self.parts(value.__func__)
             yield from self.parts(value.__self__)
         elif isinstance(value, partial):
             yield b"partial"

@@ -32,7 +32,11 @@ def chosen_workers(workers: object) -> Workers:
     if isinstance(workers, Workers):
         return workers
     if isinstance(workers, str):
-        named = {"auto": Auto, "together": Together, "processes": Processes}
+        named: dict[str, type[Auto | Together | Processes]] = {
+            "auto": Auto,
+            "together": Together,
+            "processes": Processes,
+        }
         if workers in named:
             return named[workers]()
     elif isinstance(workers, int) and not isinstance(workers, bool):

@@ -55,6 +55,17 @@ class Surroundings:
         """The same without anything that writes or looks."""
         return replace(self, store=None, callbacks=None, logger_dir=None)
 
+    def for_task(self, keep: bool) -> Surroundings:
+        """What another machine needs for a run.
+
+        Args:
+            keep: Whether it writes its checkpoints to the folder of the study.
+        """
+        store = None
+        if keep and self.store is not None:
+            store = Store(self.store.path.absolute())  # with no locks of this process
+        return replace(self, store=store, _data={}, _starts={})
+
     def data_of(self, planned: Planned) -> FederatedDataModule:
         """The data of a run, set up; runs of the same data share one object."""
         given = planned.cell.arguments["datamodule"]

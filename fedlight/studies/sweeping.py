@@ -79,8 +79,13 @@ def sweep(
     **A folder is a study.** With `path`, each finished run is a file there, which is found again by
     what defines the run: its arguments (with the code of your own classes), seed, weights at the
     start, data, and the version of fedlight. A study that was stopped or killed goes on, runs in
-    the middle of their way too, to the same bits. Another seed or cell adds only itself. Two
-    processes may work on one folder: each run is computed by one of them. `Study.load` reads it.
+    the middle of their way too. Another seed or cell adds only itself. Two processes may work on
+    one folder: each run is computed by one of them. `Study.load` reads it.
+
+    **Equal to the run alone.** A run in a study gives the result of `FedTrainer` with the same
+    arguments: to the bit with ``workers=1``, with "processes", and wherever clients are not
+    stacked; to float tolerance when runs go together, as a stack of another size may round
+    otherwise (logistic regressions and small networks on a CPU have the same bits).
 
     **Failures.** A run that raises an error is that cell's failure, which the table shows; the
     others go on, and it is tried again by the next call. Ctrl-C ends the study in order: runs under

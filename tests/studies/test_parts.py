@@ -1,0 +1,262 @@
+"""The parts of a study: keys, files, tables."""
+
+import math
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import fedlight.studies
+from fedlight import Study
+from fedlight.aggregators import FedAsync, FedBuff
+from fedlight.arrivals import ReplayArrivals, ReplayEvent
+from fedlight.studies import StudyRun, bootstrap
+from fedlight.studies._cell_key import cell_key, content
+from fedlight.studies.grid import cells_of
+from fedlight.studies.runs import Planned
+from fedlight.studies.store import Store
+from fedlight.types import Metrics, RoundRecord
+from tests.boring import Boring, classes
+from tests.studies.grid_of_boring import prints, swept
+
+pytestmark = pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
+
+
+def scaled(factor):
+    return lambda version: factor / (1 + version)
+
+
+def events(*times):
+    return ReplayArrivals([ReplayEvent(0, 0, time, 1) for time in times])
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        (FedAsync(0.5), FedAsync(0.5), FedAsync(0.25)),
+        (FedAsync(scaled(0.5)), FedAsync(scaled(0.5)), FedAsync(scaled(0.25))),
+        (events(1.0), events(1.0), events(2.0)),
+        (torch.ones(2), torch.ones(2), torch.zeros(2)),
+        (np.ones(2), np.ones(2), np.ones(2, dtype=np.float32)),
+        ({"a": {1, 2}}, {"a": {2, 1}}, {"a": {1, 3}}),
+        (partial(scaled, 1), partial(scaled, 1), partial(scaled, 2)),
+        (Boring, Boring, FedBuff),
+        (1, 1, 1.0),
+    ],
+)
+def test_content_is_equal_exactly_for_equal_content(one, same, other) -> None:
+    assert content(one) == content(same) != content(other)
+
+
+CODE = """
+class Rule:
+    def __init__(self): self.names = {"a", "b", "c"}
+    def weights(self): return FACTOR * len({"x", "y", "z"} & self.names)
+FACTOR = 1.0
+from fedlight.studies._cell_key import content
+print(content(Rule()))
+"""
+
+
+def test_the_code_of_a_class_counts_and_the_process_does_not() -> None:
+    def run(code):
+        given = {"capture_output": True, "text": True, "check": True}
+        return subprocess.run([sys.executable, "-c", code], **given).stdout
+
+    first = run(CODE)
+    assert len(first) == 17
+    assert run(CODE) == first  # strings have another hash in each process
+    assert run(CODE.replace("FACTOR *", "2 *")) != first
+    assert run(CODE.replace("FACTOR = 1.0", "FACTOR = 2.0")) != first
+
+
+def test_a_key_depends_on_names_and_version(monkeypatch) -> None:
+    key = cell_key({"a": "1", "b": "2"})
+    assert key == cell_key({"b": "2", "a": "1"})
+    assert key != cell_key({"a": "12", "b": ""})
+    monkeypatch.setattr("fedlight.__version__", "next")
+    assert key != cell_key({"a": "1", "b": "2"})
+
+
+def test_another_seed_or_cell_adds_only_itself(tmp_path, monkeypatch) -> None:
+    begun = []
+    monkeypatch.setattr(
+        "fedlight.studies.workers.go_through",
+        lambda run, tick, go=fedlight.studies.workers.go_through: begun.append(run) or go(run),
+    )
+    first = swept(path=tmp_path)
+    assert len(begun) == 4
+    again = swept(path=tmp_path)
+    assert len(begun) == 4
+    assert prints(again) == prints(first)
+    assert again.runs[0].history == first.runs[0].history
+    swept(path=tmp_path, seeds=(0, 1, 2))
+    assert [run.planned.seed for run in begun[4:]] == [2, 2]
+    names = {"renamed": FedAsync(alpha=0.5), "new": FedAsync(alpha=0.75)}
+    swept(path=tmp_path, over={"aggregator": names})
+    assert [run.planned.cell.names["aggregator"] for run in begun[6:]] == ["new", "new"]
+    swept(path=tmp_path, datamodule=classes(seed=3), seeds=[0])
+    assert len(begun) == 10
+    loaded = Study.load(tmp_path)
+    assert loaded.axes == {"aggregator": ["FedAsync", "FedBuff", "renamed", "new"]}
+    assert loaded.metric == "val_loss"
+    with pytest.raises(FileNotFoundError):
+        Study.load(tmp_path / "none")
+
+
+def test_a_torn_file_is_no_run(tmp_path) -> None:
+    first = swept(path=tmp_path, seeds=[0])
+    for path in (tmp_path / "runs").glob("*.json"):
+        path.write_text(path.read_text()[:-20])
+    assert prints(swept(path=tmp_path, seeds=[0])) == prints(first)
+
+
+def test_a_lock_is_held_once(tmp_path) -> None:
+    one, other = Store(tmp_path), Store(tmp_path)
+    assert one.lock("k")
+    assert one.lock("k")
+    assert not other.lock("k")
+    one.unlock("k")
+    assert other.lock("k")
+    other.unlock_all()
+
+
+def test_a_failure_is_kept_and_tried_again(tmp_path) -> None:
+    store = Store(tmp_path)
+    (cell,) = cells_of(None, {})
+    planned = Planned(cell, 0, "k")
+    store.note([planned])
+    store.keep(planned, planned.failed(ValueError("no")))
+    assert store.find(planned) is None
+    (run,), missing = store.load()
+    assert (run.error, missing) == ("ValueError: no", 0)
+    store.keep(planned, StudyRun({}, 0, [], "f"))
+    assert store.find(planned).fingerprint == "f"
+    assert not list(tmp_path.glob("runs/*.failed.json"))
+
+
+def history(*values, name="val_acc"):
+    """A round at each whole time, two gradients apart."""
+    return [
+        RoundRecord(k, float(k), Metrics({name: v, "fed/time": k, "fed/gradients": 2.0 * k}), [])
+        for k, v in enumerate(values, start=1)
+    ]
+
+
+def made(error=None):
+    runs = []
+    for p in (1, 2):
+        for rule, shift in (("a", 0.0), ("b", 0.1)):
+            for seed in (0, 1):
+                values = [0.2, 0.1 * p + shift + 0.2 * seed, 0.3]
+                runs.append(StudyRun({"p": p, "rule": rule}, seed, history(*values), "f"))
+    if error:
+        runs[0] = StudyRun(runs[0].cell, 0, [], "", error)
+    return Study(runs)
+
+
+def test_tables_are_means_over_seeds() -> None:
+    study = made()
+    table = study.table(rows="p", columns="rule", value="last")
+    assert table.rows == [(1,), (2,)]
+    assert table.columns == ["a", "b"]
+    entry = study.table(rows="p", columns="rule").entries[(2,), "b"]
+    # the best of (0.2, 0.3, 0.3) and of (0.2, 0.5, 0.3)
+    assert entry.values == pytest.approx({0: 0.3, 1: 0.5})
+    assert (entry.mean, entry.std) == pytest.approx((0.4, 0.1 * math.sqrt(2)))
+    assert table.entries[(1,), "a"].words(2) == "0.30 ± 0.00"
+    both = study.table()
+    assert both.columns == ["best", "last", "rounds"]
+    assert len(both.rows) == 4
+    with pytest.raises(ValueError, match="neither rows nor columns"):
+        study.table(rows="p")
+    with pytest.raises(ValueError, match="axis of the study"):
+        study.table(rows="q")
+    with pytest.raises(ValueError, match="is in no round"):
+        study.table(metric="val_los")
+    assert study.only(p=2).table(rows="rule").rows == [("a",), ("b",)]
+
+
+def test_differences_are_paired() -> None:
+    table = made().table(rows="p", columns="rule", reference="a")
+    difference = table.entries[(2,), "b - a"].difference
+    # seed 0: 0.3 - 0.3, seed 1: 0.5 - 0.4
+    assert difference.mean == pytest.approx(0.05)
+    assert (difference.low, difference.high) == pytest.approx((0.0, 0.1))
+    rows = made().table(rows=["rule", "p"], reference="a")
+    assert rows.entries[("b", 2), "best - a"].difference == difference
+    with pytest.raises(ValueError, match="name of a value of one axis"):
+        made().table(rows="p", columns="rule", reference="c")
+
+
+def test_published_numbers_stand_beside() -> None:
+    table = made().table(rows="p", columns="rule", reference={(1, "b"): 0.25}, digits=2)
+    assert table.entries[(1,), "b"].words(2).endswith("[0.25]")
+    with pytest.raises(ValueError, match="no rows or cells"):
+        made().table(rows="p", columns="rule", reference={(3, "b"): 0.25})
+
+
+def test_time_to_a_target_is_the_first_place_that_reaches_it() -> None:
+    study = made()
+    table = study.time_to(0.35, axis="gradients", rows="p", columns="rule")
+    assert table.entries[(2,), "b"].values[1] == 4.0
+    assert math.isnan(table.entries[(1,), "a"].values[0])
+    assert table.entries[(2,), "b"].words(1) == "4.0 (1 of 2 reach it)"
+    assert study.time_to(0.15, rows="p", columns="rule", mode="min").entries[
+        (1,), "a"
+    ].values == pytest.approx({0: 2.0, 1: math.nan}, nan_ok=True)
+
+
+def test_failures_are_shown() -> None:
+    table = made(error="ValueError: no").table(rows="p", columns="rule")
+    assert table.entries[(1,), "a"].words(2) == "0.30 (1 of 2 failed: ValueError)"
+
+
+def test_tables_are_written_in_each_form() -> None:
+    table = made().table(rows="p", columns="rule", value="last", digits=1)
+    assert table.to_markdown().splitlines() == [
+        "| p | rule=a | rule=b |",
+        "| --- | ---: | ---: |",
+        "| 1 | 0.3 ± 0.0 | 0.3 ± 0.0 |",
+        "| 2 | 0.3 ± 0.0 | 0.3 ± 0.0 |",
+    ]
+    assert r"1 & 0.3 $\pm$ 0.0 & 0.3 $\pm$ 0.0 \\" in table.to_latex()
+    frame = table.to_pandas()
+    assert list(frame["mean"]) == pytest.approx([0.3] * 4)
+    assert list(made().to_pandas()["round"])[:4] == [1, 2, 3, 1]
+
+
+def test_bootstrap_covers_what_it_says() -> None:
+    draw = np.random.default_rng(1)
+    held = [
+        each.low <= 0 <= each.high
+        for each in (bootstrap(draw.normal(size=20), 0.9) for _ in range(200))
+    ]
+    assert 0.8 < np.mean(held) < 0.95
+    assert math.isnan(bootstrap([1.0]).low)
+    assert bootstrap([2.0, 2.0]).high == 2.0
+    with pytest.raises(ValueError, match="confidence"):
+        bootstrap([1.0], 1.0)
+
+
+def test_a_figure_has_a_panel_for_each_value() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    figure = made(error="no").plot(x="virtual_time", panels="p")
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["p = 1", "p = 2"]
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == ["a", "b"]
+    assert figure.axes[0].get_xlabel() == "virtual time"
+    with pytest.raises(ValueError, match="panels"):
+        made().plot(panels="q")
+
+
+def test_each_run_has_a_folder_in_tensorboard(tmp_path) -> None:
+    swept(logger_dir=tmp_path, seeds=[0])
+    folders = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("events.out*")}
+    assert folders == {"aggregator=FedAsync/seed=0", "aggregator=FedBuff/seed=0"}
+    swept(logger_dir=tmp_path, seeds=[0])
+    assert (tmp_path / "aggregator=FedAsync" / "seed=0-v1").is_dir()
