@@ -9,6 +9,7 @@ Source: https://arxiv.org/abs/2108.09875
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -42,7 +43,7 @@ def split(data: FederatedDataModule, M: int, p: int) -> Callable[[int], Federate
     """Return a function of the seed that gives each of M clients p classes."""
     partitioner = PathologicalPartitioner(M, p)
     data.repartition(partitioner)  # an impossible partition raises now
-    return lambda seed: data.repartition(partitioner, seed)
+    return partial(data.repartition, partitioner)
 
 
 def settings(experiment: str, rule: Aggregator, m: int, c: int) -> dict[str, dict[str, Any]]:

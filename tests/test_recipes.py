@@ -53,7 +53,7 @@ def test_quickstart(monkeypatch, tmp_path, capsys):
 
 SCRIPTS = [path for path in RECIPES.glob("*.py") if "cli.run" in path.read_text()]
 SCRIPTS.append(RECIPES / "quickstart.py")
-LATER = {"fedasync", "fedfix", "arbitrary_communication"}
+LATER = {"fedasync"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

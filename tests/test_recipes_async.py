@@ -7,9 +7,11 @@ import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from fedlight import Study
 from fedlight.aggregators import AsyncFedAvg, FedAvg, FedBuff
 from fedlight.local_optimizers import LocalSGD
 from fedlight.types import RoundRecord
@@ -119,69 +121,58 @@ def test_the_cnn_is_the_one_of_the_paper():
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
 def test_fedfix_weighs_by_time(tmp_path, capsys):
-    recipe("fedfix").main(
-        dataset="mnist-mini",
-        splits=["non-iid"],
-        max_time=4,
-        seeds=2,
-        logger_dir=tmp_path / "logs",
-        figure=tmp_path / "weights.png",
-    )
-    table = rows(capsys.readouterr().out)
+    path = tmp_path / "study"
+    recipe("fedfix").main(dataset="mnist-mini", max_time=4, seeds=2, path=path)
+    loss, spread = capsys.readouterr().out.split("clients/val_loss_std")
+    table = rows(loss)
     assert [row[:3] for row in table] == [
-        ["non-iid, F80", "0.003", weights] for weights in ("identical", "time-based")
+        [f"{data}, F80", "0.003", weights]
+        for data in ("iid", "non-iid")
+        for weights in ("identical", "time-based")
     ]
-    assert table[0][4] == ""
-    assert number(table[1][4]) < 0  # better than identical weights
-    assert all(re.fullmatch(r"\d\.\d{4} ± \d\.\d{4}", row[3]) for row in table)
-    assert (tmp_path / "weights.png").stat().st_size > 10_000
-    assert (tmp_path / "logs" / "non-iid, F80, lr 0.003").is_dir()
+    assert [row[-1] == "" for row in table] == [True, False] * 2
+    assert number(table[3][-1]) < 0  # better than identical weights
+    assert all(re.fullmatch(r"\d\.\d{4} ± \d\.\d{4}", row[4]) for row in table + rows(spread))
+    assert (path / "losses.png").stat().st_size > 10_000
+    assert len(list(path.glob("logs/*/seed=*"))) == 8
+    for run in Study.load(path).runs:
+        evaluated = [r for r in run.history if "clients/val_loss_mean" in r.metrics]
+        assert 30 <= len(evaluated) <= 50
 
 
 def test_fedfix_weighs_equal_times_equally(capsys):
-    recipe("fedfix").main(dataset="mnist-mini", splits=["iid"], spreads=[0], max_time=2, seeds=1)
-    identical, time_based = rows(capsys.readouterr().out)
+    recipe("fedfix").main(dataset="mnist-mini", spreads=[0], max_time=2, seeds=1)
+    identical, time_based, *_ = rows(capsys.readouterr().out)
     assert identical[0] == "iid, F0"
-    assert identical[3] == time_based[3]
-    assert number(time_based[4]) == 0
+    assert identical[4] == time_based[4]
+    assert number(time_based[-1]) == 0
 
 
-@pytest.mark.parametrize("spread", [0, 0.8])
-def test_fedfix_takes_the_shortest_time_it_allows(spread, capsys):
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
+def test_fedfix_compares_methods_at_their_best_rates(capsys, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(Study, "plot", lambda self, **options: shown.append(self) or Mock())
     recipe("fedfix").main(
         experiment="methods",
         dataset="mnist-mini",
-        splits=["iid"],
-        spreads=[spread],
-        interval=1.5,
-        max_time=3,
-        seeds=1,
-    )
-    shown = capsys.readouterr().out
-    assert "1 seed, time 3\n" in shown
-    assert [math.isfinite(number(row[3])) for row in rows(shown)] == 4 * [True]
-
-
-def test_fedfix_compares_methods_at_their_best_rates(capsys):
-    recipe("fedfix").main(
-        experiment="methods",
-        dataset="mnist-mini",
-        splits=["iid"],
-        num_clients=4,
-        buffer_size=2,
+        spreads=[0.5],
         lrs=[0.001, 0.1],
         aggregator=FedBuff(buffer_size=3),
         max_time=3,
         seeds=1,
+        path=tmp_path / "study",
     )
-    shown = capsys.readouterr().out
-    table = rows(shown)
-    names = ["FedAvg", "AsyncFedAvg", "FedFix-0.5", "FedBuff-2", repr(FedBuff(buffer_size=3))]
+    table = rows(capsys.readouterr().out)
+    names = ["FedAvg", "AsyncFedAvg", "FedFix-0.5", "FedBuff-10", repr(FedBuff(buffer_size=3))]
     assert [row[2] for row in table] == 2 * names
-    losses = {(row[2], row[1]): number(row[3]) for row in table}
-    assert losses["FedAvg", "0.1"] < losses["FedAvg", "0.001"]
+    losses = {(row[2], float(row[1])): number(row[4]) for row in table}
+    assert losses["FedAvg", 0.1] < losses["FedAvg", 0.001]
     assert all(map(math.isfinite, losses.values()))
-    assert "FedAvg, 0.1" in shown.splitlines()[-1]
+    (best,) = shown
+    for run in best.runs:
+        name, rate = run.cell["aggregator"], run.cell["lr"]
+        assert losses[name, rate] == min(losses[name, other] for other in (0.001, 0.1))
+    assert len(best.runs) == len(names)
 
 
 def shell(monkeypatch, name, *arguments):
@@ -195,7 +186,7 @@ def shell(monkeypatch, name, *arguments):
     [
         ("fedasync", ["--aggregator", "FedBuf"], "did you mean FedBuff?"),
         ("fedasync", ["--local_optimizer", "LocalSGD", "--local_optimizer.lr", "x"], "lr"),
-        ("fedfix", ["--splits", "[noniid]"], "'iid', 'non-iid'"),
+        ("fedfix", ["--experiment", "method"], "'weights', 'methods'"),
         ("fedfix", ["--aggregator", "FedFix"], "also needs --aggregator.interval"),
         ("fedasync", ["--alpha_figure", "nodir/x.png"], "--alpha_figure must lie in a folder"),
         (
@@ -205,7 +196,7 @@ def shell(monkeypatch, name, *arguments):
         ),
         ("fedasync", ["--fedavg_rounds", "0"], "--fedavg_rounds must be an integer of at least 1"),
         ("fedasync", ["--shrink", "0"], "--shrink must be"),
-        ("arbitrary_communication", ["--period", "0"], "--period must be"),
+        ("arbitrary_communication", ["--max_time", "0"], "--max_time must be"),
         ("bring_your_own_module", ["--csv", "none.csv"], "--csv: File does not exist"),
     ],
 )

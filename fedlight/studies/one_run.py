@@ -170,7 +170,8 @@ class OneRun:
         options = trainer_options(planned.cell.arguments)
         if self.executor is not None:
             options["executor"] = self.executor
-        callbacks = [] if shared.callbacks is None else list(shared.callbacks())
+        make = planned.cell.arguments.get("callbacks") or shared.callbacks
+        callbacks = [] if make is None else list(make())
         logger: Any = False
         if shared.logger_dir is not None:
             logger = logger_of(shared.logger_dir, planned, going_on)
