@@ -36,7 +36,7 @@ def columns(name: str, strategy: object, depth: int = _DEPTH) -> dict[str, Plain
         parameters = signature(type(strategy)).parameters
     except (TypeError, ValueError):  # a class written in C
         return found
-    kept: Mapping[str, Any] = vars(strategy) if hasattr(strategy, "__dict__") else {}
+    kept = _kept(strategy)
     told = _told(repr(strategy), list(parameters))
     for argument, parameter in parameters.items():
         column = f"{name}.{argument}"
@@ -55,12 +55,20 @@ def columns(name: str, strategy: object, depth: int = _DEPTH) -> dict[str, Plain
     return found
 
 
+def _kept(value: object) -> Mapping[str, Any]:
+    """The attributes of an object; none if it has slots in place of a dict."""
+    try:
+        return vars(value)
+    except TypeError:
+        return {}
+
+
 def _columns_of(column: str, value: Any, depth: int) -> dict[str, Plain]:
     """An argument, and those of a strategy that it is."""
     if isinstance(value, bool | int | float | str):
         return {column: value}
     plain = value is None or isinstance(value, FunctionType | type | list | tuple | dict)
-    if plain or not hasattr(value, "__dict__") or not depth:
+    if plain or not _kept(value) or not depth:
         return {column: in_words(value)}
     return columns(column, value, depth)
 
@@ -79,9 +87,9 @@ def _told(words: str, parameters: list[str]) -> dict[str, ast.expr]:
 
 def _held(strategy: object, node: ast.expr, depth: int = _DEPTH) -> object:
     """The strategy within another one that a part of the other's repr stands for, or None."""
-    if not isinstance(node, ast.Call) or not hasattr(strategy, "__dict__") or not depth:
+    if not isinstance(node, ast.Call) or not depth:
         return None
-    for value in vars(strategy).values():
+    for value in _kept(strategy).values():
         if type(value).__name__ == ast.unparse(node.func):
             return value
         found = _held(value, node, depth - 1)

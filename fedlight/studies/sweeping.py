@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from lightning import LightningModule
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlight._arguments import as_module, check_data, instance_of
 from fedlight._checks import one_of, positive
@@ -202,6 +202,15 @@ def sweep(
     return Study([runs[planned] for planned in plan if planned in runs], metric, mode)
 
 
+def _warn_of_metric(metric: str, run: StudyRun) -> None:
+    """Say after the first run that there is no such metric, not after the last one."""
+    known = sorted({name for record in run.history for name in record.metrics})
+    if metric not in known:
+        rank_zero_warn(
+            f"fedlight: metric={metric!r} is in no round; tables need metric= with one of {known}"
+        )
+
+
 def _check(cell: Cell) -> None:
     """Refuse the arguments of a cell before the first run."""
     arguments = cell.arguments
@@ -264,6 +273,8 @@ def _run(
 
     def over(each: OneRun) -> None:
         if each.result is not None:
+            if not runs and each.result.history:
+                _warn_of_metric(shared.metric, each.result)
             runs[each.planned] = each.result
             if store is not None:
                 store.keep(each.planned, each.result)
