@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight.plot import History, curves
+from fedlight.plot import COLOURS, DASHES, History, curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,22 +41,12 @@ def draw(
     Raises:
         ImportError: matplotlib is not installed.
     """
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError(
-            "study.plot draws with matplotlib, which is not installed: pip install matplotlib"
-        ) from error
     columns = [*product(metrics, xs)]
     number = len(panels) * len(columns)
-    most = len(columns) if len(columns) > 1 else 4 if number == 4 else 3
-    wide, high = min(most, number), -(-number // most)
-    size = (1.5 + 3.5 * wide, 0.6 + 2.9 * high) if number > 1 else (6.0, 4.0)
-    figure, grid = pyplot.subplots(high, wide, figsize=size, layout="constrained", squeeze=False)
-    places = list(grid.flat)
+    figure, places = _grid(number, len(columns) if len(columns) > 1 else None)
     of_metric: dict[str, list[Axes]] = {metric: [] for metric in metrics}
     for ax, ((title, lines), (metric, x)) in zip(
-        places, product(panels.items(), columns), strict=False
+        places, product(panels.items(), columns), strict=True
     ):
         curves(lines, metric, x, smooth=smooth, ax=ax)
         ax.set_title(title, fontsize=10)
@@ -69,9 +59,63 @@ def draw(
         low, high_end = _range(group, zoom, log)
         for ax in group:
             ax.set_ylim(low, high_end)
-    for ax in places[number:]:
-        ax.set_visible(False)
     return figure
+
+
+def draw_ends(
+    panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]],
+    x: str,
+    metric: str,
+    log: bool,
+) -> Figure:
+    """Draw the last values over an axis of the study: mean and standard deviation over the seeds.
+
+    Args:
+        panels: The values of each seed by title, line and place.
+        x: Name of the horizontal axis.
+        metric: Name of the metric.
+        log: Draw the vertical axis in a logarithmic scale.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    figure, places = _grid(len(panels), None)
+    for ax, (title, lines) in zip(places, panels.items(), strict=True):
+        for number, (name, found) in enumerate(lines.items()):
+            ordered = sorted(found)
+            spreads = [np.std(found[p], ddof=1) if len(found[p]) > 1 else 0.0 for p in ordered]
+            ax.errorbar(
+                ordered,
+                [np.mean(found[place]) for place in ordered],
+                spreads,
+                color=COLOURS[number % len(COLOURS)],
+                linestyle=DASHES[number % len(DASHES)],
+                marker="o",
+                capsize=3,
+                label=name or None,
+            )
+        ax.set(title=title, xlabel=x, ylabel=f"last {metric}", yscale="log" if log else "linear")
+        ax.spines[["top", "right"]].set_visible(False)
+        if any(lines):
+            ax.legend(frameon=False)
+    return figure
+
+
+def _grid(number: int, columns: int | None) -> tuple[Figure, list[Axes]]:
+    """A figure with so many pictures, in so many columns or as it fits best."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError(
+            "study.plot draws with matplotlib, which is not installed: pip install matplotlib"
+        ) from error
+    most = columns or (4 if number == 4 else 3)
+    wide, high = min(most, number), -(-number // most)
+    size = (1.5 + 3.5 * wide, 0.6 + 2.9 * high) if number > 1 else (6.0, 4.0)
+    figure, grid = pyplot.subplots(high, wide, figsize=size, layout="constrained", squeeze=False)
+    for ax in grid.flat[number:]:
+        ax.set_visible(False)
+    return figure, list(grid.flat[:number])
 
 
 def _range(group: Sequence[Axes], zoom: float, log: bool) -> tuple[float, float]:
@@ -81,7 +125,7 @@ def _range(group: Sequence[Axes], zoom: float, log: bool) -> tuple[float, float]
         return min(lows), max(highs)
     shown = []
     for ax in group:
-        lines = [line.get_xydata() for line in ax.lines]
+        lines = [np.asarray(line.get_xydata(), dtype=np.float64) for line in ax.lines]
         first = min(points[:, 0].min() for points in lines)
         last = max(points[:, 0].max() for points in lines)
         behind = [points[points[:, 0] >= first + zoom * (last - first)] for points in lines]

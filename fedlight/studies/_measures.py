@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedlight._checks import positive_int
 from fedlight.plot import curve
 
@@ -30,6 +32,18 @@ def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]
         return float(values[-int(last) :].mean())
 
     return end
+
+
+def at_place(metric: str, axis: str, place: float) -> Callable[[Sequence[RoundRecord]], float]:
+    """The value at a place on an axis, by a straight line between the points around it."""
+
+    def at(history: Sequence[RoundRecord]) -> float:
+        places, values = curve(history, metric, axis)
+        if not len(values):
+            raise no_metric(metric, history)
+        return float(np.interp(place, places, values))
+
+    return at
 
 
 def no_metric(metric: str, history: Sequence[RoundRecord]) -> ValueError:

@@ -12,7 +12,7 @@ from fedlight._checks import one_of
 from fedlight.comparison import mode_of
 from fedlight.plot import X_AXES, curve
 from fedlight.studies._figures import draw
-from fedlight.studies._measures import end_of, no_metric
+from fedlight.studies._measures import at_place, end_of, no_metric
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store
 from fedlight.studies.tables import Entry, StudyTable, differences
@@ -193,6 +193,32 @@ class Study:
             axes, entries = self._by_axis(rows, columns, reached)
         return StudyTable(title, axes, columns, entries, digits)
 
+    def at(
+        self,
+        places: Sequence[float],
+        axis: str = "virtual_time",
+        rows: str | Sequence[str] | None = None,
+        metric: str | None = None,
+        digits: int = 4,
+    ) -> StudyTable:
+        """Return the metric at places on an axis, by straight lines between its points.
+
+        Args:
+            places: The places, such as ``[250, 500, 1000]`` gradients; each is a column.
+            axis: "round", "virtual_time", "gradients", "models" or "bytes".
+            rows: As for `table`.
+            metric: Name of the metric.
+            digits: Digits behind the point.
+
+        Raises:
+            ValueError: `axis` is another word, or there is no such axis of the study.
+        """
+        one_of("axis", axis, tuple(X_AXES))
+        metric = self.metric if metric is None else metric
+        measures = {f"{axis} {place:g}": at_place(metric, axis, place) for place in places}
+        axes, entries = self._by_row(rows, measures)
+        return StudyTable(f"{metric}, {self._seeds()}", axes, None, entries, digits)
+
     def _metric(self, metric: str | None, mode: str | None) -> tuple[str, str]:
         mode = self.mode if metric in (None, self.metric) and mode is None else mode
         metric = self.metric if metric is None else metric
@@ -311,7 +337,8 @@ class Study:
 
         Args:
             x: "round", "virtual_time", "gradients", "models" or "bytes"; or several, with a column
-                of pictures each.
+                of pictures each. Or an axis of the study whose names are numbers, such as a
+                learning rate: then each line has the last value of each run over that axis.
             panels: The axis of the study with a picture (if there are several `x` or `metric`, a
                 row) for each of its values; the others are the lines.
             metric: Name of the metric; or several, with a column of pictures each.
@@ -329,7 +356,7 @@ class Study:
         """
         xs = [x] if isinstance(x, str) else list(x)
         for each in xs:
-            one_of("x", each, tuple(X_AXES))
+            one_of("x", each, (*X_AXES, *self.axes))
         if not 0 <= zoom < 1:
             raise ValueError(f"zoom must be at least 0 and below 1, got {zoom!r}")
         metrics = [metric or self.metric] if metric is None or isinstance(metric, str) else metric
