@@ -14,7 +14,6 @@ Source: https://proceedings.mlr.press/v139/avdiukhin21a.html
 import warnings
 from functools import partial
 
-from jsonargparse import lazy_instance
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
 from data_partitioners import IidPartitioner, MixingPartitioner
@@ -36,8 +35,8 @@ PATTERNS = {
 def main(
     dataset: str = "ylecun/mnist",
     mixing_ratios: list[ClosedUnitInterval] = [1, 0.5, 0.1, 0],  # noqa: B006  # only read
-    aggregator: Aggregator = lazy_instance(AsyncCommSGD),  # noqa: B008
-    local_optimizer: LocalOptimizer = lazy_instance(LocalSGD, lr=0.1),  # noqa: B008
+    aggregator: Aggregator | None = None,
+    local_optimizer: LocalOptimizer | None = None,
     max_time: PositiveInt = 1000,
     seeds: PositiveInt = 3,
     path: cli.Folder | None = None,
@@ -47,8 +46,8 @@ def main(
     Args:
         dataset: A hub id, a folder with the same files, or "mnist-mini".
         mixing_ratios: Shares of the images that are spread evenly; a panel of the figure for each.
-        aggregator: The server's rule.
-        local_optimizer: The arithmetic of a local step.
+        aggregator: The server's rule; None for AsyncCommSGD.
+        local_optimizer: The arithmetic of a local step; None for SGD with rate 0.1.
         max_time: Ticks; "full" ends earlier, after as many models as the others.
         seeds: Runs per curve.
         path: Folder of the study: runs, of which none is made twice, TensorBoard and the figure.
@@ -57,6 +56,7 @@ def main(
     # The warning counts updates, but here rare updates contain more local steps.
     warnings.filterwarnings("ignore", "fedlight: some clients count for more")
     split = FederatedDataModule(dataset, IidPartitioner(10)).repartition
+    aggregator = aggregator or AsyncCommSGD()
     every = 1 if aggregator.interval else 10  # as many evaluations as the others have
     full = {"arrivals": PATTERNS["full"], "check_val_every_n_rounds": every}
     ratios = {r: {"datamodule": partial(split, MixingPartitioner(10, r))} for r in mixing_ratios}
@@ -66,7 +66,7 @@ def main(
         seeds=range(seeds),
         module=lambda: LogisticRegression(28 * 28, 10),
         aggregator=aggregator,
-        local_optimizer=local_optimizer,
+        local_optimizer=local_optimizer or LocalSGD(lr=0.1),
         max_time=max_time,
         check_val_every_n_rounds=10,
         **({"path": path, "logger_dir": f"{path}/logs"} if path else {}),

@@ -7,7 +7,6 @@ The rows are made up, or those of a CSV file: labels, perhaps the client of the 
 """
 
 import torch
-from jsonargparse import lazy_instance
 from jsonargparse.typing import Path_fr, PositiveInt
 from lightning import LightningModule, Trainer, seed_everything
 from torch import Tensor, nn
@@ -42,7 +41,7 @@ def main(
     csv: Path_fr | None = None,
     label: str = "sky",
     client: str | None = "station",
-    aggregator: Aggregator = lazy_instance(FedAsync, alpha=0.3),  # noqa: B008
+    aggregator: Aggregator | None = None,
     max_updates: PositiveInt = 400,
     seeds: PositiveInt = 3,
     path: cli.Folder | None = None,
@@ -53,14 +52,14 @@ def main(
         csv: A file with a header; None for rows that are made up.
         label: The column of labels.
         client: The column that says whose row it is; null deals the rows out to ten clients.
-        aggregator: The server's rule, beside FedBuff(4).
+        aggregator: The server's rule, beside FedBuff(4); None for FedAsync.
         max_updates: Local runs, each a pass over the rows of a client.
         seeds: Runs per aggregator.
         path: Folder of the study: runs, of which none is made twice, and TensorBoard.
     """
-    rows = OwnRows(csv, label, client)
+    rows, rule = OwnRows(csv, label, client), aggregator or FedAsync(alpha=0.3)
     study = sweep(
-        over={"aggregator": {"FedBuff": FedBuff(4), str(aggregator): aggregator}},
+        over={"aggregator": {"FedBuff": FedBuff(4), str(rule): rule}},
         seeds=range(seeds),
         module=lambda: RainOrShine(rows.num_inputs, rows.num_classes),
         datamodule=rows.split,

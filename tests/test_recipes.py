@@ -53,13 +53,10 @@ def test_quickstart(monkeypatch, tmp_path, capsys):
 
 SCRIPTS = [path for path in RECIPES.glob("*.py") if "cli.run" in path.read_text()]
 SCRIPTS.append(RECIPES / "quickstart.py")
-LATER = {"fedasync"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_recipe_fits_on_a_screen(script):
-    if script.stem in LATER:
-        pytest.xfail("it is from before `sweep`")
     assert len(script.read_text().splitlines()) <= 80
     assert len(signature(recipe(script.stem).main).parameters) <= 8
 

@@ -107,6 +107,7 @@ def test_columns_of_ones_own_are_checked(arguments, message):
         recipe("bring_your_own_module").main(**options)
 
 
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
 def test_a_module_of_ones_own(capsys):
     recipe("bring_your_own_module").main(max_updates=120, seeds=2)
     shown = capsys.readouterr().out
@@ -117,6 +118,7 @@ def test_a_module_of_ones_own(capsys):
     assert not list(Path().iterdir())
 
 
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
 @pytest.mark.parametrize("client", ["shop", None])
 def test_rows_of_ones_own(client, capsys):
     random = np.random.default_rng(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,7 +54,7 @@ def draw(
         if log:
             ax.set_yscale("log")
         if set(lines) == set(next(iter(panels.values()))) and ax is not places[0]:
-            ax.get_legend().remove()
+            ax.legend([], frameon=False)
         of_metric[metric].append(ax)
     for group in of_metric.values():
         low, high_end = _range(group, zoom, log)
@@ -83,11 +84,10 @@ def draw_ends(
     for ax, (title, lines) in zip(places, panels.items(), strict=True):
         for number, (name, found) in enumerate(lines.items()):
             ordered = sorted(found)
-            spreads = [np.std(found[p], ddof=1) if len(found[p]) > 1 else 0.0 for p in ordered]
             ax.errorbar(
                 ordered,
-                [np.mean(found[place]) for place in ordered],
-                spreads,
+                [fmean(found[place]) for place in ordered],
+                [stdev(found[place]) if len(found[place]) > 1 else 0.0 for place in ordered],
                 color=COLOURS[number % len(COLOURS)],
                 linestyle=DASHES[number % len(DASHES)],
                 marker="o",

@@ -11,6 +11,7 @@ from fedlight._checks import positive_int
 from fedlight.plot import curve
 
 if TYPE_CHECKING:
+    from fedlight.studies.runs import StudyRun
     from fedlight.types import RoundRecord
 
 
@@ -44,6 +45,24 @@ def at_place(metric: str, axis: str, place: float) -> Callable[[Sequence[RoundRe
         return float(np.interp(place, places, values))
 
     return at
+
+
+def ends_over(
+    axis: str, runs: Sequence[StudyRun], lines: Sequence[str], metric: str
+) -> dict[str, dict[float, list[float]]]:
+    """The last values of runs by the names on some axes, and by the number on another one.
+
+    Raises:
+        ValueError: A name on that axis is no number.
+    """
+    end = end_of(metric, 1)
+    found: dict[str, dict[float, list[float]]] = {}
+    for run in runs:
+        if run.error is None:
+            line = ", ".join(str(run.cell[each]) for each in lines)
+            place = float(str(run.cell[axis]))
+            found.setdefault(line, {}).setdefault(place, []).append(end(run.history))
+    return found
 
 
 def no_metric(metric: str, history: Sequence[RoundRecord]) -> ValueError:

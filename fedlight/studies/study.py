@@ -11,8 +11,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from fedlight._checks import one_of
 from fedlight.comparison import mode_of
 from fedlight.plot import X_AXES, curve
-from fedlight.studies._figures import draw
-from fedlight.studies._measures import at_place, end_of, no_metric
+from fedlight.studies._figures import draw, draw_ends
+from fedlight.studies._measures import at_place, end_of, ends_over, no_metric
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store
 from fedlight.studies.tables import Entry, StudyTable, differences
@@ -340,7 +340,7 @@ class Study:
                 of pictures each. Or an axis of the study whose names are numbers, such as a
                 learning rate: then each line has the last value of each run over that axis.
             panels: The axis of the study with a picture (if there are several `x` or `metric`, a
-                row) for each of its values; the others are the lines.
+                row) for each of its values; the others that have several values are the lines.
             metric: Name of the metric; or several, with a column of pictures each.
             smooth: Draw the mean of this many points, up to the current one.
             log: Draw the metric in a logarithmic scale.
@@ -360,15 +360,15 @@ class Study:
         if not 0 <= zoom < 1:
             raise ValueError(f"zoom must be at least 0 and below 1, got {zoom!r}")
         metrics = [metric or self.metric] if metric is None or isinstance(metric, str) else metric
-        lines = [axis for axis in self.axes if axis != panels]
-        if panels is None:
-            shown = {"": self.histories_by(lines)}
-        else:
+        parts = {"": self}
+        if panels is not None:
             self._check_axis("panels", panels)
-            parts = {
-                f"{panels} = {name}": self.only(**{panels: name}) for name in self.axes[panels]
-            }
-            shown = {title: part.histories_by(lines) for title, part in parts.items()}
+            parts = {f"{panels} = {n}": self.only(**{panels: n}) for n in self.axes[panels]}
+        lines = [axis for axis in self.axes if axis not in (panels, x) and len(self.axes[axis]) > 1]
+        if isinstance(x, str) and x in self.axes:
+            ends = {title: ends_over(x, p.runs, lines, metrics[0]) for title, p in parts.items()}
+            return draw_ends(ends, x, metrics[0], log)
+        shown = {title: part.histories_by(lines) for title, part in parts.items()}
         return draw(shown, metrics, xs, smooth, log, zoom)
 
     def histories_by(self, axes: Sequence[str]) -> dict[str, list[list[RoundRecord]]]:

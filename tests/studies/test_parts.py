@@ -267,6 +267,37 @@ def test_a_figure_has_a_column_for_each_metric_or_axis() -> None:
     assert metrics[0].get_ylim() != metrics[1].get_ylim()
 
 
+def test_last_values_are_drawn_over_an_axis_of_numbers() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    runs = [
+        StudyRun({"lr": lr, "rule": rule}, seed, history(0.9, shift + lr + 0.2 * seed), "f")
+        for lr in (0.2, 0.1)
+        for rule, shift in (("a", 0.0), ("b", 0.5))
+        for seed in (0, 1)
+    ]
+    (ax,) = Study(runs).plot("lr").axes
+    means = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in ax.containers}
+    assert means == {
+        "a": [[0.1, pytest.approx(0.2)], [0.2, pytest.approx(0.3)]],
+        "b": [[0.1, pytest.approx(0.7)], [0.2, pytest.approx(0.8)]],
+    }
+    (low, high), *_ = ax.containers[0].lines[2][0].get_segments()
+    assert high[1] - low[1] == pytest.approx(2 * 0.2 / 2**0.5)
+    with pytest.raises(ValueError, match="could not convert"):
+        Study(runs).plot("rule")
+
+
+def test_values_at_a_place_lie_on_lines_between_the_points() -> None:
+    study = Study([StudyRun({"a": 1}, 0, history(0.0, 0.4, 0.6), "f")])
+    table = study.at([3, 4, 99], axis="gradients")  # points at 2, 4 and 6
+    found = {column: entry.mean for (_, column), entry in table.entries.items()}
+    assert found == {
+        "gradients 3": pytest.approx(0.2),
+        "gradients 4": pytest.approx(0.4),
+        "gradients 99": pytest.approx(0.6),
+    }
+
+
 def test_zoom_leaves_out_the_first_rounds() -> None:
     pytest.importorskip("matplotlib").use("agg")
     study = Study([StudyRun({"a": 1}, 0, history(9.0, 2.0, 1.0, 2.0, 1.0), "f")])
