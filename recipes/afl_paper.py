@@ -186,6 +186,7 @@ class Plays:
         c: Local steps, or their mean.
         batch_size: Examples per local step.
         hidden_size: Units of each LSTM layer.
+        server_lr: Rate of the server.
         max_rounds: Rounds of a run.
         val_every: The test accuracy is taken after every so many rounds.
         optimizers: Local optimizers by experiment.
@@ -195,14 +196,15 @@ class Plays:
     c: int
     batch_size: int
     hidden_size: int
+    server_lr: float
     max_rounds: int
     val_every: int
     optimizers: dict[str, list[LocalOptimizer]]
 
 
 _OF_TABLES = {"table2": [LocalSGD(lr=0.8)], "table3": [FedProx(lr=0.8, mu=0.1), Scaffold(lr=0.8)]}
-PLAYS = Plays(72, 50, 10, 100, 300, 10, _OF_TABLES)
-SMALL_PLAYS = Plays(5, 10, 32, 64, 200, 20, {"small": [LocalAdam(lr=0.005)]})
+PLAYS = Plays(72, 50, 10, 100, 50.0, 300, 10, _OF_TABLES)
+SMALL_PLAYS = Plays(5, 10, 32, 64, 5.0, 200, 25, {"small": [LocalAdam(lr=0.005)]})
 
 
 def beside(table: StudyTable, numbers: dict[Any, float]) -> StudyTable:

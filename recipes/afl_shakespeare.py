@@ -31,6 +31,7 @@ def main(
     local_optimizer: LocalOptimizer | None = None,
     aggregator: Aggregator | None = None,
     max_rounds: PositiveInt | None = None,
+    val_every: PositiveInt | None = None,
     seeds: PositiveInt = 3,
     path: cli.Folder | None = None,
 ) -> None:
@@ -40,14 +41,15 @@ def main(
         dataset: A hub id, or a folder with the same files.
         experiment: What to run; small is asynchronous and dynamic, with 5 roles a round.
         local_optimizer: None for LocalSGD, in table3 FedProx and Scaffold, in small LocalAdam.
-        aggregator: The server's rule; None for AFA-CD with c as server rate, as FedAvg has it.
+        aggregator: The server's rule; None for AFA-CD with server rate 50 (c, as FedAvg), small 5.
         max_rounds: Rounds of a run; None for 300, in small 200.
+        val_every: The test accuracy is taken after every so many rounds; None for 10, in small 25.
         seeds: Runs per setting.
         path: Folder of the study: runs, of which none is made twice, TensorBoard and curves.
     """
     size = afl_paper.SMALL_PLAYS if experiment == "small" else afl_paper.PLAYS
     data = afl_paper.by_role(dataset, size.batch_size)
-    rule = aggregator or AFACD(server_lr=size.c)
+    rule = aggregator or AFACD(server_lr=size.server_lr)
     rounds = max_rounds or size.max_rounds
     characters = Counter(data.val_dataset["y"])
     share = max(characters.values()) / characters.total()
@@ -61,7 +63,7 @@ def main(
             datamodule=data,
             local_optimizer=optimizer,
             max_rounds=rounds,
-            check_val_every_n_rounds=min(size.val_every, rounds),
+            check_val_every_n_rounds=min(val_every or size.val_every, rounds),
             path=folder,
             logger_dir=folder and folder / "logs",
         )

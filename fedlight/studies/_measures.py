@@ -11,8 +11,33 @@ from fedlight._checks import positive_int
 from fedlight.plot import curve
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fedlight.studies.runs import StudyRun
     from fedlight.types import RoundRecord
+
+
+def best_of(metric: str, mode: str) -> Callable[[Sequence[RoundRecord]], float]:
+    """The best value of a run."""
+
+    def best(history: Sequence[RoundRecord]) -> float:
+        values = _points(history, metric)[1]
+        return float(values.min() if mode == "min" else values.max())
+
+    return best
+
+
+def place_of(
+    target: float, metric: str, mode: str, axis: str
+) -> Callable[[Sequence[RoundRecord]], float]:
+    """The first place on an axis at which a target is reached; nan if it is not."""
+
+    def reached(history: Sequence[RoundRecord]) -> float:
+        places, values = _points(history, metric, axis)
+        good = values <= target if mode == "min" else values >= target
+        return float(places[good.argmax()]) if good.any() else float("nan")
+
+    return reached
 
 
 def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]:
@@ -25,9 +50,7 @@ def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]
         positive_int("last", last)
 
     def end(history: Sequence[RoundRecord]) -> float:
-        times, values = curve(history, metric, "virtual_time")
-        if not len(values):
-            raise no_metric(metric, history)
+        times, values = _points(history, metric, "virtual_time")
         if last < 1:
             return float(values[times >= (1 - last) * times[-1]].mean())
         return float(values[-int(last) :].mean())
@@ -39,9 +62,7 @@ def at_place(metric: str, axis: str, place: float) -> Callable[[Sequence[RoundRe
     """The value at a place on an axis, by a straight line between the points around it."""
 
     def at(history: Sequence[RoundRecord]) -> float:
-        places, values = curve(history, metric, axis)
-        if not len(values):
-            raise no_metric(metric, history)
+        places, values = _points(history, metric, axis)
         return float(np.interp(place, places, values))
 
     return at
@@ -65,7 +86,16 @@ def ends_over(
     return found
 
 
-def no_metric(metric: str, history: Sequence[RoundRecord]) -> ValueError:
-    """The error of a metric that a run does not have."""
-    known = sorted({name for record in history for name in record.metrics})
-    return ValueError(f"metric={metric!r} is in no round; the metrics are {known}")
+def _points(
+    history: Sequence[RoundRecord], metric: str, axis: str = "round"
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The points of a metric.
+
+    Raises:
+        ValueError: No round has it.
+    """
+    places, values = curve(history, metric, axis)
+    if not len(values):
+        known = sorted({name for record in history for name in record.metrics})
+        raise ValueError(f"metric={metric!r} is in no round; the metrics are {known}")
+    return places, values

@@ -10,9 +10,9 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._checks import one_of
 from fedlight.comparison import mode_of
-from fedlight.plot import X_AXES, curve
+from fedlight.plot import X_AXES
 from fedlight.studies._figures import draw, draw_ends
-from fedlight.studies._measures import at_place, end_of, ends_over, no_metric
+from fedlight.studies._measures import at_place, best_of, end_of, ends_over, place_of
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store
 from fedlight.studies.tables import Entry, StudyTable, differences
@@ -121,13 +121,7 @@ class Study:
         """
         one_of("value", value, ("best", "last"))
         metric, mode = self._metric(metric, mode)
-        end = end_of(metric, last)
-
-        def best(history: Sequence[RoundRecord]) -> float:
-            found = curve(history, metric)[1]
-            if not len(found):
-                raise no_metric(metric, history)
-            return float(found.min() if mode == "min" else found.max())
+        best, end = best_of(metric, mode), end_of(metric, last)
 
         chosen = best if value == "best" else end
         ends = "last" if last == 1 else f"mean of the last {last if last > 1 else f'{last:.0%}'}"
@@ -179,13 +173,7 @@ class Study:
         axis = one_of("axis", {"rounds": "round"}.get(axis, axis), tuple(X_AXES))
         metric, mode = self._metric(metric, mode)
 
-        def reached(history: Sequence[RoundRecord]) -> float:
-            places, values = curve(history, metric, axis)
-            if not len(values):
-                raise no_metric(metric, history)
-            good = values <= target if mode == "min" else values >= target
-            return float(places[good.argmax()]) if good.any() else float("nan")
-
+        reached = place_of(target, metric, mode, axis)
         title = f"{X_AXES[axis]} to {metric} of {target:g}, {self._seeds()}"
         if columns is None:
             axes, entries = self._by_row(rows, {axis: reached})
