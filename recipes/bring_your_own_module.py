@@ -63,7 +63,7 @@ def main(
         seeds=range(seeds),
         module=lambda: RainOrShine(rows.num_inputs, rows.num_classes),
         datamodule=rows.split,
-        arrivals=ContinuousArrivals(ExponentialDurations(1.0)),
+        arrivals=ContinuousArrivals(ExponentialDurations(1.0), resume="on_arrival"),
         max_updates=max_updates,
         **({"path": path, "logger_dir": f"{path}/logs"} if path else {}),
     )
