@@ -56,13 +56,13 @@ def main(
     # The warning counts updates, but here rare updates contain more local steps.
     warnings.filterwarnings("ignore", "fedlight: some clients count for more")
     split = FederatedDataModule(dataset, IidPartitioner(10)).repartition
+    split(MixingPartitioner(10, 1))  # what cannot be loaded raises now
     aggregator = aggregator or AsyncCommSGD()
-    every = 1 if aggregator.interval else 10  # as many evaluations as the others have
-    full = {"arrivals": PATTERNS["full"], "check_val_every_n_rounds": every}
+    full = {"arrivals": PATTERNS["full"], "max_time": max_time / 10}
+    full["check_val_every_n_rounds"] = 1 if aggregator.interval else 10  # as many as the others
     ratios = {r: {"datamodule": partial(split, MixingPartitioner(10, r))} for r in mixing_ratios}
-    patterns = PATTERNS | {"full": full | {"max_time": max_time / 10}}
     study = sweep(
-        over={"mixing ratio": ratios, "pattern": patterns},
+        over={"mixing ratio": ratios, "pattern": PATTERNS | {"full": full}},
         seeds=range(seeds),
         module=lambda: LogisticRegression(28 * 28, 10),
         aggregator=aggregator,

@@ -48,7 +48,7 @@ def main(
         path: Folder of the study: runs, of which none is made twice, TensorBoard and the figure.
     """
     setting = fedfix_paper.METHODS if experiment == "methods" else fedfix_paper.WEIGHTS
-    lrs, max_time = lrs or setting.lrs, max_time or setting.max_time
+    lrs, max_time = setting.lrs if lrs is None else lrs, max_time or setting.max_time
     cli.distinct(spreads=spreads, lrs=lrs)
     split = FederatedDataModule(dataset, IidPartitioner(1)).repartition
     scenarios = {each: setting.methods(each, max_time, aggregator) for each in spreads}
@@ -67,9 +67,9 @@ def main(
             check_val_every_n_rounds=None,
             **({"path": path, "logger_dir": f"{path}/logs"} if path else {}),
         ).runs
-    study, first = Study(runs, METRICS[0]), next(iter(setting.rules))
+    study = Study(runs, METRICS[0])
     for metric in METRICS:
-        table = study.table(metric=metric, reference=first, value="last", last=0.25)
+        table = study.table(None, None, metric, setting.first, value="last", last=0.25)
         print(f"\n{metric}\n\n{table.to_markdown()}")
     shown = study.best("lr", last=0.25) if experiment == "methods" else study.only(lr=lrs[0])
     if path:

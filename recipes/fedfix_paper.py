@@ -36,6 +36,11 @@ class Setting:
     max_time: float
     num_clients: int
 
+    @property
+    def first(self) -> str:
+        """The name of the aggregator that the others are compared with."""
+        return next(iter(self.rules))
+
     def data(self, split: Callable[..., Any], spread: float) -> dict[str, dict[str, Any]]:
         """Return the data of each way of dividing them; an impossible one raises now."""
         for part in self.parts.values():
@@ -58,6 +63,7 @@ class Setting:
         Raises:
             ValueError: `max_time` is too short.
         """
+        UniformSpeeds(spread)  # raises if it is out of range
         times = np.linspace(1 - spread, 1, self.num_clients)
         found = {}
         for name, rule in (self.rules | ({str(own): own} if own else {})).items():

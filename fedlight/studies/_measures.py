@@ -50,7 +50,7 @@ def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]
         positive_int("last", last)
 
     def end(history: Sequence[RoundRecord]) -> float:
-        times, values = _points(history, metric, "virtual_time")
+        times, values = _points(history, metric, "virtual_time" if last < 1 else "round")
         if last < 1:
             return float(values[times >= (1 - last) * times[-1]].mean())
         return float(values[-int(last) :].mean())
