@@ -1,4 +1,4 @@
-# make quickstart    trains three aggregators on one schedule and prints a table
+# make quickstart    trains three aggregators with three seeds, prints a table, draws a picture
 # make test          runs the tests and the examples in the docstrings
 # make lint          ruff and mypy
 # make docs          builds the guide, with the reference of all classes, in site/

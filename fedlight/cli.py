@@ -171,8 +171,10 @@ def _on_purpose(error: BaseException, main: Callable[..., Any]) -> bool:
     if place is None:
         return False
     module = str(place.tb_frame.f_globals.get("__name__"))
-    line = linecache.getline(place.tb_frame.f_code.co_filename, place.tb_lineno)
-    ours = module == main.__module__ or module.partition(".")[0] in _PACKAGES
+    file = place.tb_frame.f_code.co_filename
+    line = linecache.getline(file, place.tb_lineno)
+    beside = Path(file).parent == Path(main.__code__.co_filename).parent  # what a script imports
+    ours = module == main.__module__ or beside or module.partition(".")[0] in _PACKAGES
     return ours and line.lstrip().startswith("raise ")
 
 

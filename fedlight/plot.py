@@ -37,8 +37,8 @@ X_AXES = {
 }
 """The horizontal axes of curves, and their labels."""
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
 _UPDATE = "#D55E00"
 _GREY = "#868e96"
 _GRID = 200
@@ -85,7 +85,7 @@ def curves(
             last = min(places[-1] for places, _ in lines)
             grid = np.linspace(first, max(first, last), _GRID)
         values = np.array([np.interp(grid, places, value) for places, value in lines])
-        colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         mean = values.mean(axis=0)
         ax.plot(grid, mean, color=colour, linestyle=dashes, label=name or None, linewidth=1.8)
         if len(lines) > 1:

@@ -6,12 +6,12 @@ import runpy
 import shlex
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from fedlight import FedTrainer
-from fedlight.arrivals import ArrivalProcess
+from fedlight import FedTrainer, sweep
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -24,39 +24,56 @@ def recipe(name):
 
 
 def test_quickstart(monkeypatch, tmp_path, capsys):
-    simulate = ArrivalProcess.simulate
+    module = recipe("quickstart")
+    asked = {}
 
-    def four_rounds(self, num_clients, *, max_rounds):
-        assert max_rounds >= 50
-        return simulate(self, num_clients, max_rounds=4)
+    def two_rounds(*args, **options):
+        asked.update(options)
+        return sweep(*args, **options | {"max_rounds": 2, "seeds": [0, 1]})
 
-    limits, fit = [], FedTrainer.fit
-
-    def remember(self, *args, **kwargs):
-        limits.append(self.limits.max_rounds)
-        fit(self, *args, **kwargs)
-
-    monkeypatch.setattr(ArrivalProcess, "simulate", four_rounds)
-    monkeypatch.setattr(FedTrainer, "fit", remember)
-    recipe("quickstart").main()
+    monkeypatch.setattr(module, "sweep", two_rounds)
+    module.main()
+    assert (asked["max_rounds"], len(asked["seeds"])) == (60, 3)
     shown = capsys.readouterr().out
+    logs = tmp_path / "fedlight_logs" / "quickstart"
     for name in ("AFACD", "AFACS", "FedAvg"):
-        assert re.search(rf"{name} +│ 0\.\d{{4}} ", shown)
-        (events,) = (tmp_path / "fedlight_logs" / "quickstart" / name).glob("events.*")
-        assert events.stat().st_size > 1000
-    assert limits == [60] * 3, "otherwise the progress bar has no total"
+        assert re.search(rf"{name} +│ 0\.\d{{4}} ± ", shown)
+        for seed in (0, 1):
+            (events,) = (logs / f"aggregator={name}" / f"seed={seed}").glob("events.*")
+            assert events.stat().st_size > 500
+    assert "95%" in shown, "the table has intervals"
+    assert (logs / "curves.png").stat().st_size > 5000
+    assert "Picture: fedlight_logs/quickstart/curves.png" in shown
     command = shlex.split(shown.splitlines()[-1].removeprefix("Curves: "))
     assert command[0] == sys.executable
-    assert command[-2:] == ["--logdir", "fedlight_logs"], "the folder that the README names"
+    assert command[-2:] == ["--logdir", "fedlight_logs/quickstart"], "the folder of the README"
     version = subprocess.run([*command[:3], "--version"], capture_output=True, check=False)
     assert version.returncode == 0
+
+
+SCRIPTS = [path for path in RECIPES.glob("*.py") if "cli.run" in path.read_text()]
+SCRIPTS.append(RECIPES / "quickstart.py")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_recipe_fits_on_a_screen(script):
+    assert len(script.read_text().splitlines()) <= 80
+    assert len(signature(recipe(script.stem).main).parameters) <= 8
+
+
+def test_what_is_no_recipe_is_imported_by_one():
+    others = {path.stem for path in RECIPES.glob("*.py")} - {path.stem for path in SCRIPTS}
+    text = "".join(script.read_text() for script in SCRIPTS)
+    assert len(SCRIPTS) >= 8
+    assert all(re.search(rf"^(import|from) {name}\b", text, re.MULTILINE) for name in others)
 
 
 @pytest.mark.parametrize(("option", "code"), [("--help", 0), ("--max_rounds=3", 2)])
 def test_quickstart_does_not_train_when_asked_for_help(option, code, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["quickstart.py", option])
     monkeypatch.delattr(FedTrainer, "fit")
+    monkeypatch.delattr(FedTrainer, "steps_of_fit")
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(RECIPES / "quickstart.py"), run_name="__main__")
     assert ended.value.code == code
-    assert ("Three aggregators" in capsys.readouterr().out) == (code == 0)
+    assert ("three aggregators" in capsys.readouterr().out) == (code == 0)

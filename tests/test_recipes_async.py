@@ -5,14 +5,15 @@ import math
 import re
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from fedlight.aggregators import AsyncFedAvg, FedAvg, FedBuff
+from fedlight import Study
+from fedlight.aggregators import FedBuff
 from fedlight.local_optimizers import LocalSGD
-from fedlight.types import RoundRecord
 
 pytest.importorskip("jsonargparse")
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -36,77 +37,47 @@ def number(cell):
 
 
 @pytest.fixture
-def tiny_fedasync():
-    return {
-        "dataset": "mnist-mini",
-        "max_rounds": 12,
-        "fedavg_rounds": 2,
-        "decay_round": 6,
-        "local_steps": 4,
-        "evaluate_every": 6,
-        "width": 4,
-        "shrink": 3,
-        "seeds": 1,
-    }
+def fedasync(monkeypatch):
+    """The recipe with runs that are smaller still."""
+    paper = importlib.import_module("fedasync_paper")
+    tiny = paper.Size(12, 2, 6, width=4, shrink=3, local_steps=4, val_every=6)
+    monkeypatch.setitem(paper.SIZES, "small", tiny)
+    return partial(recipe("fedasync").main, dataset="mnist-mini", size="small", seeds=1)
 
 
-def test_fedasync_makes_the_table_the_curves_and_the_figures(tiny_fedasync, tmp_path, capsys):
-    figures = tmp_path / "axes.png", tmp_path / "alpha.png"
-    recipe("fedasync").main(
-        **tiny_fedasync,
-        max_staleness=[4, 5],
-        alphas=[0.6, 0.9],
-        logger_dir=tmp_path / "logs",
-        figure=figures[0],
-        alpha_figure=figures[1],
-    )
-    table = rows(capsys.readouterr().out)
+def test_fedasync_makes_the_table_the_curves_and_the_figures(fedasync, tmp_path, capsys):
+    path = tmp_path / "study"
+    fedasync(max_staleness=[4, 5], alphas=[0.6, 0.9], path=path)
+    baselines, cells = map(rows, capsys.readouterr().out.strip().split("\n\n"))
+    assert [row[0] for row in baselines] == ["FedAvg", "single-thread SGD"]
     asynchronous = ["FedAsync", "FedAsync+Poly", "FedAsync+Hinge"]
-    assert [row[2] for row in table] == ["FedAvg", "single-thread SGD", *(4 * asynchronous)]
-    assert all(0 < number(cell) < 1 for row in table for cell in row[3:])
-    assert table[2][3:] == table[4][3:]  # the hinge is the constant up to a staleness of 4
-    assert table[2][3:] != table[3][3:]
-    assert all(figure.stat().st_size > 10_000 for figure in figures)
-    folder = tmp_path / "logs" / "staleness 5, alpha 0.9" / "version_0" / "FedAsync+Hinge"
-    assert list(folder.glob("seed=0/events.*"))
-    assert not (tmp_path / "logs" / "staleness 4, alpha 0.9" / "version_0" / folder.name).exists()
+    assert [row[2] for row in cells] == 4 * asynchronous
+    assert all(0 < number(cell) < 1 for row in cells for cell in row[3:])
+    assert cells[0][3:] == cells[2][3:]  # the hinge is the constant up to a staleness of 4
+    assert cells[0][3:] != cells[1][3:]
+    assert all((path / name).stat().st_size > 10_000 for name in ("axes.png", "alpha.png"))
+    assert len(list(path.glob("logs/*/seed=0"))) == 14
 
 
-def test_fedasync_takes_another_aggregator_and_optimizer(tiny_fedasync, capsys):
-    main = recipe("fedasync").main
+def test_fedasync_takes_another_aggregator_and_optimizer(fedasync, capsys):
     tables = []
     for optimizer in (LocalSGD(lr=0.1), LocalSGD(lr=1e-6)):
-        main(
-            **tiny_fedasync,
-            max_staleness=[1],
-            aggregator=FedBuff(buffer_size=2),
-            local_optimizer=optimizer,
-        )
-        tables.append(rows(capsys.readouterr().out))
+        own = FedBuff(buffer_size=2)
+        fedasync(max_staleness=[1], aggregator=own, local_optimizer=optimizer)
+        tables.append(capsys.readouterr().out.strip().split("\n\n"))
     fast, slow = tables
-    assert fast[-1][2] == repr(FedBuff(buffer_size=2))
-    assert fast[:2] == slow[:2]  # the baselines have an optimizer of their own
-    assert all(a[3:] != b[3:] for a, b in zip(fast[2:], slow[2:], strict=True))
+    assert rows(fast[1])[-1][2] == repr(FedBuff(buffer_size=2))
+    assert fast[0] == slow[0]  # the baselines have an optimizer of their own
+    assert all(a[3:] != b[3:] for a, b in zip(rows(fast[1])[-1:], rows(slow[1])[-1:], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("crop", "message"), [(32, "crop must be at most 28, got 32"), (10, "at least 4 pixels")]
-)
-def test_fedasync_refuses_images_of_a_wrong_size(tiny_fedasync, crop, message):
-    with pytest.raises(ValueError, match=message):
-        recipe("fedasync").main(**tiny_fedasync, crop=crop)
-
-
-def test_fedasync_evaluates_short_runs(tiny_fedasync, capsys):
-    short = {"max_rounds": 3, "evaluate_every": 100, "max_staleness": [1]}
-    recipe("fedasync").main(**tiny_fedasync | short)
-    shown = capsys.readouterr().out
-    assert "1 seed\n" in shown
-    assert all(0 < number(cell) < 1 for row in rows(shown) for cell in row[3:])
+def test_alpha_is_halved_at_a_round():
+    rule = importlib.import_module("fedasync_paper").SIZES["paper"].rules(0.6, None)["FedAsync"]
+    assert [rule.alpha(version) for version in (0, 798, 799, 1999)] == [0.6, 0.6, 0.3, 0.3]
 
 
 def test_the_cnn_is_the_one_of_the_paper():
-    module = recipe("fedasync").PaperCNN(channels=3, side=24, width=64)
+    module = importlib.import_module("fedasync_paper").PaperCNN(channels=3, side=24, width=64)
     shapes = [tuple(p.shape) for n, p in module.named_parameters() if p.ndim > 1]
     assert shapes == [
         *((64, 3, 3, 3), (64, 64, 3, 3), (128, 64, 3, 3), (128, 128, 3, 3)),
@@ -119,69 +90,58 @@ def test_the_cnn_is_the_one_of_the_paper():
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
 def test_fedfix_weighs_by_time(tmp_path, capsys):
-    recipe("fedfix").main(
-        dataset="mnist-mini",
-        splits=["non-iid"],
-        max_time=4,
-        seeds=2,
-        logger_dir=tmp_path / "logs",
-        figure=tmp_path / "weights.png",
-    )
-    table = rows(capsys.readouterr().out)
+    path = tmp_path / "study"
+    recipe("fedfix").main(dataset="mnist-mini", max_time=4, seeds=2, path=path)
+    loss, spread = capsys.readouterr().out.split("clients/val_loss_std")
+    table = rows(loss)
     assert [row[:3] for row in table] == [
-        ["non-iid, F80", "0.003", weights] for weights in ("identical", "time-based")
+        [f"{data}, F80", "0.003", weights]
+        for data in ("iid", "non-iid")
+        for weights in ("identical", "time-based")
     ]
-    assert table[0][4] == ""
-    assert number(table[1][4]) < 0  # better than identical weights
-    assert all(re.fullmatch(r"\d\.\d{4} ± \d\.\d{4}", row[3]) for row in table)
-    assert (tmp_path / "weights.png").stat().st_size > 10_000
-    assert (tmp_path / "logs" / "non-iid, F80, lr 0.003").is_dir()
+    assert [row[-1] == "" for row in table] == [True, False] * 2
+    assert number(table[3][-1]) < 0  # better than identical weights
+    assert all(re.fullmatch(r"\d\.\d{4} ± \d\.\d{4}", row[4]) for row in table + rows(spread))
+    assert (path / "losses.png").stat().st_size > 10_000
+    assert len(list(path.glob("logs/*/seed=*"))) == 8
+    for run in Study.load(path).runs:
+        evaluated = [r for r in run.history if "clients/val_loss_mean" in r.metrics]
+        assert 30 <= len(evaluated) <= 50
 
 
 def test_fedfix_weighs_equal_times_equally(capsys):
-    recipe("fedfix").main(dataset="mnist-mini", splits=["iid"], spreads=[0], max_time=2, seeds=1)
-    identical, time_based = rows(capsys.readouterr().out)
+    recipe("fedfix").main(dataset="mnist-mini", spreads=[0], max_time=2, seeds=1)
+    identical, time_based, *_ = rows(capsys.readouterr().out)
     assert identical[0] == "iid, F0"
-    assert identical[3] == time_based[3]
-    assert number(time_based[4]) == 0
+    assert identical[4] == time_based[4]
+    assert number(time_based[-1]) == 0
 
 
-@pytest.mark.parametrize("spread", [0, 0.8])
-def test_fedfix_takes_the_shortest_time_it_allows(spread, capsys):
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
+def test_fedfix_compares_methods_at_their_best_rates(capsys, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(Study, "plot", lambda self, **options: shown.append(self) or Mock())
     recipe("fedfix").main(
         experiment="methods",
         dataset="mnist-mini",
-        splits=["iid"],
-        spreads=[spread],
-        interval=1.5,
-        max_time=3,
-        seeds=1,
-    )
-    shown = capsys.readouterr().out
-    assert "1 seed, time 3\n" in shown
-    assert [math.isfinite(number(row[3])) for row in rows(shown)] == 4 * [True]
-
-
-def test_fedfix_compares_methods_at_their_best_rates(capsys):
-    recipe("fedfix").main(
-        experiment="methods",
-        dataset="mnist-mini",
-        splits=["iid"],
-        num_clients=4,
-        buffer_size=2,
+        spreads=[0.5],
         lrs=[0.001, 0.1],
         aggregator=FedBuff(buffer_size=3),
         max_time=3,
         seeds=1,
+        path=tmp_path / "study",
     )
-    shown = capsys.readouterr().out
-    table = rows(shown)
-    names = ["FedAvg", "AsyncFedAvg", "FedFix-0.5", "FedBuff-2", repr(FedBuff(buffer_size=3))]
+    table = rows(capsys.readouterr().out.partition("clients/val_loss_std")[0])
+    names = ["FedAvg", "AsyncFedAvg", "FedFix-0.5", "FedBuff-10", repr(FedBuff(buffer_size=3))]
     assert [row[2] for row in table] == 2 * names
-    losses = {(row[2], row[1]): number(row[3]) for row in table}
-    assert losses["FedAvg", "0.1"] < losses["FedAvg", "0.001"]
+    losses = {(row[2], float(row[1])): number(row[4]) for row in table}
+    assert losses["FedAvg", 0.1] < losses["FedAvg", 0.001]
     assert all(map(math.isfinite, losses.values()))
-    assert "FedAvg, 0.1" in shown.splitlines()[-1]
+    (best,) = shown
+    for run in best.runs:
+        name, rate = run.cell["aggregator"], run.cell["lr"]
+        assert losses[name, rate] == min(losses[name, other] for other in (0.001, 0.1))
+    assert len(best.runs) == len(names)
 
 
 def shell(monkeypatch, name, *arguments):
@@ -195,17 +155,11 @@ def shell(monkeypatch, name, *arguments):
     [
         ("fedasync", ["--aggregator", "FedBuf"], "did you mean FedBuff?"),
         ("fedasync", ["--local_optimizer", "LocalSGD", "--local_optimizer.lr", "x"], "lr"),
-        ("fedfix", ["--splits", "[noniid]"], "'iid', 'non-iid'"),
+        ("fedfix", ["--experiment", "method"], "'weights', 'methods'"),
         ("fedfix", ["--aggregator", "FedFix"], "also needs --aggregator.interval"),
-        ("fedasync", ["--alpha_figure", "nodir/x.png"], "--alpha_figure must lie in a folder"),
-        (
-            "fedasync",
-            ["--evaluate_every", "0"],
-            "--evaluate_every must be an integer of at least 1, got '0'",
-        ),
-        ("fedasync", ["--fedavg_rounds", "0"], "--fedavg_rounds must be an integer of at least 1"),
-        ("fedasync", ["--shrink", "0"], "--shrink must be"),
-        ("arbitrary_communication", ["--period", "0"], "--period must be"),
+        ("fedasync", ["--size", "tiny"], "'paper', 'small'"),
+        ("fedasync", ["--max_staleness", "4"], "--max_staleness must be a list"),
+        ("arbitrary_communication", ["--max_time", "0"], "--max_time must be"),
         ("bring_your_own_module", ["--csv", "none.csv"], "--csv: File does not exist"),
     ],
 )
@@ -221,25 +175,3 @@ def test_a_value_out_of_range_is_named(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         shell(monkeypatch, "fedfix", "--aggregator", "FedBuff", "--aggregator.buffer_size", "0")
     assert "error: buffer_size must be at least 1, got 0" in capsys.readouterr().err
-
-
-def test_strategies_are_swapped_from_the_shell(monkeypatch):
-    seen = {}
-
-    def compare(aggregators, *, local_optimizer, **rest):
-        seen.update(dict.fromkeys(map(repr, aggregators.values()), repr(local_optimizer)))
-        history = [RoundRecord(1, 1.0, {"val_acc": 0.5, "fed/gradients": 10.0}, updates=[])]
-        return SimpleNamespace(histories={name: [history] for name in aggregators})
-
-    monkeypatch.setattr("fedlight.comparison.compare", compare)
-    arguments = {
-        "dataset": "mnist-mini",
-        "aggregator": "AsyncFedAvg",
-        "aggregator.weights": "identical",
-        "local_optimizer": "LocalSGD",
-        "local_optimizer.lr": "0.2",
-        "baseline_optimizer.lr": "0.3",
-    }
-    shell(monkeypatch, "fedasync", *(f"--{key}={value}" for key, value in arguments.items()))
-    assert seen[repr(AsyncFedAvg("identical"))] == repr(LocalSGD(lr=0.2))
-    assert seen[repr(FedAvg())] == repr(LocalSGD(lr=0.3))

@@ -40,6 +40,7 @@ class Surroundings:
         metric: The metric that TensorBoard shows first.
         mode: "min" or "max" of it is best.
         checkpoint_seconds: Real time between the checkpoints of a run.
+        silent: Whether callbacks that a cell has are left out, too.
     """
 
     store: Store | None = None
@@ -48,12 +49,13 @@ class Surroundings:
     metric: str = "val_acc"
     mode: str = "max"
     checkpoint_seconds: float = 30.0
+    silent: bool = False
     _data: dict[tuple[int, int], FederatedDataModule] = field(default_factory=dict)
     _starts: dict[tuple[int, int], LightningModule] = field(default_factory=dict)
 
     def bare(self) -> Surroundings:
         """The same without anything that writes or looks."""
-        return replace(self, store=None, callbacks=None, logger_dir=None)
+        return replace(self, store=None, callbacks=None, logger_dir=None, silent=True)
 
     def for_task(self, keep: bool) -> Surroundings:
         """What another machine needs for a run.
@@ -170,7 +172,9 @@ class OneRun:
         options = trainer_options(planned.cell.arguments)
         if self.executor is not None:
             options["executor"] = self.executor
-        callbacks = [] if shared.callbacks is None else list(shared.callbacks())
+        own = None if shared.silent else planned.cell.arguments.get("callbacks")
+        make = own or shared.callbacks
+        callbacks = [] if make is None else list(make())
         logger: Any = False
         if shared.logger_dir is not None:
             logger = logger_of(shared.logger_dir, planned, going_on)

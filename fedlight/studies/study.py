@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._checks import one_of, positive_int
+from fedlight._checks import one_of
 from fedlight.comparison import mode_of
-from fedlight.plot import X_AXES, curve, curves
+from fedlight.plot import X_AXES
+from fedlight.studies._figures import draw, draw_ends
+from fedlight.studies._measures import at_place, best_of, end_of, ends_over, place_of
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store
 from fedlight.studies.tables import Entry, StudyTable, differences
@@ -92,7 +94,7 @@ class Study:
         *,
         value: str = "best",
         mode: str | None = None,
-        last: int = 1,
+        last: float = 1,
         digits: int = 4,
         confidence: float = 0.95,
     ) -> StudyTable:
@@ -109,7 +111,8 @@ class Study:
             value: "best" or "last", of which the cells are made if there are `columns`, and the
                 differences.
             mode: "min" or "max" is best; None decides by the name of the metric.
-            last: The last value is the mean over this many last rounds that have the metric.
+            last: The last value is the mean over this many last rounds that have the metric; or,
+                below 1, over this last share of the virtual time.
             digits: Digits behind the point.
             confidence: Confidence of the intervals.
 
@@ -117,23 +120,11 @@ class Study:
             ValueError: There is no such axis, or an axis is in neither `rows` nor `columns`.
         """
         one_of("value", value, ("best", "last"))
-        positive_int("last", last)
         metric, mode = self._metric(metric, mode)
-
-        def best(history: Sequence[RoundRecord]) -> float:
-            found = curve(history, metric)[1]
-            if not len(found):
-                raise _no_metric(metric, history)
-            return float(found.min() if mode == "min" else found.max())
-
-        def end(history: Sequence[RoundRecord]) -> float:
-            found = curve(history, metric)[1]
-            if not len(found):
-                raise _no_metric(metric, history)
-            return float(found[-last:].mean())
+        best, end = best_of(metric, mode), end_of(metric, last)
 
         chosen = best if value == "best" else end
-        ends = "last" if last == 1 else f"mean of the last {last}"
+        ends = "last" if last == 1 else f"mean of the last {last if last > 1 else f'{last:.0%}'}"
         if columns is None:
             measures: dict[str, Measure] = {"best": best, ends: end, "rounds": len}
             axes, entries = self._by_row(rows, measures)
@@ -182,19 +173,39 @@ class Study:
         axis = one_of("axis", {"rounds": "round"}.get(axis, axis), tuple(X_AXES))
         metric, mode = self._metric(metric, mode)
 
-        def reached(history: Sequence[RoundRecord]) -> float:
-            places, values = curve(history, metric, axis)
-            if not len(values):
-                raise _no_metric(metric, history)
-            good = values <= target if mode == "min" else values >= target
-            return float(places[good.argmax()]) if good.any() else float("nan")
-
+        reached = place_of(target, metric, mode, axis)
         title = f"{X_AXES[axis]} to {metric} of {target:g}, {self._seeds()}"
         if columns is None:
             axes, entries = self._by_row(rows, {axis: reached})
         else:
             axes, entries = self._by_axis(rows, columns, reached)
         return StudyTable(title, axes, columns, entries, digits)
+
+    def at(
+        self,
+        places: Sequence[float],
+        axis: str = "virtual_time",
+        rows: str | Sequence[str] | None = None,
+        metric: str | None = None,
+        digits: int = 4,
+    ) -> StudyTable:
+        """Return the metric at places on an axis, by straight lines between its points.
+
+        Args:
+            places: The places, such as ``[250, 500, 1000]`` gradients; each is a column.
+            axis: "round", "virtual_time", "gradients", "models" or "bytes".
+            rows: As for `table`.
+            metric: Name of the metric.
+            digits: Digits behind the point.
+
+        Raises:
+            ValueError: `axis` is another word, or there is no such axis of the study.
+        """
+        one_of("axis", axis, tuple(X_AXES))
+        metric = self.metric if metric is None else metric
+        measures = {f"{axis} {place:g}": at_place(metric, axis, place) for place in places}
+        axes, entries = self._by_row(rows, measures)
+        return StudyTable(f"{metric}, {self._seeds()}", axes, None, entries, digits)
 
     def _metric(self, metric: str | None, mode: str | None) -> tuple[str, str]:
         mode = self.mode if metric in (None, self.metric) and mode is None else mode
@@ -269,58 +280,84 @@ class Study:
         runs = [r for r in self.runs if all(r.cell[a] == name for a, name in names.items())]
         return Study(runs, self.metric, self.mode)
 
+    def best(self, axis: str, metric: str | None = None, last: float = 1) -> Study:
+        """Return the part with the best value on an axis for each cell of the others.
+
+        Such as the best learning rate of each aggregator: ``study.best("lr")``.
+
+        Args:
+            axis: The axis.
+            metric: Name of the metric, whose last value is to be best in the mean over the seeds.
+            last: What the last value is; as for `table`.
+
+        Raises:
+            ValueError: There is no such axis, or no run has the metric.
+        """
+        self._check_axis("axis", axis)
+        metric, mode = self._metric(metric, None)
+        others = [each for each in self.axes if each != axis]
+        sign = 1 if mode == "min" else -1
+        kept = []
+        for runs in self._grouped(others).values():
+            means = {
+                name: Entry.of([r for r in runs if r.cell[axis] == name], end_of(metric, last)).mean
+                for name in dict.fromkeys(run.cell[axis] for run in runs)
+            }
+            ranked = sorted(
+                means, key=lambda name: (means[name] != means[name], sign * means[name])
+            )
+            kept += [run for run in runs if run.cell[axis] == ranked[0]]
+        return Study(kept, self.metric, self.mode)
+
     # ------------------------------------------------------------------ figures and frames
 
     def plot(
         self,
-        x: str = "virtual_time",
+        x: str | Sequence[str] = "virtual_time",
         panels: str | None = None,
-        metric: str | None = None,
+        metric: str | Sequence[str] | None = None,
         smooth: int = 1,
+        *,
+        log: bool = False,
+        zoom: float = 0.0,
     ) -> Figure:
         """Draw the metric with bands of one standard deviation over the seeds.
 
         Args:
-            x: "round", "virtual_time", "gradients", "models" or "bytes".
-            panels: The axis of the study with a picture for each of its values; the others are the
-                lines.
-            metric: Name of the metric.
+            x: "round", "virtual_time", "gradients", "models" or "bytes"; or several, with a column
+                of pictures each. Or an axis of the study whose names are numbers, such as a
+                learning rate: then each line has the last value of each run over that axis.
+            panels: The axis of the study with a picture (if there are several `x` or `metric`, a
+                row) for each of its values; the others that have several values are the lines.
+            metric: Name of the metric; or several, with a column of pictures each.
             smooth: Draw the mean of this many points, up to the current one.
+            log: Draw the metric in a logarithmic scale.
+            zoom: Choose the range of the metric by what lies behind this share of the horizontal
+                axis, so that the first rounds do not hide the differences at the end.
 
         Returns:
             The figure, ``figure.savefig("figure.pdf")``.
 
         Raises:
             ImportError: matplotlib is not installed.
-            ValueError: There is no such axis, or no run has the metric.
+            ValueError: There is no such axis, no run has the metric, or `zoom` is outside [0, 1).
         """
-        one_of("x", x, tuple(X_AXES))
-        metric = self.metric if metric is None else metric
+        xs = [x] if isinstance(x, str) else list(x)
+        for each in xs:
+            one_of("x", each, (*X_AXES, *self.axes))
+        if not 0 <= zoom < 1:
+            raise ValueError(f"zoom must be at least 0 and below 1, got {zoom!r}")
+        metrics = [metric or self.metric] if metric is None or isinstance(metric, str) else metric
+        parts = {"": self}
         if panels is not None:
             self._check_axis("panels", panels)
-        names = [None] if panels is None else self.axes[panels]
-        try:
-            from matplotlib import pyplot
-        except ImportError as error:
-            raise ImportError(
-                "study.plot draws with matplotlib, which is not installed: pip install matplotlib"
-            ) from error
-        wide = min(3, len(names))
-        high = -(-len(names) // wide)
-        size = (1.5 + 3.5 * wide, 0.6 + 2.9 * high) if panels else (6.0, 4.0)
-        figure, grid = pyplot.subplots(
-            high, wide, figsize=size, layout="constrained", sharey=True, squeeze=False
-        )
-        places = list(grid.flat)
-        for ax, name in zip(places, names, strict=False):
-            part = self if panels is None else self.only(**{panels: name})
-            lines = [axis for axis in self.axes if axis != panels]
-            curves(part.histories_by(lines), metric, x, smooth=smooth, ax=ax)
-            if panels is not None:
-                ax.set_title(f"{panels} = {name}", fontsize=10)
-        for ax in places[len(names) :]:
-            ax.set_visible(False)
-        return figure
+            parts = {f"{panels} = {n}": self.only(**{panels: n}) for n in self.axes[panels]}
+        lines = [axis for axis in self.axes if axis not in (panels, x) and len(self.axes[axis]) > 1]
+        if isinstance(x, str) and x in self.axes:
+            ends = {title: ends_over(x, p.runs, lines, metrics[0]) for title, p in parts.items()}
+            return draw_ends(ends, x, metrics[0], log)
+        shown = {title: part.histories_by(lines) for title, part in parts.items()}
+        return draw(shown, metrics, xs, smooth, log, zoom)
 
     def histories_by(self, axes: Sequence[str]) -> dict[str, list[list[RoundRecord]]]:
         """The histories by the names on some axes, one for each seed, without failed runs."""
@@ -365,8 +402,3 @@ class Study:
 
     def __str__(self) -> str:
         return str(self.table())
-
-
-def _no_metric(metric: str, history: Sequence[RoundRecord]) -> ValueError:
-    known = sorted({name for record in history for name in record.metrics})
-    return ValueError(f"metric={metric!r} is in no round; the metrics are {known}")

@@ -114,7 +114,7 @@ def sweep(
         mode: "min" or "max" of it is best; None decides by its name.
         schedule: "live" or "recorded".
         logger_dir: A folder for TensorBoard, with a folder for each run.
-        callbacks: A function that returns new callbacks for each run.
+        callbacks: A function that returns new callbacks for each run; that of an axis replaces it.
         checkpoint_seconds: Real time between two checkpoints of a run, in a study with a folder.
         enable_progress_bar: Show the progress over all runs.
         **trainer_options: Any other argument of `FedTrainer`, such as ``accelerator``.
@@ -160,11 +160,7 @@ def sweep(
     chosen = seeds_of(seeds)
     mode = mode_of(metric, mode)
     one_of("schedule", schedule, ("live", "recorded"))
-    if callbacks is not None and not callable(callbacks):
-        raise TypeError(
-            "callbacks must be a function that returns new ones for each run, such as "
-            f"lambda: [ClientEvaluation()], got {callbacks!r}"
-        )
+    _check_callbacks(callbacks)
     refuse_own(trainer_options, "sweep")
     given = {
         "module": module,
@@ -224,7 +220,16 @@ def _check(cell: Cell) -> None:
         as_module(module)
     if not callable(data):
         check_data(data)
+    _check_callbacks(arguments.get("callbacks"))
     FedTrainer(**trainer_options(arguments), logger=False, enable_progress_bar=False)
+
+
+def _check_callbacks(callbacks: object) -> None:
+    if callbacks is not None and not callable(callbacks):
+        raise TypeError(
+            "callbacks must be a function that returns new ones for each run, such as "
+            f"lambda: [ClientEvaluation()], got {callbacks!r}"
+        )
 
 
 def _pair(plan: Sequence[Planned]) -> None:

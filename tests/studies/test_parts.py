@@ -13,6 +13,7 @@ import fedlight.studies
 from fedlight import Study
 from fedlight.aggregators import FedAsync, FedBuff
 from fedlight.arrivals import ReplayArrivals, ReplayEvent
+from fedlight.callbacks import ClientEvaluation
 from fedlight.studies import StudyRun, bootstrap
 from fedlight.studies._cell_key import cell_key, content
 from fedlight.studies.grid import cells_of
@@ -252,6 +253,102 @@ def test_a_figure_has_a_panel_for_each_value() -> None:
     assert figure.axes[0].get_xlabel() == "virtual time"
     with pytest.raises(ValueError, match="panels"):
         made().plot(panels="q")
+
+
+def test_a_figure_has_a_column_for_each_metric_or_axis() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    figure = made().plot(x=["virtual_time", "gradients"], panels="p")
+    places = [(ax.get_title(), ax.get_xlabel().split(" ")[0]) for ax in figure.axes]
+    assert places == [(f"p = {p}", x) for p in (1, 2) for x in ("virtual", "gradients")], (
+        "a row for each panel"
+    )
+    metrics = made().plot(metric=["val_acc", "fed/gradients"]).axes
+    assert [ax.get_ylabel() for ax in metrics] == ["val_acc", "fed/gradients"]
+    assert metrics[0].get_ylim() != metrics[1].get_ylim()
+
+
+def test_last_values_are_drawn_over_an_axis_of_numbers() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    runs = [
+        StudyRun({"lr": lr, "rule": rule}, seed, history(0.9, shift + lr + 0.2 * seed), "f")
+        for lr in (0.2, 0.1)
+        for rule, shift in (("a", 0.0), ("b", 0.5))
+        for seed in (0, 1)
+    ]
+    (ax,) = Study(runs).plot("lr").axes
+    means = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in ax.containers}
+    assert means == {
+        "a": [[0.1, pytest.approx(0.2)], [0.2, pytest.approx(0.3)]],
+        "b": [[0.1, pytest.approx(0.7)], [0.2, pytest.approx(0.8)]],
+    }
+    (low, high), *_ = ax.containers[0].lines[2][0].get_segments()
+    assert high[1] - low[1] == pytest.approx(2 * 0.2 / 2**0.5)
+    with pytest.raises(ValueError, match="could not convert"):
+        Study(runs).plot("rule")
+
+
+def test_values_at_a_place_lie_on_lines_between_the_points() -> None:
+    study = Study([StudyRun({"a": 1}, 0, history(0.0, 0.4, 0.6), "f")])
+    table = study.at([3, 4, 99], axis="gradients")  # points at 2, 4 and 6
+    found = {column: entry.mean for (_, column), entry in table.entries.items()}
+    assert found == {
+        "gradients 3": pytest.approx(0.2),
+        "gradients 4": pytest.approx(0.4),
+        "gradients 99": pytest.approx(0.6),
+    }
+
+
+def test_zoom_leaves_out_the_first_rounds() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    study = Study([StudyRun({"a": 1}, 0, history(9.0, 2.0, 1.0, 2.0, 1.0), "f")])
+    (whole,), (part,), (log,) = (
+        study.plot(**options).axes for options in ({}, {"zoom": 0.5}, {"zoom": 0.5, "log": True})
+    )
+    assert whole.get_ylim()[1] > 9
+    assert part.get_ylim() == pytest.approx((1 - 0.08, 2 + 0.08))
+    assert log.get_ylim() == pytest.approx((2**-0.08, 2 * 2**0.08))
+    assert (part.get_yscale(), log.get_yscale()) == ("linear", "log")
+    with pytest.raises(ValueError, match=r"zoom must be at least 0 and below 1, got 1"):
+        study.plot(zoom=1)
+
+
+def test_the_last_value_may_be_that_of_a_share_of_the_time() -> None:
+    study = Study([StudyRun({"a": 1}, 0, history(0.0, 0.0, 0.5, 0.7), "f")])
+    table = study.table(last=0.25, value="last")  # from time 3 of 4 on
+    assert table.entries[(1,), "mean of the last 25%"].mean == pytest.approx(0.6)
+    assert study.table(last=3).entries[(1,), "mean of the last 3"].mean == pytest.approx(0.4)
+    with pytest.raises(TypeError, match="last"):
+        study.table(last=1.5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "chosen"), [("val_acc", {"a": 2, "b": 1}), ("val_loss", {"a": 1, "b": 2})]
+)
+def test_the_best_value_of_an_axis_is_chosen_for_each_cell_of_the_others(metric, chosen) -> None:
+    ends = {(1, "a"): 0.1, (2, "a"): 0.3, (1, "b"): 0.5, (2, "b"): 0.4}
+    runs = [
+        StudyRun({"lr": lr, "rule": rule}, seed, history(0.9, end + 0.01 * seed, name=metric), "f")
+        for (lr, rule), end in ends.items()
+        for seed in (0, 1)
+    ]
+    runs.append(StudyRun({"lr": 3, "rule": "a"}, 0, [], "", "no: it failed"))
+    best = Study(runs, metric).best("lr")
+    assert {run.cell["rule"]: run.cell["lr"] for run in best.runs} == chosen
+    assert len(best.runs) == 4
+
+
+def test_a_cell_may_have_callbacks_of_its_own() -> None:
+    def evaluated(every):
+        return {"callbacks": lambda: [ClientEvaluation(every, max_clients=None)]}
+
+    study = swept(
+        over={"every": {1: evaluated(1), 2: evaluated(2)}}, aggregator=FedAsync(0.5), seeds=[0]
+    )
+    found = [
+        sum(any(name.startswith("clients/") for name in r.metrics) for r in run.history)
+        for run in study.runs
+    ]
+    assert found == [20, 11]  # every second one, and the first
 
 
 def test_each_run_has_a_folder_in_tensorboard(tmp_path) -> None:

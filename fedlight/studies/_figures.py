@@ -1,0 +1,139 @@
+"""Figures of a study: curves with bands over the seeds, in panels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedlight.plot import COLOURS, DASHES, History, curves
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Lines = Mapping[str, Sequence[History]]
+
+
+def draw(
+    panels: Mapping[str, Lines],
+    metrics: Sequence[str],
+    xs: Sequence[str],
+    smooth: int,
+    log: bool,
+    zoom: float,
+) -> Figure:
+    """Draw a panel for each of the parts of a study, metrics and horizontal axes.
+
+    With one metric and one axis the panels are laid out in rows. With several, each part is a row,
+    which has a column for each of them.
+
+    Args:
+        panels: The lines of each part by its title, "" for none.
+        metrics: Metrics.
+        xs: Horizontal axes.
+        smooth: Draw the mean of this many points, up to the current one.
+        log: Draw the vertical axis in a logarithmic scale.
+        zoom: Choose the range of the vertical axis by what lies behind this share of a panel.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    columns = [*product(metrics, xs)]
+    number = len(panels) * len(columns)
+    figure, places = _grid(number, len(columns) if len(columns) > 1 else None)
+    of_metric: dict[str, list[Axes]] = {metric: [] for metric in metrics}
+    for ax, ((title, lines), (metric, x)) in zip(
+        places, product(panels.items(), columns), strict=True
+    ):
+        curves(lines, metric, x, smooth=smooth, ax=ax)
+        ax.set_title(title, fontsize=10)
+        if log:
+            ax.set_yscale("log")
+        if set(lines) == set(next(iter(panels.values()))) and ax is not places[0]:
+            ax.legend([], frameon=False)
+        of_metric[metric].append(ax)
+    for group in of_metric.values():
+        low, high_end = _range(group, zoom, log)
+        for ax in group:
+            ax.set_ylim(low, high_end)
+    return figure
+
+
+def draw_ends(
+    panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]],
+    x: str,
+    metric: str,
+    log: bool,
+) -> Figure:
+    """Draw the last values over an axis of the study: mean and standard deviation over the seeds.
+
+    Args:
+        panels: The values of each seed by title, line and place.
+        x: Name of the horizontal axis.
+        metric: Name of the metric.
+        log: Draw the vertical axis in a logarithmic scale.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    figure, places = _grid(len(panels), None)
+    for ax, (title, lines) in zip(places, panels.items(), strict=True):
+        for number, (name, found) in enumerate(lines.items()):
+            ordered = sorted(found)
+            ax.errorbar(
+                ordered,
+                [fmean(found[place]) for place in ordered],
+                [stdev(found[place]) if len(found[place]) > 1 else 0.0 for place in ordered],
+                color=COLOURS[number % len(COLOURS)],
+                linestyle=DASHES[number % len(DASHES)],
+                marker="o",
+                capsize=3,
+                label=name or None,
+            )
+        ax.set(title=title, xlabel=x, ylabel=f"last {metric}", yscale="log" if log else "linear")
+        ax.spines[["top", "right"]].set_visible(False)
+        if any(lines):
+            ax.legend(frameon=False)
+    return figure
+
+
+def _grid(number: int, columns: int | None) -> tuple[Figure, list[Axes]]:
+    """A figure with so many pictures, in so many columns or as it fits best."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError(
+            "study.plot draws with matplotlib, which is not installed: pip install matplotlib"
+        ) from error
+    most = columns or (4 if number == 4 else 3)
+    wide, high = min(most, number), -(-number // most)
+    size = (1.5 + 3.5 * wide, 0.6 + 2.9 * high) if number > 1 else (6.0, 4.0)
+    figure, grid = pyplot.subplots(high, wide, figsize=size, layout="constrained", squeeze=False)
+    for ax in grid.flat[number:]:
+        ax.set_visible(False)
+    return figure, list(grid.flat[:number])
+
+
+def _range(group: Sequence[Axes], zoom: float, log: bool) -> tuple[float, float]:
+    """The range of the vertical axes of panels that show the same metric."""
+    if not zoom:
+        lows, highs = zip(*(ax.get_ylim() for ax in group), strict=True)
+        return min(lows), max(highs)
+    shown = []
+    for ax in group:
+        lines = [np.asarray(line.get_xydata(), dtype=np.float64) for line in ax.lines]
+        first = min(points[:, 0].min() for points in lines)
+        last = max(points[:, 0].max() for points in lines)
+        behind = [points[points[:, 0] >= first + zoom * (last - first)] for points in lines]
+        shown += [points[:, 1] for points in behind if len(points)]
+    values = np.concatenate(shown)
+    low, high = float(values.min()), float(values.max())
+    if log and low > 0:
+        margin = (high / low) ** 0.08
+        return low / margin, high * margin
+    margin = 0.08 * (high - low) or 0.01
+    return low - margin, high + margin

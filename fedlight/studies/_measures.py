@@ -1,0 +1,101 @@
+"""What a study measures in the history of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedlight._checks import positive_int
+from fedlight.plot import curve
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fedlight.studies.runs import StudyRun
+    from fedlight.types import RoundRecord
+
+
+def best_of(metric: str, mode: str) -> Callable[[Sequence[RoundRecord]], float]:
+    """The best value of a run."""
+
+    def best(history: Sequence[RoundRecord]) -> float:
+        values = _points(history, metric)[1]
+        return float(values.min() if mode == "min" else values.max())
+
+    return best
+
+
+def place_of(
+    target: float, metric: str, mode: str, axis: str
+) -> Callable[[Sequence[RoundRecord]], float]:
+    """The first place on an axis at which a target is reached; nan if it is not."""
+
+    def reached(history: Sequence[RoundRecord]) -> float:
+        places, values = _points(history, metric, axis)
+        good = values <= target if mode == "min" else values >= target
+        return float(places[good.argmax()]) if good.any() else float("nan")
+
+    return reached
+
+
+def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]:
+    """What is the last value of a run: the mean over its last rounds, or a last share of its time.
+
+    Raises:
+        ValueError: `last` is neither a positive integer nor a share between 0 and 1.
+    """
+    if not 0 < last < 1:
+        positive_int("last", last)
+
+    def end(history: Sequence[RoundRecord]) -> float:
+        times, values = _points(history, metric, "virtual_time" if last < 1 else "round")
+        if last < 1:
+            return float(values[times >= (1 - last) * times[-1]].mean())
+        return float(values[-int(last) :].mean())
+
+    return end
+
+
+def at_place(metric: str, axis: str, place: float) -> Callable[[Sequence[RoundRecord]], float]:
+    """The value at a place on an axis, by a straight line between the points around it."""
+
+    def at(history: Sequence[RoundRecord]) -> float:
+        places, values = _points(history, metric, axis)
+        return float(np.interp(place, places, values))
+
+    return at
+
+
+def ends_over(
+    axis: str, runs: Sequence[StudyRun], lines: Sequence[str], metric: str
+) -> dict[str, dict[float, list[float]]]:
+    """The last values of runs by the names on some axes, and by the number on another one.
+
+    Raises:
+        ValueError: A name on that axis is no number.
+    """
+    end = end_of(metric, 1)
+    found: dict[str, dict[float, list[float]]] = {}
+    for run in runs:
+        if run.error is None:
+            line = ", ".join(str(run.cell[each]) for each in lines)
+            place = float(str(run.cell[axis]))
+            found.setdefault(line, {}).setdefault(place, []).append(end(run.history))
+    return found
+
+
+def _points(
+    history: Sequence[RoundRecord], metric: str, axis: str = "round"
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The points of a metric.
+
+    Raises:
+        ValueError: No round has it.
+    """
+    places, values = curve(history, metric, axis)
+    if not len(values):
+        known = sorted({name for record in history for name in record.metrics})
+        raise ValueError(f"metric={metric!r} is in no round; the metrics are {known}")
+    return places, values
