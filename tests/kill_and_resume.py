@@ -313,12 +313,13 @@ def newest_log(folder: Path) -> Path:
 
 
 def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Every curve in TensorBoard: its steps and values."""
+    """Every curve in TensorBoard, but for the real time of the run: its steps and values."""
     reader = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0})
     reader.Reload()
     curves = {
         tag: [(event.step, event.value) for event in reader.Scalars(tag)]
         for tag in reader.Tags()["scalars"]
+        if tag != "run/seconds"
     }
     for tag in reader.Tags()["histograms"]:
         found = reader.Histograms(tag)

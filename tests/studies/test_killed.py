@@ -45,10 +45,15 @@ def study(folder, workers, log, **kwargs):
     )
 
 
+def times(folder):
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "runs").glob("*.json")}
+
+
 @pytest.mark.parametrize("workers", ["together", 2])
 def test_a_killed_study_goes_on_in_the_middle_of_its_runs(tmp_path, workers) -> None:
     whole = study(tmp_path / "whole", workers, tmp_path / "whole.log")
     draw, log, killed = random.Random(0), tmp_path / "log", 0
+    finished: dict[str, int] = {}  # when the file of a run was written
     for _ in range(12):
         process = FORK.Process(target=study, args=(tmp_path / "cut", workers, log))
         process.start()
@@ -58,13 +63,16 @@ def test_a_killed_study_goes_on_in_the_middle_of_its_runs(tmp_path, workers) -> 
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         killed += 1
+        for name, written in times(tmp_path / "cut").items():
+            finished.setdefault(name, written)
     cut = study(tmp_path / "cut", workers, log)
     assert killed >= 2
     assert prints(cut) == prints(whole)
     assert str(cut.table()) == str(whole.table()) == str(Study.load(tmp_path / "cut").table())
+    now = times(tmp_path / "cut")
+    assert len(now) == 4
+    assert finished.items() <= now.items()  # no run was done twice
     lines = log.read_text().splitlines()
-    ends = [line for line in lines if line.startswith("end")]
-    assert len(ends) == len(set(ends)) == 4  # no run was done twice
     assert any(line.startswith("begin") and line != "begin 0" for line in lines)
 
 
