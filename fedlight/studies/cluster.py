@@ -147,5 +147,5 @@ def _import_ray() -> Any:
         return import_module("ray")
     except ImportError as error:
         raise ImportError(
-            "RayWorkers needs Ray, which is not installed: pip install 'fedlight[ray]'"
+            "RayWorkers needs the package ray: pip install ray"
         ) from error

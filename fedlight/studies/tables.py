@@ -188,6 +188,16 @@ class StudyTable:
         """The axis of the columns, or None."""
         return self._columns
 
+    @property
+    def failures(self) -> list[str]:
+        """Why runs failed: each reason once, with the row and column of the first such run."""
+        found: dict[str, str] = {}
+        for (row, column), entry in self.entries.items():
+            where = ", ".join(map(str, (*row, column) if self._columns else row))
+            for error in entry.errors:
+                found.setdefault(error, f"{where}: {error}")
+        return list(found.values())
+
     def with_entries(self, entries: Mapping[tuple[Any, Any], Entry], title: str = "") -> StudyTable:
         """The table with other entries."""
         return StudyTable(title or self.title, self._axes, self._columns, entries, self._digits)
@@ -281,7 +291,8 @@ class StudyTable:
 
     def __rich__(self) -> Table:
         head, lines = self._lines()
-        table = Table(title=self.title)
+        notes = "\n".join(self.failures).replace("[", r"\[")
+        table = Table(title=self.title, caption=notes or None, caption_justify="left")
         for number, name in enumerate(head):
             table.add_column(name, justify="left" if number < len(self._axes) else "right")
         for line in lines:
@@ -293,7 +304,7 @@ class StudyTable:
         widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
         text = ["  ".join(w.ljust(n) for w, n in zip(line, widths, strict=True)).rstrip()
                 for line in (head, *lines)]  # fmt: skip
-        return "\n".join([self.title, *text])
+        return "\n".join([self.title, *text, *self.failures])
 
     def __repr__(self) -> str:
         return f"<StudyTable {self.title!r}: {len(self.rows)} rows, {len(self.columns)} columns>"

@@ -214,6 +214,9 @@ def test_time_to_a_target_is_the_first_place_that_reaches_it() -> None:
 def test_failures_are_shown() -> None:
     table = made(error="ValueError: no").table(rows="p", columns="rule")
     assert table.entries[(1,), "a"].words(2) == "0.30 (1 of 2 failed: ValueError)"
+    assert "1, a: ValueError: no" in table.failures
+    assert str(table).splitlines()[-1] == table.failures[-1]
+    assert table.__rich__().caption == "\n".join(table.failures)
 
 
 def test_tables_are_written_in_each_form() -> None:
