@@ -146,6 +146,4 @@ def _import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
-        raise ImportError(
-            "RayWorkers needs the package ray: pip install ray"
-        ) from error
+        raise ImportError("RayWorkers needs the package ray: pip install ray") from error
