@@ -71,7 +71,7 @@ def main(dataset: str = "ylecun/mnist", target: cli.PositiveNumber = 0.85,
             less = {seed: value - found[0][0][seed] for seed, value in time.items()}
             print(f"| {setting} | {cell} |", " | ".join(map(words, (time, less, *others))), "|")
             ax.plot(list(time.values()), [cell.split(",")[0]] * len(time), "o", alpha=0.5)
-        ax.set(title=setting, xlabel="virtual time", xscale="log")
+        ax.set(title=setting, xlabel="virtual time", xscale="symlog")
     if figure is not None:
         drawn.savefig(figure, dpi=80, bbox_inches="tight")
 
