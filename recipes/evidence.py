@@ -45,6 +45,7 @@ def methods(claim: str, rate: float) -> dict[str, tuple[Any, Any, float]]:
 def main(claim: Literal["floor", "delays", "stops", "bias"] = "floor", dataset: str = "quadratic",
          rates: list[cli.PositiveNumber] = (0.02, 0.1, 0.5), max_updates: PositiveInt = 1000,
          seeds: PositiveInt = 5, figure: cli.Figure | None = None) -> None:  # fmt: skip
+    """Print and draw one claim; each method is compared, at its best rate, with the first one."""
     exact, timed, every = dataset == "quadratic", claim == "stops", list(methods(claim, 1))
     M = {"floor": 10, "delays": 50, "stops": 32, "bias": 20}[claim]
     parts = IidPartitioner(M) if timed else PathologicalPartitioner(M, 1 + (M > 10))
@@ -52,10 +53,9 @@ def main(claim: Literal["floor", "delays", "stops", "bias"] = "floor", dataset: 
     metric, sign, scale = ("error", 1, "log") if exact else ("val_acc", 2 * timed - 1, "linear")
     cells = {f"{name}, {rate:g}": {"aggregator": x, "arrivals": y, "local_optimizer": LocalSGD(lr)}
              for rate in rates for name, (x, y, lr) in methods(claim, rate).items()}  # fmt: skip
-    study = sweep({"method": cells}, seeds=range(seeds), metric=metric, datamodule=data,
-                  module=Quadratic if exact else partial(LogisticRegression, 784, 10),
-                  workers="together", max_updates=max_updates,
-                  check_val_every_n_updates=10)  # fmt: skip
+    form = {"metric": metric, "datamodule": data, "max_updates": max_updates, "workers": "together"}
+    form["module"] = Quadratic if exact else partial(LogisticRegression, 784, 10)
+    study = sweep({"method": cells}, seeds=range(seeds), check_val_every_n_updates=10, **form)
     table = study.time_to(0.3 if exact else 0.85) if timed else study.table(last=10)
     column = "virtual_time" if timed else "mean of the last 10"
     print("| rate |", *(f"{r} |" for r in rates), "paired |\n" + "|---" * (len(rates) + 2) + "|")

@@ -41,7 +41,6 @@ def methods(setting: str, lr: float) -> dict[str, Any]:
 
 
 def words(values: dict[int, float]) -> str:
-    """The mean, its 95 % interval, and how many seeds get there, if not all do."""
     there = [value for value in values.values() if not isnan(value)]
     each, few = bootstrap(there or [nan]), f" ({len(there)})" * (len(there) < len(values))
     return f"{each.mean:.4g} [{each.low:.4g}, {each.high:.4g}]{few}" if there else "not reached"
@@ -50,6 +49,7 @@ def words(values: dict[int, float]) -> str:
 def main(dataset: str = "ylecun/mnist", target: cli.PositiveNumber = 0.85,
          rates: list[cli.PositiveNumber] = (0.02, 0.06, 0.2), max_updates: PositiveInt = 3000,
          seeds: PositiveInt = 5, figure: cli.Figure | None = None) -> None:  # fmt: skip
+    """Tune each method with one seed, then print and draw its times; (n) if only n seeds arrive."""
     data = FederatedDataModule(dataset, PathologicalPartitioner(M, 2), batch_size=32)
     limits = {"max_updates": max_updates, "check_val_every_n_updates": 10, "workers": "together"}
     run = partial(sweep, module=partial(LogisticRegression, 784, 10), datamodule=data, **limits)
