@@ -67,8 +67,8 @@ class EventQueue(Generic[E]):
 
     Example:
         >>> queue = EventQueue[str]()
-        >>> queue.push(to_ticks(2.0), "late")
-        >>> queue.push(to_ticks(0.5), "early")
+        >>> late = queue.push(to_ticks(2.0), "late")
+        >>> early = queue.push(to_ticks(0.5), "early")
         >>> queue.pop(), queue.now
         ('early', 0.5)
     """

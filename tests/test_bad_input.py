@@ -265,7 +265,6 @@ ROWS = [
     ("FADAS(2, betas=(0.9, 1.0))", ValueError, "betas must be smaller than 1, got (0.9, 1.0)"),
     ("FADAS(2, delay='1/tau')", ValueError, "delay must be one of 'reciprocal', 'divided', 'no"),
     ("CA2FL(buffer_size=None)", TypeError, "buffer_size must be an integer, got None"),
-    ("AREA(0)", ValueError, "buffer_size must be at least 1, got 0"),
     ("Malenia(batch_size=0)", ValueError, "batch_size must be larger than 0, got 0"),
     ("DCASGD(-1)", ValueError, "lam must be 0 or larger, got -1"),
     ("Ringmaster(max_staleness=-1)", ValueError, "max_staleness must be 0 or larger, got -1"),

@@ -72,7 +72,7 @@ def test_speed(on_cpu, monkeypatch, capsys, work):
     def timed(workload, data, device, updates, **given):
         asked.append((device, str(given["executor"])))
         if work != "A":
-            return Timing(1.0, 1.0, 1.0, 1)
+            return Timing(1.0, 1.0, 1.0, 1, 1)
         return real(workload, data, device, updates // 10, **given)
 
     monkeypatch.setattr(benchmarks.federations, "timed", timed)
