@@ -6,7 +6,6 @@ from typing import Any, Literal
 import torch
 from jsonargparse.typing import PositiveInt
 from matplotlib import pyplot
-from quadratics import Quadratic, quadratics
 
 from data_partitioners import IidPartitioner, PathologicalPartitioner
 from fedlight import FederatedDataModule, cli, plot, settings, sweep
@@ -15,6 +14,7 @@ from fedlight.arrivals import BiasedArrivals, ContinuousArrivals, ParetoDuration
 from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from fedlight.studies import Entry, bootstrap
+from quadratics import Quadratic, quadratics
 
 
 def methods(claim: str, rate: float) -> dict[str, tuple[Any, Any, float]]:
