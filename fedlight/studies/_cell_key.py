@@ -23,12 +23,18 @@ from torch import Tensor
 
 import fedlight
 from fedlight._data_fingerprint import data_fingerprint
+from fedlight.data.examples import ExampleList, ExampleTable
 
 if TYPE_CHECKING:
     from fedlight.data import FederatedDataModule
 
 _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib")
+)
+# What a function may use of the values beside it; those of the user's own classes count, too.
+_PLAIN = (
+    *(type(None), bool, int, float, str, tuple, list, dict, set, frozenset),
+    *(Tensor, np.ndarray, FunctionType, type),
 )
 
 
@@ -43,9 +49,19 @@ def cell_key(parts: Mapping[str, str]) -> str:
 def data_content(data: FederatedDataModule) -> str:
     """The content of the data of a run, which are set up already: clients, and validation."""
     partition = data.partition
-    parts = [data_fingerprint(partition, data.train_data)]
-    parts += [data_fingerprint(partition, each) for each in data.evaluation_data("validation")]
+    parts = []
+    for examples in (data.train_data, *data.evaluation_data("validation")):
+        parts += [data_fingerprint(partition, examples), content(_held(examples))]
     return " ".join([*parts, str(data.batch_size), str(data.eval_batch_size)])
+
+
+def _held(examples: ExampleTable | ExampleList) -> list[Any]:
+    """All that examples are made of. None is asked for: that may draw random numbers."""
+    if isinstance(examples, ExampleTable):
+        return [column.values for column in examples.columns]
+    library = sys.modules.get("datasets")
+    hub: Any = () if library is None else library.Dataset  # such a data set knows its content
+    return [each._fingerprint if isinstance(each, hub) else each for each in examples.datasets]
 
 
 def content(value: object) -> str:
@@ -150,10 +166,14 @@ class _Content:
                 yield from self.parts(cell.cell_contents)
             except ValueError:  # not assigned yet
                 continue
-        for name in _names(function.__code__):
+        names = _names(function.__code__)
+        for name in names:
             used = function.__globals__.get(name)
-            plain = used is None or isinstance(used, bool | int | float | str | tuple)
-            if plain or isinstance(used, FunctionType | type):
+            if isinstance(used, ModuleType):
+                if _of_the_user(used.__name__):
+                    held = vars(used)
+                    yield from self.parts([held[each] for each in names if each in held])
+            elif isinstance(used, _PLAIN) or _of_the_user(type(used).__module__):
                 yield from self.parts(used)
 
 

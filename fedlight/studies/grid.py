@@ -17,6 +17,7 @@ from fedlight.arrivals import ArrivalProcess
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
 from fedlight.local_optimizers import LocalOptimizer
+from fedlight.plot import X_AXES
 from fedlight.trainer import FedTrainer
 
 Axes: TypeAlias = Mapping[str, Mapping[Hashable, Any] | Iterable[Any]]
@@ -128,12 +129,17 @@ def _values(axis: object, given: object) -> dict[Hashable, dict[str, Any]]:
         raise TypeError(f"the name of an axis in over must be a word, got {axis!r}")
     if axis == "seed" or axis in _OWN:
         raise TypeError(f"over cannot have the axis {axis!r}: {_OWN[axis]}")
+    if axis in X_AXES:
+        raise ValueError(f"over cannot have the axis {axis!r}, as each figure has one of that name")
     if not isinstance(given, Mapping):
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise TypeError(
                 f"over[{axis!r}] must be a mapping of names to values, or a list, got {given!r}"
             )
-        given = {_own_name(axis, value): value for value in given}
+        listed = list(islice(given, MOST_RUNS + 1))
+        if len(listed) > MOST_RUNS:
+            raise ValueError(f"over[{axis!r}] may have {MOST_RUNS:,} values, got {given!r}")
+        given = {_own_name(axis, value): value for value in listed}
     if not given:
         raise ValueError(f"over[{axis!r}] must have one or more values, got none")
     values = {}

@@ -58,15 +58,18 @@ class Store:
 
     def find(self, planned: Planned) -> StudyRun | None:
         """The finished run, or None; its schedule is read, too."""
-        content = _read(self._file(planned.key))
-        if content is None:
+        run = _run_in(self._file(planned.key), dict(planned.cell.names))
+        if run is None:
             return None
         if planned.records:
             file = self._file(planned.key, "parquet")
             if not file.is_file():
                 return None  # it ran when nobody replayed it
-            planned.schedule = ScheduleTable.load(file)
-        return StudyRun.from_plain(content["run"], dict(planned.cell.names))
+            try:
+                planned.schedule = ScheduleTable.load(file)
+            except ValueError:  # damaged: the run is computed again
+                return None
+        return run
 
     def keep(self, planned: Planned, run: StudyRun) -> None:
         """Write a run that is over; it is found again unless it failed.
@@ -132,20 +135,34 @@ class Store:
             _write(self.path / "study.json", {"format": _FORMAT, "runs": [*listed.values()]})
 
     def listed(self) -> list[dict[str, Any]]:
-        """The runs that were asked for: cell, seed and key."""
-        content = _read(self.path / "study.json")
-        return [] if content is None else list(content["runs"])
+        """The runs that were asked for: cell, seed and key.
+
+        A damaged list is made anew from the files of the runs, which say what they are.
+        """
+        file = self.path / "study.json"
+        content = _read(file)
+        if content is not None and isinstance(content.get("runs"), list):
+            return list(content["runs"])
+        if not file.exists():
+            return []
+        found = []
+        for path in sorted((self.path / "runs").glob("*.json")):
+            run = _run_in(path)
+            if run is not None:
+                key = path.name.partition(".")[0]
+                found.append({"cell": run.cell, "seed": run.seed, "key": key})
+        return found
 
     def load(self) -> tuple[list[StudyRun], int]:
         """All runs that were asked for and are over, and how many are not."""
         found, missing = [], 0
         for entry in self.listed():
-            content = _read(self._file(entry["key"]))
-            content = content or _read(self._file(entry["key"], "failed.json"))
-            if content is None:
+            run = _run_in(self._file(entry["key"]), entry["cell"])
+            run = run or _run_in(self._file(entry["key"], "failed.json"), entry["cell"])
+            if run is None:
                 missing += 1
             else:
-                found.append(StudyRun.from_plain(content["run"], entry["cell"]))
+                found.append(run)
         return found, missing
 
     def settings(self) -> dict[str, Any]:
@@ -166,6 +183,17 @@ class Store:
 def _place(entry: dict[str, Any]) -> str:
     names = sorted((axis, str(name)) for axis, name in entry["cell"].items())
     return json.dumps([names, entry["seed"]])
+
+
+def _run_in(path: Path, cell: dict[str, Any] | None = None) -> StudyRun | None:
+    """The run in a file; None if there is none, or the file is damaged."""
+    content = _read(path)
+    if content is None or content.get("format") != _FORMAT:
+        return None
+    try:
+        return StudyRun.from_plain(content["run"], cell)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _read(path: Path) -> dict[str, Any] | None:

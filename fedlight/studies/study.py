@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from fedlight.types import RoundRecord
 
     Measure = Any
+
+_NO_VALUE = "-"
+"""The name of a cell on an axis that its grid does not have."""
 
 
 class Study:
@@ -54,6 +58,14 @@ class Study:
         for run in self.runs:
             for axis, name in run.cell.items():
                 axes.setdefault(axis, {})[name] = None
+        if any(run.cell.keys() != axes.keys() for run in self.runs):  # a folder of several grids
+            for axis in axes:
+                if any(axis not in run.cell for run in self.runs):
+                    axes[axis][_NO_VALUE] = None
+            self.runs = [
+                replace(run, cell={axis: run.cell.get(axis, _NO_VALUE) for axis in axes})
+                for run in self.runs
+            ]
         self.axes = {axis: list(names) for axis, names in axes.items()}
 
     @classmethod
@@ -75,7 +87,7 @@ class Study:
         store = Store(path)
         settings = store.settings()
         if metric is None:
-            metric, mode = settings["metric"], mode or settings["mode"]
+            metric, mode = settings.get("metric", "val_acc"), mode or settings.get("mode")
         runs, missing = store.load()
         if not runs:
             raise FileNotFoundError(f"no run of the study in {str(path)!r} is finished yet")

@@ -8,14 +8,15 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 import fedlight.studies
-from fedlight import Study
+from fedlight import FederatedDataModule, Study
 from fedlight.aggregators import FedAsync, FedBuff
 from fedlight.arrivals import ReplayArrivals, ReplayEvent
 from fedlight.callbacks import ClientEvaluation
 from fedlight.studies import StudyRun, bootstrap
-from fedlight.studies._cell_key import cell_key, content
+from fedlight.studies._cell_key import cell_key, content, data_content
 from fedlight.studies.grid import cells_of
 from fedlight.studies.runs import Planned
 from fedlight.studies.store import Store
@@ -72,6 +73,81 @@ def test_the_code_of_a_class_counts_and_the_process_does_not() -> None:
     assert run(CODE) == first  # strings have another hash in each process
     assert run(CODE.replace("FACTOR *", "2 *")) != first
     assert run(CODE.replace("FACTOR = 1.0", "FACTOR = 2.0")) != first
+
+
+SETTINGS = {"w": [1.0, torch.ones(2)]}
+
+
+def test_what_a_function_uses_counts() -> None:
+    def rule():
+        return SETTINGS["w"][0]
+
+    first = content(rule)
+    assert content(rule) == first
+    SETTINGS["w"][0] = 3.0
+    second = content(rule)
+    SETTINGS["w"][1][0] = 5.0
+    assert len({first, second, content(rule)}) == 3
+
+
+class Own(Dataset):
+    """Examples of its own kind."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, row):
+        return self.x[row], self.y[row]
+
+
+@pytest.mark.parametrize("kind", ["own", "subset"])
+def test_the_content_of_any_data_set_counts(kind) -> None:
+    def made(factor):
+        x, y = factor * torch.ones(6, 2), torch.zeros(6, dtype=torch.int64)
+        each = Own(x, y) if kind == "own" else Subset(TensorDataset(x, y), range(6))
+        data = FederatedDataModule.from_client_datasets([each], batch_size=2, val_dataset=each)
+        data.setup()
+        return data_content(data)
+
+    assert made(1.0) == made(1.0) != made(3.0)
+
+
+def test_a_damaged_folder_loses_no_finished_run(tmp_path) -> None:
+    whole = prints(swept(path=tmp_path))
+    (tmp_path / "study.json").write_text('{"format": 1, "ru')
+    (tmp_path / "settings.json").unlink()
+    assert sorted(prints(Study.load(tmp_path))) == sorted(whole)
+    swept(path=tmp_path, seeds=[0])
+    assert len(Study.load(tmp_path).runs) == 4
+    file = next((tmp_path / "runs").glob("*.json"))
+    for damaged in ("{}", '{"format": 1, "run": null}', '{"format": 99}'):
+        file.write_text(damaged)
+        assert prints(swept(path=tmp_path)) == whole
+
+
+def test_a_folder_may_hold_two_grids(tmp_path) -> None:
+    swept(path=tmp_path, seeds=[0])
+    swept(
+        path=tmp_path,
+        seeds=[0],
+        over={"max_rounds": [2]},
+        aggregator=FedAsync(alpha=0.5),
+        check_val_every_n_rounds=1,
+    )
+    loaded = Study.load(tmp_path)
+    assert loaded.axes == {"aggregator": ["FedAsync", "FedBuff", "-"], "max_rounds": ["-", 2]}
+    assert len(loaded.table().rows) == 3
+    assert len(loaded.only(aggregator="FedBuff").runs) == 1
+
+
+def test_an_axis_is_bounded_and_has_a_name_of_its_own() -> None:
+    with pytest.raises(ValueError, match=r"may have 100,000 values, got range"):
+        swept(over={"max_rounds": range(10**9)})
+    with pytest.raises(ValueError, match="cannot have the axis 'round'"):
+        swept(over={"round": {"a": {"max_rounds": 2}}})
 
 
 def test_a_key_depends_on_names_and_version(monkeypatch) -> None:
