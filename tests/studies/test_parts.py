@@ -138,7 +138,7 @@ def test_a_folder_may_hold_two_grids(tmp_path) -> None:
         check_val_every_n_rounds=1,
     )
     loaded = Study.load(tmp_path)
-    assert loaded.axes == {"aggregator": ["FedAsync", "FedBuff", "-"], "max_rounds": ["-", 2]}
+    assert loaded.axes == {"aggregator": ["FedAsync", "FedBuff", "-"], "max_rounds": [2, "-"]}
     assert len(loaded.table().rows) == 3
     assert len(loaded.only(aggregator="FedBuff").runs) == 1
 
