@@ -20,6 +20,10 @@ class TopK(Channel):
     It is biased: ``|C(u) - u|^2 <= (1 - k/P) |u|^2``. What is left out is lost unless error
     feedback is put around it: ``ErrorFeedback(TopK(share))``.
 
+    Numbers of equal size, such as the two columns of a softmax over two classes, are told apart by
+    their last bits, in which executors differ: then runs that are else equal to float tolerance may
+    send other coordinates.
+
     For each update, k numbers and their places are sent: ``k * (32 + ceil(log2 P))`` bits in
     single precision.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -181,7 +182,7 @@ def sweep(
     shared = Surroundings(
         store=None if path is None else Store(path),
         callbacks=callbacks,
-        logger_dir=None if logger_dir is None else Path(logger_dir),
+        logger_dir=None if logger_dir is None else _made("logger_dir", logger_dir),
         metric=metric,
         mode=mode,
         checkpoint_seconds=positive("checkpoint_seconds", checkpoint_seconds),
@@ -196,6 +197,16 @@ def sweep(
         shared.store.write_settings({"metric": metric, "mode": mode})
     runs = _run(plan, shared, how, enable_progress_bar)
     return Study([runs[planned] for planned in plan if planned in runs], metric, mode)
+
+
+def _made(name: str, folder: str | Path) -> Path:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"{name}={str(folder)!r} must be a folder that can be written to ({error.strerror})"
+        ) from error
+    return Path(folder)
 
 
 def _warn_of_metric(metric: str, run: StudyRun) -> None:
@@ -218,7 +229,11 @@ def _check(cell: Cell) -> None:
     module, data = arguments["module"], arguments["datamodule"]
     if isinstance(module, LightningModule) or not callable(module):
         as_module(module)
-    if not callable(data):
+    elif callable(module):
+        _takes("module", module, (), "lambda: LogisticRegression(784, 10)")
+    if callable(data):
+        _takes("datamodule", data, (0,), "lambda seed: data.repartition(partitioner, seed)")
+    else:
         check_data(data)
     _check_callbacks(arguments.get("callbacks"))
     FedTrainer(**trainer_options(arguments), logger=False, enable_progress_bar=False)
@@ -230,6 +245,21 @@ def _check_callbacks(callbacks: object) -> None:
             "callbacks must be a function that returns new ones for each run, such as "
             f"lambda: [ClientEvaluation()], got {callbacks!r}"
         )
+    if callbacks is not None:
+        _takes("callbacks", callbacks, (), "lambda: [ClientEvaluation()]")
+
+
+def _takes(name: str, function: Any, given: tuple[Any, ...], example: str) -> None:
+    """Check that a function can be called as the study will call it."""
+    try:
+        signature(function).bind(*given)
+    except TypeError as error:
+        words = "the seed alone" if given else "no arguments"
+        raise TypeError(
+            f"{name} must be a function of {words}, such as {example}, got {function!r} ({error})"
+        ) from None
+    except ValueError:  # written in another language: it has no signature
+        return
 
 
 def _pair(plan: Sequence[Planned]) -> None:

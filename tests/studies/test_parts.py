@@ -150,6 +150,20 @@ def test_an_axis_is_bounded_and_has_a_name_of_its_own() -> None:
         swept(over={"round": {"a": {"max_rounds": 2}}})
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"module": lambda seed: Boring()}, TypeError, "module must be a function of no arg"),
+        ({"datamodule": lambda: classes()}, TypeError, "datamodule must be a function of the seed"),
+        ({"callbacks": lambda run: []}, TypeError, "callbacks must be a function of no arguments"),
+        ({"logger_dir": __file__}, OSError, "logger_dir=.* must be a folder"),
+    ],
+)
+def test_what_no_run_could_use_is_refused_before_the_first(given, error, words) -> None:
+    with pytest.raises(error, match=words):
+        swept(**given)
+
+
 def test_a_key_depends_on_names_and_version(monkeypatch) -> None:
     key = cell_key({"a": "1", "b": "2"})
     assert key == cell_key({"b": "2", "a": "1"})
