@@ -84,6 +84,8 @@ class _Content:
         self._kept: list[object] = []  # so that no address is used again
 
     def parts(self, value: object) -> Iterable[bytes]:
+        if type(value) is float and value.is_integer():
+            value = int(value)  # max_time=40 and 40.0 are one limit
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             yield f"{type(value).__name__}:{value!r};".encode()
             return

@@ -155,8 +155,11 @@ class Store:
 
     def load(self) -> tuple[list[StudyRun], int]:
         """All runs that were asked for and are over, and how many are not."""
-        found, missing = [], 0
-        for entry in self.listed():
+        found, missing, listed = [], 0, self.listed()
+        cells = [json.dumps(entry["cell"]) for entry in listed]
+        place = {cell: number for number, cell in enumerate(dict.fromkeys(cells))}
+        # A seed that was added later stands with its cell, as in the study that computed it.
+        for _, entry in sorted(zip(cells, listed, strict=True), key=lambda each: place[each[0]]):
             run = _run_in(self._file(entry["key"]), entry["cell"])
             run = run or _run_in(self._file(entry["key"], "failed.json"), entry["cell"])
             if run is None:

@@ -46,7 +46,7 @@ def events(*times):
         ({"a": {1, 2}}, {"a": {2, 1}}, {"a": {1, 3}}),
         (partial(scaled, 1), partial(scaled, 1), partial(scaled, 2)),
         (Boring, Boring, FedBuff),
-        (1, 1, 1.0),
+        (1, 1.0, True),
     ],
 )
 def test_content_is_equal_exactly_for_equal_content(one, same, other) -> None:
@@ -73,6 +73,10 @@ def test_the_code_of_a_class_counts_and_the_process_does_not() -> None:
     assert run(CODE) == first  # strings have another hash in each process
     assert run(CODE.replace("FACTOR *", "2 *")) != first
     assert run(CODE.replace("FACTOR = 1.0", "FACTOR = 2.0")) != first
+
+
+def test_a_whole_number_is_one_value_however_it_is_written() -> None:
+    assert content([40, 0.5]) == content([40.0, 0.5]) != content([41.0, 0.5])
 
 
 SETTINGS = {"w": [1.0, torch.ones(2)]}
@@ -184,8 +188,9 @@ def test_another_seed_or_cell_adds_only_itself(tmp_path, monkeypatch) -> None:
     assert len(begun) == 4
     assert prints(again) == prints(first)
     assert again.runs[0].history == first.runs[0].history
-    swept(path=tmp_path, seeds=(0, 1, 2))
+    more = swept(path=tmp_path, seeds=(0, 1, 2))
     assert [run.planned.seed for run in begun[4:]] == [2, 2]
+    assert prints(Study.load(tmp_path)) == prints(more)
     names = {"renamed": FedAsync(alpha=0.5), "new": FedAsync(alpha=0.75)}
     swept(path=tmp_path, over={"aggregator": names})
     assert [run.planned.cell.names["aggregator"] for run in begun[6:]] == ["new", "new"]
