@@ -71,3 +71,12 @@ def test_formulas_become_mathml(text, formulas):
     html = maths.on_page_content(f"<p>{maths.on_page_markdown(text, page)}</p>", page)
     assert html.count("<math") == formulas
     assert formulas == 0 or "$" not in re.sub("alttext=.*?>", "", html)
+
+
+@pytest.mark.parametrize(
+    "tex", [r"\nosuchcommand", r"\begin{aligned} a &= b \\ c &= d \end{aligned}"]
+)
+def test_a_formula_that_would_be_shown_as_tex_is_an_error(tex):
+    pytest.importorskip("latex2mathml")
+    with pytest.raises(ValueError, match="formula can be shown"):
+        loaded("maths").mathml(tex, "block")
