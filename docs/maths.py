@@ -21,8 +21,13 @@ def mathml(tex: str, display: str) -> str:
     Args:
         tex: The formula.
         display: "block" or "inline".
+
+    Raises:
+        ValueError: Something of it is not known; it would be shown as its TeX.
     """
     made = convert(tex.strip(), display=display)
+    if "\\" in made or ">&amp;<" in made or ">&<" in made:
+        raise ValueError(f"not all of this formula can be shown: {tex}")
     return made.replace("<math ", f'<math alttext="{escape(" ".join(tex.split()))}" ', 1)
 
 

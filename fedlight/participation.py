@@ -212,16 +212,17 @@ def participation_report(
     else:
         history, federation = run.history, run.federation
         aggregator, arrivals = run.aggregator, run.arrivals
-    if not any(record.updates for record in history):
+    if not _anyone_counts(history):
         raise ValueError(
-            "there is nothing to report, because no update was used; let the run last longer"
+            "there is nothing to report, because no update was used with a weight above 0; let the "
+            "run last longer"
         )
     return _report(history, aggregator, arrivals, federation, rtol)
 
 
 def warn_if_unfair(run: FinishedRun) -> None:
     """Warn after a run whose shares are far from the importances, and name a remedy."""
-    if not any(record.updates for record in run.history):
+    if not _anyone_counts(run.history):
         return
     report = _report(run.history, run.aggregator, run.arrivals, run.federation, None)
     if report.is_far:
@@ -229,6 +230,11 @@ def warn_if_unfair(run: FinishedRun) -> None:
             f"fedlight: some clients count for more than their importance: {report}; a remedy: "
             f"{report.remedy} (participation_report(trainer) shows all clients)"
         )
+
+
+def _anyone_counts(history: Iterable[RoundRecord]) -> bool:
+    """Return whether any update has moved the model; under `FedAT` the first ones do not."""
+    return any(update.weight for record in history for update in record.updates)
 
 
 def _rounds_of(history: Iterable[RoundRecord]) -> list[list[tuple[int, float, int]]]:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections import Counter
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -71,3 +72,21 @@ def test_formulas_become_mathml(text, formulas):
     html = maths.on_page_content(f"<p>{maths.on_page_markdown(text, page)}</p>", page)
     assert html.count("<math") == formulas
     assert formulas == 0 or "$" not in re.sub("alttext=.*?>", "", html)
+
+
+@pytest.mark.parametrize(
+    "tex", [r"\nosuchcommand", r"\begin{aligned} a &= b \\ c &= d \end{aligned}"]
+)
+def test_a_formula_that_would_be_shown_as_tex_is_an_error(tex):
+    pytest.importorskip("latex2mathml")
+    with pytest.raises(ValueError, match="formula can be shown"):
+        loaded("maths").mathml(tex, "block")
+
+
+def test_the_front_page_counts_the_pages():
+    counts = Counter(map(made.kind, made.TEXTS))
+    said = (
+        f"{counts['aggregators']} aggregators, {counts['local_optimizers']} local optimizers, "
+        f"{counts['arrivals']} families of arrivals"
+    )
+    assert said in (DOCS / "index.md").read_text("utf-8")

@@ -1,6 +1,7 @@
 """Numbers worked out by hand for two or three clients, and the warning after a run."""
 
 import warnings
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedlight import FederatedDataModule, FedTrainer, participation_report
-from fedlight.aggregators import AFACD, AFACS, AsyncFedAvg, FedAsync, FedAvg, FedBuff, FedFix
+from fedlight.aggregators import AFACD, AFACS, AsyncFedAvg, FedAsync, FedAT, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import (
     BiasedArrivals,
     ContinuousArrivals,
@@ -16,6 +17,8 @@ from fedlight.arrivals import (
     ReplayArrivals,
     ReplayEvent,
     ScheduleTable,
+    SynchronousArrivals,
+    Tiers,
     UniformArrivals,
 )
 from fedlight.local_optimizers import LocalSGD
@@ -94,6 +97,42 @@ def test_staleness_and_dropped_updates() -> None:
     assert report.staleness[:2].tolist() == [0.0, 1.0]
     assert np.isnan(report.staleness[2])
     assert "never heard (client 2" in report.remedy
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "arrivals"),
+    [
+        # The fast tier has the weight of the slow one, which has not ended a round yet.
+        (
+            FedAT(),
+            Tiers(
+                {
+                    name: SynchronousArrivals(durations=FixedDurations([duration]), local_steps=1)
+                    for name, duration in (("fast", 1.0), ("slow", 9.0))
+                },
+                clients={"fast": [0], "slow": [1]},
+            ),
+        ),
+        (
+            FedBuff(1, staleness=lambda tau: 0.0),
+            ContinuousArrivals(FixedDurations([1.0, 9.0]), local_steps=1),
+        ),
+    ],
+)
+def test_updates_without_weight_are_nothing_to_report(aggregator, arrivals) -> None:
+    with pytest.raises(ValueError, match="no update was used with a weight above 0"):
+        participation_report(deepcopy(arrivals), aggregator, num_clients=2, max_time=3.0)
+    trainer = FedTrainer(
+        arrivals=arrivals,
+        aggregator=aggregator,
+        local_optimizer=LocalSGD(lr=0.1),
+        max_time=3.0,
+        logger=False,
+        enable_progress_bar=False,
+    )
+    rows = [TensorDataset(torch.zeros(2, 1), torch.zeros(2, dtype=torch.long))] * 2
+    trainer.fit(LogisticRegression(1, 2), FederatedDataModule.from_client_datasets(rows))
+    assert trainer.version == 3
 
 
 def test_chance_alone_is_not_far() -> None:
