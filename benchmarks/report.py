@@ -59,7 +59,7 @@ def made_anew(page: str, only: list[str], peers: list[str]) -> str:
         lines = result.stdout.strip().splitlines()
         starts = (at for at, line in enumerate(lines) if line.startswith(("#", "|")))
         kept = lines[next(starts, 0) :]  # the machine is named once, at the top of the page
-        return "\n".join([match[1], *kept, "", match[3]])
+        return match[1] + "\n".join(["", *kept, "", match[3]])
 
     return BLOCK.sub(block, page)
 
