@@ -128,7 +128,7 @@ def test_what_is_present_is_copied_once_until_something_changes():
     assert state.is_changed
     second = state.present()
     assert second is not first
-    assert second.params.tolist() == [*first.params[:2].tolist(), first.params[2].item() + 1]
+    assert second.params.tolist() == [*first.params[:2].tolist(), (first.params[2] + 1).item()]
     assert not state.is_changed
 
 

@@ -1,7 +1,7 @@
 """Local optimizers that one writes oneself: a second gradient, states, random numbers.
 
-FedDyn, SAM and NoisySGD are the classes that docs/extending.md shows. The library's FedDyn and SAM
-have more options, and have to do the same without them.
+OwnFedDyn, OwnSAM and NoisySGD are the classes that docs/extending.md shows. The library's FedDyn
+and SAM have more options, and have to do the same without them.
 """
 
 import ast
@@ -58,14 +58,14 @@ def shown() -> tuple[dict[str, type[LocalOptimizer]], dict[str, int]]:
 
 
 SHOWN, LINES = shown()
-FedDyn, SAM, NoisySGD = (SHOWN[name] for name in ("FedDyn", "SAM", "NoisySGD"))
+FedDyn, SAM, NoisySGD = (SHOWN[name] for name in ("OwnFedDyn", "OwnSAM", "NoisySGD"))
 BOTH = ["guide", "library"]
 SAMS = pytest.mark.parametrize("sam", [SAM, local_optimizers.SAM], ids=BOTH)
 FEDDYNS = pytest.mark.parametrize("feddyn", [FedDyn, local_optimizers.FedDyn], ids=BOTH)
 
 
 def test_the_guide_keeps_them_short():
-    assert {"SignSGD", "FedDyn", "SAM", "NoisySGD"} == LINES.keys()
+    assert {"SignSGD", "OwnFedDyn", "OwnSAM", "NoisySGD"} == LINES.keys()
     assert max(LINES.values()) <= 15
 
 
