@@ -173,7 +173,8 @@ def _on_purpose(error: BaseException, main: Callable[..., Any]) -> bool:
     module = str(place.tb_frame.f_globals.get("__name__"))
     file = place.tb_frame.f_code.co_filename
     line = linecache.getline(file, place.tb_lineno)
-    beside = Path(file).parent == Path(main.__code__.co_filename).parent  # what a script imports
+    # What a script imports from its own folder or from one in it.
+    beside = Path(main.__code__.co_filename).parent in (Path(file).parent, Path(file).parent.parent)
     ours = module == main.__module__ or beside or module.partition(".")[0] in _PACKAGES
     return ours and line.lstrip().startswith("raise ")
 

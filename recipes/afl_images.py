@@ -21,10 +21,10 @@ from typing import Literal
 from jsonargparse import lazy_instance
 from jsonargparse.typing import PositiveInt
 
-import afl_paper
 from fedlight import cli, sweep
 from fedlight.aggregators import AFACD, Aggregator
 from fedlight.local_optimizers import LocalOptimizer
+from parts import afl as afl_paper
 
 
 def main(

@@ -18,11 +18,11 @@ from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
-import afl_paper
 from fedlight import cli, sweep
 from fedlight.aggregators import AFACD, Aggregator
 from fedlight.local_optimizers import LocalOptimizer
 from fedlight.models import CharLSTM
+from parts import afl as afl_paper
 
 
 def main(

@@ -16,7 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from fedlight import cli, sweep
 from fedlight.aggregators import Aggregator, FedAsync, FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
-from own_rows import OwnRows
+from parts.own_rows import OwnRows
 
 
 class RainOrShine(LightningModule):  # stands for your module

@@ -14,7 +14,7 @@ from fedlight.arrivals import BiasedArrivals, ContinuousArrivals, ParetoDuration
 from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
 from fedlight.studies import Entry, bootstrap
-from quadratics import Quadratic, quadratics
+from parts.quadratics import Quadratic, quadratics
 
 
 def methods(claim: str, rate: float) -> dict[str, tuple[Any, Any, float]]:

@@ -18,10 +18,10 @@ from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 
-from fedasync_paper import SIZES
 from fedlight import Study, cli, sweep
 from fedlight.aggregators import Aggregator
 from fedlight.local_optimizers import FedProx, LocalOptimizer
+from parts.fedasync import SIZES
 
 
 def main(

@@ -15,12 +15,12 @@ from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
-import fedfix_paper
 from data_partitioners import IidPartitioner
 from fedlight import FederatedDataModule, Study, cli, sweep
 from fedlight.aggregators import Aggregator
 from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
+from parts import fedfix as fedfix_paper
 
 METRICS = ["clients/val_loss_mean", "clients/val_loss_std"]
 

@@ -128,7 +128,7 @@ def made_up(monkeypatch):
             ]
         )
 
-    afl_images, afl_paper = recipe("afl_images"), importlib.import_module("afl_paper")
+    afl_images, afl_paper = recipe("afl_images"), importlib.import_module("parts.afl")
     monkeypatch.setattr(afl_images, "sweep", sweep)
     monkeypatch.setitem(globals(), "recipe", lambda name: afl_images)
     load = afl_paper.load
@@ -269,7 +269,7 @@ def test_cifar10(run, cifar10, tmp_path, options, lines):
 
 
 def test_the_paper_s_images_are_known_by_their_number(cifar10):
-    load = importlib.import_module("afl_paper").load
+    load = importlib.import_module("parts.afl").load
     assert load("mnist-mini")[0].numbers == {}
     task, data = load(str(cifar10))
     assert (task.numbers, task.max_rounds, data.batch_size) == ({}, 10_000, 500)
@@ -315,7 +315,7 @@ def test_shakespeare(run, tmp_path):
 
 def test_shakespeare_holds_out_where_there_is_no_test_split(run, tmp_path):
     windows(0, 250).to_parquet(tmp_path / "train-0.parquet")
-    data = importlib.import_module("afl_paper").by_role(str(tmp_path), batch_size=10)
+    data = importlib.import_module("parts.afl").by_role(str(tmp_path), batch_size=10)
     assert data.partition.sizes.tolist() == [120] * 5
     train, test = ({"".join(row) for row in zip(d["x"], d["y"], strict=True)} for d in (
         data.train_dataset, data.val_dataset
@@ -327,7 +327,7 @@ def test_shakespeare_holds_out_where_there_is_no_test_split(run, tmp_path):
 
 
 def test_the_plays_of_the_paper_stand_beside_its_numbers():
-    paper = importlib.import_module("afl_paper")
+    paper = importlib.import_module("parts.afl")
     for rule, optimizer, number in (
         (AFACD(server_lr=50), LocalSGD(lr=0.8), 0.4687),
         (AFACD(server_lr=50), FedProx(lr=0.8, mu=0.1), 0.4550),

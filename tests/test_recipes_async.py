@@ -39,7 +39,7 @@ def number(cell):
 @pytest.fixture
 def fedasync(monkeypatch):
     """The recipe with runs that are smaller still."""
-    paper = importlib.import_module("fedasync_paper")
+    paper = importlib.import_module("parts.fedasync")
     tiny = paper.Size(12, 2, 6, width=4, shrink=3, local_steps=4, val_every=6)
     monkeypatch.setitem(paper.SIZES, "small", tiny)
     return partial(recipe("fedasync").main, dataset="mnist-mini", size="small", seeds=1)
@@ -72,12 +72,12 @@ def test_fedasync_takes_another_aggregator_and_optimizer(fedasync, capsys):
 
 
 def test_alpha_is_halved_at_a_round():
-    rule = importlib.import_module("fedasync_paper").SIZES["paper"].rules(0.6, None)["FedAsync"]
+    rule = importlib.import_module("parts.fedasync").SIZES["paper"].rules(0.6, None)["FedAsync"]
     assert [rule.alpha(version) for version in (0, 798, 799, 1999)] == [0.6, 0.6, 0.3, 0.3]
 
 
 def test_the_cnn_is_the_one_of_the_paper():
-    module = importlib.import_module("fedasync_paper").PaperCNN(channels=3, side=24, width=64)
+    module = importlib.import_module("parts.fedasync").PaperCNN(channels=3, side=24, width=64)
     shapes = [tuple(p.shape) for n, p in module.named_parameters() if p.ndim > 1]
     assert shapes == [
         *((64, 3, 3, 3), (64, 64, 3, 3), (128, 64, 3, 3), (128, 128, 3, 3)),

@@ -29,11 +29,6 @@ def cells(shown):
     return [line.strip("| ").split(" | ") for line in shown.splitlines()[2:]]
 
 
-@pytest.mark.parametrize("name", ["evidence", "leaderboard", "quadratics"])
-def test_they_are_short(name):
-    assert len((RECIPES / f"{name}.py").read_text().splitlines()) <= 80
-
-
 @pytest.mark.filterwarnings("ignore:fedlight")  # of unequal shares, which are the point
 def test_a_memory_removes_the_floor(recipe, capsys, tmp_path):
     recipe("evidence").main(

@@ -143,7 +143,7 @@ def test_rows_of_ones_own(client, capsys):
     assert table[repr(own)] > 0.7
     (events,) = Path("study", "logs").glob("aggregator=AFACD*/seed=0/events*")
     assert events.stat().st_size > 1000
-    rows = importlib.import_module("own_rows").OwnRows(Path("visits.csv"), "returns", client)
+    rows = importlib.import_module("parts.own_rows").OwnRows(Path("visits.csv"), "returns", client)
     data = rows.split(0)
     data.setup()
     assert data.num_clients == (3 if client else 10)

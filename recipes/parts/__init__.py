@@ -1,0 +1,1 @@
+"""What recipes compose: the settings and numbers of papers, networks, rows, problems."""
