@@ -1,6 +1,8 @@
-"""What all tests share; the first two hold for the examples in docstrings as well."""
+"""What all tests share; all but the data hold for the examples in docstrings as well."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,14 @@ class _EmptyFolder:
     def empty_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each test works in a folder of its own, so that none litters the repository."""
         monkeypatch.chdir(tmp_path)
+
+    @pytest.fixture(autouse=True)
+    def no_open_figures(self) -> Iterator[None]:
+        """Figures of pyplot stay open in a process; from the twenty-first on it warns."""
+        yield
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is not None:
+            pyplot.close("all")
 
 
 def pytest_configure(config: pytest.Config) -> None:

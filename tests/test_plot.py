@@ -22,12 +22,6 @@ from fedlight.types import RoundRecord  # noqa: E402
 from tests.boring import Boring, Point, classes, points, replay, trainer  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    pyplot.close("all")
-
-
 def history(values, every=1, gradients=10):
     return [
         RoundRecord(

@@ -29,7 +29,6 @@ def test_the_notebook_runs_from_top_to_bottom(
         if cell["cell_type"] == "code":
             assert cell["outputs"] == []
             exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
-    matplotlib.pyplot.close("all")
     printed = capsys.readouterr().out
     assert re.search(r"^FedAvg best 0\.[5-9]", printed, re.MULTILINE)
     assert all(len(history) == 20 for history in names["histories"].values())
