@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info
@@ -14,10 +14,9 @@ from fedlight.studies.together import look_at
 from fedlight.studies.workers import InTurn, Together, Workers
 
 if TYPE_CHECKING:
-    from fedlight.studies._progress import StudyBar
     from fedlight.studies.one_run import Surroundings
     from fedlight.studies.runs import Planned
-    from fedlight.studies.workers import Free, Over
+    from fedlight.studies.workers import Work
 
 _NARROW = 12  # local runs: a stack that is this wide by itself gains little from others
 
@@ -60,20 +59,12 @@ class Auto(Workers):
       follows another.
     """
 
-    def run(
-        self,
-        ready: Sequence[Planned],
-        free: Free,
-        shared: Surroundings,
-        over: Over,
-        stopped: Callable[[], bool],
-        progress: StudyBar,
-    ) -> None:
+    def run(self, work: Work) -> None:
         """Compute runs."""
-        workers, reason = choose(ready, shared)
-        if len(ready) > 1:
-            rank_zero_info(f"fedlight: {len(ready)} runs {reason}")
-        workers.run(ready, free, shared, over, stopped, progress)
+        workers, reason = choose(work.ready, work.shared)
+        if len(work.ready) > 1:
+            rank_zero_info(f"fedlight: {len(work.ready)} runs {reason}")
+        workers.run(work)
 
 
 def choose(ready: Sequence[Planned], shared: Surroundings) -> tuple[Workers, str]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedlight._checks import non_negative, positive
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.runs import Planned, StudyRun
-from fedlight.studies.workers import Free, Over, Workers, go_through
-
-if TYPE_CHECKING:
-    from fedlight.studies._progress import StudyBar
+from fedlight.studies.workers import Over, Work, Workers, go_through
 
 _LOOK = 0.5  # seconds between two looks at signals
 _GRACE = 30.0  # seconds for runs that were cancelled
@@ -53,15 +49,7 @@ class RayWorkers(Workers):
         self.shared_folder = bool(shared_folder)
         self._ray = _import_ray()
 
-    def run(
-        self,
-        ready: Sequence[Planned],
-        free: Free,
-        shared: Surroundings,
-        over: Over,
-        stopped: Callable[[], bool],
-        progress: StudyBar,
-    ) -> None:
+    def run(self, work: Work) -> None:
         """Compute runs."""
         ray = self._ray
         started_here = not ray.is_initialized()
@@ -78,18 +66,18 @@ class RayWorkers(Workers):
                 num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=1
             )
             going: dict[Any, Planned] = {}
-            for planned in free(ready):
+            for planned in work.free:
                 try:
-                    sent = ray.put(self._share(planned, shared))
+                    sent = ray.put(self._share(planned, work.shared))
                     going[task.remote(sent)] = planned
                 except Exception as error:
-                    over(_ended(planned, shared, planned.failed(error)))
-            while going and not stopped():
+                    work.over(_ended(planned, work.shared, planned.failed(error)))
+            while going and not work.stopped():
                 done, _ = ray.wait(list(going), num_returns=1, timeout=_LOOK)
                 for each in done:
-                    over(self._result(each, going.pop(each), shared))
-                progress.tick([])
-            self._cancel(going, shared, over)
+                    work.over(self._result(each, going.pop(each), work.shared))
+                work.progress.tick([])
+            self._cancel(going, work.shared, work.over)
         finally:
             if started_here:
                 ray.shutdown()

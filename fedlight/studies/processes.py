@@ -9,7 +9,6 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, cast
@@ -20,12 +19,11 @@ from fedlight._checks import positive_int
 from fedlight.executors.processes import cores_to_use
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.runs import Planned, StudyRun
-from fedlight.studies.workers import Free, Over, Workers, go_through
+from fedlight.studies.workers import Work, Workers, go_through
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
-    from fedlight.studies._progress import StudyBar
 
 _PARENT_DIES = 1  # PR_SET_PDEATHSIG of Linux
 _LOOK = 0.5  # seconds between two looks at signals
@@ -52,39 +50,30 @@ class Processes(Workers):
             )
         self.workers = cores if workers is None else positive_int("workers", workers)
 
-    def run(
-        self,
-        ready: Sequence[Planned],
-        free: Free,
-        shared: Surroundings,
-        over: Over,
-        stopped: Callable[[], bool],
-        progress: StudyBar,
-    ) -> None:
+    def run(self, work: Work) -> None:
         """Compute runs."""
-        coming = free(ready)
         going: dict[Connection, _Worker] = {}
         told = False
         try:
             while True:
-                while len(going) < self.workers and not stopped():
-                    planned = next(coming, None)
+                while len(going) < self.workers and not work.stopped():
+                    planned = next(work.free, None)
                     if planned is None:
                         break
-                    worker = _Worker.start(planned, shared)
+                    worker = _Worker.start(planned, work.shared)
                     going[worker.pipe] = worker
                 if not going:
                     return
-                if stopped() and not told:
+                if work.stopped() and not told:
                     told = True
                     for worker in going.values():
                         worker.end()
                 for pipe in wait([*going], timeout=_LOOK):
                     worker = going.pop(cast(Connection, pipe))
-                    run = OneRun(worker.planned, shared)
+                    run = OneRun(worker.planned, work.shared)
                     run.result = worker.result()
-                    over(run)
-                progress.tick([])
+                    work.over(run)
+                work.progress.tick([])
         finally:
             for worker in going.values():
                 worker.process.kill()

@@ -28,7 +28,7 @@ from fedlight.studies.one_run import OneRun, Surroundings, trainer_options
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.store import Store
 from fedlight.studies.study import Study
-from fedlight.studies.workers import Workers
+from fedlight.studies.workers import Work, Workers
 from fedlight.trainer import FedTrainer
 
 if TYPE_CHECKING:
@@ -333,18 +333,22 @@ def _run(
         rank_zero_info(
             f"fedlight: {len(plan) - len(todo)} of {len(plan)} runs are finished already"
         )
+
+    def stopped() -> bool:
+        return interrupt.signal is not None
+
     with graceful_interrupts() as interrupt, StudyBar(plan, runs, bar) as progress:
         with torch.enable_grad():
-            while todo and interrupt.signal is None:
+            while todo and not stopped():
                 before = len(runs)
                 ready = [each for each in todo if each.after is None or each.after in runs]
-                how.run(ready, free, shared, over, lambda: interrupt.signal is not None, progress)
+                how.run(Work(ready, free(ready), shared, over, stopped, progress))
                 todo = [each for each in todo if each not in runs and not found(each)]
-                if todo and len(runs) == before and interrupt.signal is None:
+                if todo and len(runs) == before and not stopped():
                     time.sleep(_LOOK_AGAIN)
         if store is not None:
             store.unlock_all()
-    if interrupt.signal is not None:
+    if stopped():
         rank_zero_info(
             f"fedlight: the study was stopped with {len(runs)} of {len(plan)} runs finished"
             + ("" if store is None else "; the same call goes on")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedlight._checks import positive_int
@@ -16,52 +17,47 @@ from fedlight.studies.together import MOST_TOGETHER, run_together
 if TYPE_CHECKING:
     from fedlight.studies._progress import StudyBar
 
-Free: TypeAlias = Callable[[Sequence[Planned]], Iterator[Planned]]
 Over: TypeAlias = Callable[[OneRun], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a study hands to its workers.
+
+    Attributes:
+        ready: The runs that can begin.
+        free: Those of them that no other process computes, each when it is asked for.
+        shared: What all runs share.
+        over: Is to be told of each run that is over, or interrupted.
+        stopped: Whether no further run is to begin.
+        progress: Is to be told which runs are under way.
+    """
+
+    ready: Sequence[Planned]
+    free: Iterator[Planned]
+    shared: Surroundings
+    over: Over
+    stopped: Callable[[], bool]
+    progress: StudyBar
 
 
 class Workers(ABC):
     """Computes the runs of a study."""
 
     @abstractmethod
-    def run(
-        self,
-        ready: Sequence[Planned],
-        free: Free,
-        shared: Surroundings,
-        over: Over,
-        stopped: Callable[[], bool],
-        progress: StudyBar,
-    ) -> None:
-        """Compute runs.
-
-        Args:
-            ready: The runs that can begin.
-            free: Gives those of them that no other process computes, each when it is asked for.
-            shared: What all runs share.
-            over: Is to be told of each run that is over, or interrupted.
-            stopped: Whether no further run is to begin.
-            progress: Is to be told which runs are under way.
-        """
+    def run(self, work: Work) -> None:
+        """Compute the runs that no other process computes."""
 
 
 class InTurn(Workers):
     """One run after another, in this process."""
 
-    def run(
-        self,
-        ready: Sequence[Planned],
-        free: Free,
-        shared: Surroundings,
-        over: Over,
-        stopped: Callable[[], bool],
-        progress: StudyBar,
-    ) -> None:
+    def run(self, work: Work) -> None:
         """Compute runs."""
-        for planned in free(ready):
-            go_through(run := OneRun(planned, shared), lambda each: progress.tick([each]))
-            over(run)
-            if stopped():
+        for planned in work.free:
+            go_through(run := OneRun(planned, work.shared), lambda each: work.progress.tick([each]))
+            work.over(run)
+            if work.stopped():
                 return
 
 
@@ -77,18 +73,12 @@ class Together(Workers):
         self.most = positive_int("most", most)
         self._bench = bench
 
-    def run(
-        self,
-        ready: Sequence[Planned],
-        free: Free,
-        shared: Surroundings,
-        over: Over,
-        stopped: Callable[[], bool],
-        progress: StudyBar,
-    ) -> None:
+    def run(self, work: Work) -> None:
         """Compute runs."""
         bench, self._bench = self._bench, None
-        run_together(free(ready), shared, over, stopped, progress.tick, self.most, bench)
+        run_together(
+            work.free, work.shared, work.over, work.stopped, work.progress.tick, self.most, bench
+        )
 
 
 def go_through(run: OneRun, tick: Callable[[OneRun], None] = lambda run: None) -> None:

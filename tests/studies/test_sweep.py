@@ -1,4 +1,5 @@
 import multiprocessing
+from copy import deepcopy
 
 import pytest
 import torch
@@ -37,8 +38,8 @@ def alone(aggregator, seed, module=Boring, data=None, optimizer=None):
     """The fingerprint of a run without a study."""
     torch.manual_seed(seed)
     run = FedTrainer(
-        arrivals=CLOCK,
-        aggregator=aggregator,
+        arrivals=deepcopy(CLOCK),  # what was fitted before is another object for a folder
+        aggregator=deepcopy(aggregator),
         local_optimizer=optimizer or LocalSGD(lr=0.1),
         max_updates=20,
         seed=seed,
@@ -147,8 +148,8 @@ def test_a_process_that_dies_is_the_failure_of_its_run() -> None:
 def test_a_recorded_schedule_is_that_of_compare() -> None:
     study = swept(schedule="recorded", module=(start := Boring()), workers="together")
     result = compare(
-        RULES,
-        arrivals=CLOCK,
+        deepcopy(RULES),
+        arrivals=deepcopy(CLOCK),
         module=start,
         datamodule=classes(),
         local_optimizer=LocalSGD(lr=0.1),
