@@ -18,7 +18,6 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlight._checks import non_negative_int
 from fedlight._lightning_arguments import Settings
 from fedlight.aggregators import Aggregator
-from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
 from fedlight.callbacks._lightning import AdaptedSummary, Mirror, adapt
 from fedlight.data import FederatedDataModule
@@ -143,20 +142,6 @@ def check_data(datamodule: object) -> FederatedDataModule:
             "FederatedDataModule.from_client_datasets([...])"
         )
     return datamodule
-
-
-def check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
-    """Refuse an aggregator that waits for ends of rounds under a process that has none.
-
-    Raises:
-        ValueError: It does.
-    """
-    if aggregator.needs_rounds and not arrivals.by_rounds:
-        raise ValueError(
-            f"{aggregator!r} steps at the end of rounds, but {type(arrivals).__name__} has none: "
-            "give the aggregator a buffer_size (a process of your own that yields EndRound says "
-            "so with by_rounds = True)"
-        )
 
 
 def check_can_discard(aggregator: Aggregator) -> None:

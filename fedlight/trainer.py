@@ -20,7 +20,6 @@ from fedlight._arguments import (
     check_can_discard,
     check_data,
     check_module,
-    check_rounds,
     given_module,
     instance_of,
     number_of_trials,
@@ -45,6 +44,7 @@ from fedlight._lightning_order import set_up, start_training, with_callbacks_of
 from fedlight._loggers import begin_anew, finalize, left_open, log_hyperparams
 from fedlight._module_trainer import attached
 from fedlight._outside_of_fit import OutsideOfFit
+from fedlight._partners import check_partners
 from fedlight._run_view import RunView
 from fedlight._surroundings import each_profiled, profiled, surroundings
 from fedlight.aggregators import Aggregator
@@ -173,7 +173,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         self.limits.check(self.arrivals)
         self.max_rounds, self.max_time = self.limits.max_rounds, self.limits.max_time
         self.max_updates = self.limits.max_updates
-        check_rounds(self.aggregator, self.arrivals)
+        check_partners(self.aggregator, self.arrivals, self.local_optimizer)
         self.seed = integer("seed", seed)
         if trial and check_val_every_n_rounds == "auto":
             check_val_every_n_rounds = 1

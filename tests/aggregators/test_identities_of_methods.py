@@ -191,7 +191,9 @@ def test_fednova_of_equal_steps_is_fedavg(executor, client_weights):
     arrivals = UniformArrivals(per_round=2, max_staleness=2, local_steps=3)
     plain = fit(arrivals, FedAvg(None, client_weights), executor=executor)
     same(fit(arrivals, FedNova(client_weights=client_weights), executor=executor), plain)
-    same(fit(arrivals, FedNova(None, 1.0, client_weights, momentum=0.5), executor=executor), plain)
+    heavy, told = LocalSGD(0.05, momentum=0.5), FedNova(None, 1.0, client_weights, momentum=0.5)
+    plain = fit(arrivals, FedAvg(None, client_weights), heavy, executor=executor)
+    same(fit(arrivals, told, heavy, executor=executor), plain)
     unequal = fit(SOME, FedNova(client_weights=client_weights), executor=executor)
     different(unequal, fit(SOME, FedAvg(None, client_weights), executor=executor))
 
