@@ -44,6 +44,10 @@ class Lattice:
         if positive_int("bits", self.bits) > 32:
             raise ValueError(f"bits must be at most 32, got {self.bits}")
 
+    def nbytes(self, size: int) -> int:
+        """Return the bytes of so many numbers of b bits."""
+        return -(-size * self.bits // 8)
+
     def sent(self, value: Tensor, key: Tensor) -> Tensor:
         """Return what a receiver with a key decodes of a vector; of its shape and dtype.
 

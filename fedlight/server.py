@@ -339,11 +339,11 @@ class Server:
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""
-        down = up = _bytes_of(self.state)
-        if self._channel is not None:
-            params = self.state.params
-            sent = self._channel.nbytes(params.numel(), params.dtype.itemsize)
-            up += sent - params.nbytes
+        params = self.state.params
+        size = params.numel(), params.dtype.itemsize
+        sender = self.aggregator.bytes_up if self._channel is None else self._channel.nbytes
+        rest = _bytes_of(self.state) - params.nbytes
+        down, up = rest + self._optimizer.bytes_down(*size), rest + sender(*size)
         return {
             "fed/gradients": float(self.num_gradients),
             "fed/models": float(self.num_pulls + self.num_updates),

@@ -15,7 +15,14 @@ from math import sqrt
 
 import numpy as np
 
-from fedlight._checks import fraction, number, one_of, positive_int
+from fedlight._checks import (
+    fraction,
+    non_negative_int,
+    number,
+    one_of,
+    positive,
+    positive_int,
+)
 from fedlight.arrivals import (
     ArrivalProcess,
     ConstantSteps,
@@ -147,9 +154,10 @@ def sqrt_random(num_clients: int, noise: float = 1.0, seed: int | None = None) -
     Source: Maranjyan, Tyurin and Richtarik, [Ringmaster ASGD: The First Asynchronous SGD with
     Optimal Time Complexity](https://arxiv.org/abs/2501.16168), and its authors' scripts.
     """
-    count = positive_int("num_clients", num_clients)
+    count, noise = positive_int("num_clients", num_clients), positive("noise", noise)
     fixed = [1 + sqrt(i) for i in range(count)]
     if seed is not None:
+        seed = non_negative_int("seed", seed)
         fixed = np.random.default_rng(seed).permutation(fixed).tolist()
     scales = [noise * sqrt(i + 1) for i in range(count)]
     return SumDurations([FixedDurations(fixed), HalfNormalDurations(scales)])

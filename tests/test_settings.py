@@ -91,3 +91,17 @@ def test_each_setting_makes_a_schedule(name: str) -> None:
     table = arrivals.simulate(num_clients=12, max_updates=50, **limits)
     assert len(table.events) >= 50
     assert "https://arxiv.org/abs/" in make.__doc__
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"noise": -1}, ValueError, "noise must be larger than 0, got -1"),
+        ({"noise": "loud"}, TypeError, "noise must be a number, got 'loud'"),
+        ({"seed": -4}, ValueError, "seed must be 0 or larger, got -4"),
+        ({"seed": "s"}, TypeError, "seed must be an integer, got 's'"),
+    ],
+)
+def test_bad_numbers_of_random_times(given, kind, words) -> None:
+    with pytest.raises(kind, match=words):
+        settings.sqrt_random(3, **given)

@@ -64,6 +64,15 @@ class Aggregator(ABC):
         own = id(self) if unknown else before
         return self.needs_rounds, self.interval, self.buffer_size, limit, own
 
+    def bytes_up(self, size: int, itemsize: int) -> int:
+        """Bytes that an update's parameters take on their way, if the rule itself quantizes them.
+
+        Args:
+            size: Number of parameters.
+            itemsize: Bytes of one of them.
+        """
+        return size * itemsize
+
     def rates(self, version: int) -> dict[str, float]:
         """Rates of the step from a version, such as ``{"server": eta}``; empty if it has none."""
         return {}

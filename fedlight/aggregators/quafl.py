@@ -53,6 +53,11 @@ class QuAFL(BufferedAggregator):
             )
         self.quantizer = quantizer
 
+    def bytes_up(self, size: int, itemsize: int) -> int:
+        """The bytes of y_i as the quantizer sends it."""
+        quantizer = self.quantizer
+        return size * itemsize if quantizer is None else quantizer.nbytes(size)
+
     def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
         """1 / (s + 1)."""
         return [1 / (len(updates) + 1)] * len(updates)

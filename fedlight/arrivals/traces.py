@@ -6,7 +6,7 @@ import csv
 import json
 import pickle
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,33 +66,59 @@ def read_traces(path: str | Path) -> list[Device]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file holds something else.
+        TypeError: `path` is no path.
+        ValueError: The file is damaged, or holds something else; the error names the device or row.
 
     Example:
         >>> devices = read_traces(SAMPLE)
         >>> len(devices), devices[0].windows[0], devices[0].computation
         (8, (0.0, 21600.0), 12.0)
     """
+    if not isinstance(path, str | Path):
+        raise TypeError(f"path must be a path, got {path!r} ({type(path).__name__})")
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file of traces {str(path)!r}")
     kind = path.suffix.lower()
-    if kind == ".json":
-        try:
-            return _from_fields(json.loads(path.read_text(encoding="utf-8")), path)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
-    if kind in (".pkl", ".pickle"):
-        with path.open("rb") as file:
-            return _from_fields(_PlainData(file, str(path)).load(), path)
-    if kind == ".csv":
-        with path.open(newline="", encoding="utf-8") as file:
-            return _from_rows(list(csv.DictReader(file)), path)
-    if kind == ".parquet":
-        import pyarrow.parquet as pq
+    if kind not in _READERS:
+        raise ValueError(f"path must end in {', '.join(_READERS)}, got {str(path)!r}")
+    try:
+        content = _READERS[kind](path)
+    except Exception as error:
+        if isinstance(error, _NotPlainError):
+            raise
+        raise ValueError(f"{str(path)!r} cannot be read as {kind} ({error})") from error
+    return (_from_rows if kind in (".csv", ".parquet") else _from_fields)(content, path)
 
-        return _from_rows(pq.read_table(path).to_pylist(), path)
-    raise ValueError(f"path must end in .json, .csv, .parquet, .pkl or .pickle, got {str(path)!r}")
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _read_csv(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def _read_pickle(path: Path) -> Any:
+    with path.open("rb") as file:
+        return _PlainData(file, str(path)).load()
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".pkl": _read_pickle,
+    ".pickle": _read_pickle,
+}
 
 
 def sample_traces() -> list[Device]:
@@ -241,6 +267,10 @@ class TraceDurations(DurationModel):
         return f"TraceDurations({len(self._transfer)} devices, {numbers})"
 
 
+class _NotPlainError(ValueError):
+    """A pickle holds more than plain data."""
+
+
 class _PlainData(pickle.Unpickler):
     """Loads numbers, strings and containers of them, and nothing that could run code."""
 
@@ -254,7 +284,7 @@ class _PlainData(pickle.Unpickler):
         Raises:
             ValueError: Always.
         """
-        raise ValueError(
+        raise _NotPlainError(
             f"{self._name!r} holds {module}.{name}; a pickle of traces may hold plain data only. "
             "If you trust it, load it yourself and write it as JSON"
         )
@@ -276,16 +306,20 @@ def _device(fields: Any, number: int, path: Path) -> Device:
             f"{', '.join(sorted(known))}, got {fields!r:.100}"
         )
     windows = None
-    if "active" in fields:
-        starts, ends = fields["active"], fields.get("inactive", [])
-        if len(starts) != len(ends):
-            raise ValueError(
-                f"device {number} of {str(path)!r} must have as many ends (inactive) as starts "
-                f"(active), got {len(ends)} and {len(starts)}"
-            )
-        windows = [(float(a), float(b)) for a, b in zip(starts, ends, strict=True)]
     names = ("finish_time", "computation", "communication")
-    return _checked(Device(windows, *(_number(fields.get(name)) for name in names)), number, path)
+    try:
+        if "active" in fields:
+            starts, ends = list(fields["active"]), list(fields.get("inactive", ()))
+            if len(starts) != len(ends):
+                raise ValueError(
+                    f"as many ends (inactive) as starts (active), got {len(ends)} and {len(starts)}"
+                )
+            windows = [(float(a), float(b)) for a, b in zip(starts, ends, strict=True)]
+        device = Device(windows, *(_number(fields.get(name)) for name in names))
+    except (TypeError, ValueError) as error:
+        words = str(error) if str(error).startswith("as many") else f"numbers only ({error})"
+        raise ValueError(f"device {number} of {str(path)!r} must have {words}") from None
+    return _checked(device, number, path)
 
 
 def _from_rows(rows: list[dict[str, Any]], path: Path) -> list[Device]:

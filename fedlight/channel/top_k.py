@@ -25,7 +25,7 @@ class TopK(Channel):
     send other coordinates.
 
     For each update, k numbers and their places are sent: ``k * (32 + ceil(log2 P))`` bits in
-    single precision.
+    single precision, and never more than all numbers take without their places.
 
     Args:
         share: The share of the parameters that is sent, above 0 and at most 1.
@@ -56,12 +56,13 @@ class TopK(Channel):
         return updates.where(largest(updates.abs(), k), 0)
 
     def message(self, message: Message) -> Message:
-        """Return k numbers, each with its place."""
+        """Return k numbers, each with its place; all numbers, if that takes fewer bytes."""
         k = min(number_of(self.share, message.size), message.numbers)
         if k == message.numbers:
             return message
         places = max(message.index_bits, bits_of_index(message.numbers))
-        return message._replace(numbers=k, index_bits=places)
+        chosen = message._replace(numbers=k, index_bits=places)
+        return min(chosen, message, key=lambda each: each.nbytes)
 
     def __repr__(self) -> str:
         return f"TopK({self.share!r})"

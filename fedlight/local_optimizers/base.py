@@ -216,6 +216,15 @@ class LocalOptimizer(ABC):
     lr: Rate | None = None
     """eta_L, a number or a function of the pulled version; None if it has rates of its own."""
 
+    def bytes_down(self, size: int, itemsize: int) -> int:
+        """Bytes that the pulled parameters take on their way, if the rule itself quantizes them.
+
+        Args:
+            size: Number of parameters.
+            itemsize: Bytes of one of them.
+        """
+        return size * itemsize
+
     def begin(self, run: LocalRun, module: LightningModule) -> None:
         """Prepare for a run, before its first step.
 

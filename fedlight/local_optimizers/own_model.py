@@ -101,6 +101,11 @@ class OwnModel(LocalOptimizer):
             return self.per_poll[version]
         return self.per_poll or 0
 
+    def bytes_down(self, size: int, itemsize: int) -> int:
+        """The bytes of x_p as the quantizer sends it."""
+        quantizer = self.quantizer
+        return size * itemsize if quantizer is None else quantizer.nbytes(size)
+
     def begin(self, run: LocalRun, module: LightningModule) -> None:
         """Mix the client's own model with the pulled one."""
         if any(run.has_state):

@@ -121,7 +121,13 @@ def test_the_sample_is_used_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.json", "{", "is no JSON"),
+        ("a.json", "{", "a.json' cannot be read as .json (Expecting property name"),
+        ("a.pkl", "garbage", "a.pkl' cannot be read as .pkl ("),
+        ("a.pickle", "", "a.pickle' cannot be read as .pickle ("),
+        ("a.parquet", "PAR1", "a.parquet' cannot be read as .parquet ("),
+        ("a.json", '[{"active": 5, "inactive": 6}]', "device 0 of"),
+        ("a.json", '[{"active": ["x"], "inactive": [6]}]', "must have numbers only (could not"),
+        ("a.json", '[{"computation": 1}, {"computation": "fast"}]', "device 1 of"),
         ("a.json", "[]", "must hold a mapping from device to fields"),
         ("a.json", '[{"speed": 1}]', "must be a mapping with some of active, communication"),
         ("a.json", '[{"active": [1], "inactive": []}]', "as many ends (inactive) as starts"),
@@ -134,7 +140,7 @@ def test_the_sample_is_used_as_it_is() -> None:
         ),
         ("a.csv", "client,begin\n0,1\n", "must have the column client, and start and end"),
         ("a.csv", "client,start,end\n0,one,2\n", "holds no numbers"),
-        ("a.txt", "", "path must end in .json, .csv, .parquet, .pkl or .pickle"),
+        ("a.txt", "", "path must end in .json, .csv, .parquet, .pkl, .pickle, got"),
     ],
 )
 def test_bad_files(name, text, words, tmp_path) -> None:
@@ -143,5 +149,7 @@ def test_bad_files(name, text, words, tmp_path) -> None:
         read_traces(tmp_path / name)
     with pytest.raises(FileNotFoundError, match="no file of traces"):
         read_traces(tmp_path / "none.json")
+    with pytest.raises(TypeError, match=r"path must be a path, got 3 \(int\)"):
+        read_traces(3)
     with pytest.raises(TypeError, match="devices must be the list that read_traces gives"):
         TraceWindows(str(tmp_path / name))

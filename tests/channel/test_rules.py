@@ -201,6 +201,7 @@ def test_the_memory_does_not_grow(inner: Channel) -> None:
         (Clip(1.0), 4000),
         (TopK(0.01), -(-10 * (32 + 10) // 8)),
         (TopK(1.0), 4000),
+        (TopK(0.9), 4000),  # 900 numbers with their places would be 4725
         (RandomK(0.01), 40),
         (QSGD(4), 500 + 4),
         (Chain([TopK(0.01), QSGD(4)]), -(-(10 * (4 + 10) + 32) // 8)),
