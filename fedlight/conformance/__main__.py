@@ -35,7 +35,7 @@ def load_adapter(path: str) -> Adapter:
     """Return the adapter at "module:name": an instance, or a class or function that makes one.
 
     Raises:
-        ValueError: The path has no colon, or what it names has no method `play`.
+        ValueError: The path has no colon, or what it names has no method `play` or needs arguments.
 
     Example:
         >>> load_adapter("fedlight.conformance.ours:Fedlight").name
@@ -45,7 +45,10 @@ def load_adapter(path: str) -> Adapter:
     if not colon or not name:
         raise ValueError(f"adapter must be MODULE:NAME, got {path!r}")
     found = getattr(import_module(module), name)
-    adapter: Adapter = found() if callable(found) else found
+    try:
+        adapter: Adapter = found() if callable(found) else found
+    except TypeError as error:
+        raise ValueError(f"the adapter {path} cannot be made without arguments: {error}") from error
     for needed in ("name", "version", "precision", "play"):
         if not hasattr(adapter, needed):
             raise ValueError(f"the adapter {path} has no {needed!r}")

@@ -83,6 +83,7 @@ def test_json(adapter: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["--adapter", "fedlight"], "adapter must be MODULE:NAME, got 'fedlight'"),
         (["--adapter", "fedlight.nothing:Here"], "No module named 'fedlight.nothing'"),
         (["--adapter", "fedlight.conformance:load_cases"], "has no 'name'"),
+        (["--adapter", "json:dumps"], "json:dumps cannot be made without arguments: dumps()"),
         (["--only", "fedsgd"], "only='fedsgd' fits no case and no method"),
     ],
 )
