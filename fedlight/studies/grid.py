@@ -175,8 +175,8 @@ def _arguments(axis: str, value: Any, where: str) -> dict[str, Any]:
     )
 
 
-def seeds_of(seeds: object) -> list[int]:
-    """The seeds of a study.
+def seeds_of(seeds: object, most: int = MOST_RUNS) -> list[int]:
+    """The seeds of a study, of which there may be so many.
 
     Raises:
         TypeError: They are no integers.
@@ -184,9 +184,9 @@ def seeds_of(seeds: object) -> list[int]:
     """
     if not isinstance(seeds, Iterable) or isinstance(seeds, str):
         raise TypeError(f"seeds must be several, such as range({seeds}), got {seeds!r}")
-    chosen = list(islice(seeds, MOST_RUNS + 1))
-    if len(chosen) > MOST_RUNS:
-        raise ValueError(f"seeds must be at most {MOST_RUNS:,}, got {seeds!r}")
+    chosen = list(islice(seeds, most + 1))
+    if len(chosen) > most:
+        raise ValueError(f"seeds must be at most {most:,}, got {seeds!r}")
     found = [integer("seeds", seed) for seed in chosen]
     if not found or len(set(found)) < len(found):
         raise ValueError(f"seeds must be one or more different integers, got {found}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._checks import one_of
-from fedlight.comparison import mode_of
+from fedlight._comparing import mode_of
 from fedlight.plot import X_AXES
 from fedlight.studies._figures import draw, draw_ends
 from fedlight.studies._measures import at_place, best_of, end_of, ends_over, place_of

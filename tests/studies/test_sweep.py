@@ -148,8 +148,8 @@ def test_a_process_that_dies_is_the_failure_of_its_run() -> None:
 def test_a_recorded_schedule_is_that_of_compare() -> None:
     study = swept(schedule="recorded", module=(start := Boring()), workers="together")
     result = compare(
-        deepcopy(RULES),
-        arrivals=deepcopy(CLOCK),
+        RULES,
+        arrivals=CLOCK,
         module=start,
         datamodule=classes(),
         local_optimizer=LocalSGD(lr=0.1),
