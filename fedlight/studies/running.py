@@ -99,7 +99,7 @@ def run_plan(
     def stopped() -> bool:
         return interrupt.signal is not None
 
-    with graceful_interrupts() as interrupt, StudyBar(plan, runs, bar) as progress:
+    with graceful_interrupts(of_many=True) as interrupt, StudyBar(plan, runs, bar) as progress:
         with torch.enable_grad():
             while todo and not stopped():
                 before = len(runs)

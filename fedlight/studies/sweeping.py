@@ -221,8 +221,8 @@ def _folder(name: str, folder: str | Path) -> Path:
 def _advice(path: str | Path | None) -> str:
     """What to do after Ctrl-C."""
     if path is None:
-        return "; in a study with path= they are kept, and the same call goes on"
-    return f"; they are kept, and the same call with path={str(path)!r} goes on"
+        return "; with path= finished runs are kept, and the same call goes on"
+    return f"; finished runs are kept, and the same call with path={str(path)!r} goes on"
 
 
 def _key(planned: Planned, shared: Surroundings) -> str:

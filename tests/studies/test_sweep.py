@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 from copy import deepcopy
 
 import pytest
@@ -137,8 +138,6 @@ def test_a_process_that_dies_is_the_failure_of_its_run() -> None:
     class Dies(Callback):
         def on_round_end(self, trainer, module):
             if multiprocessing.parent_process() and trainer.seed == 1 and trainer.version == 2:
-                import os
-
                 os.kill(os.getpid(), 9)
 
     study = swept(workers=2, callbacks=lambda: [Dies()])
