@@ -54,7 +54,7 @@ class Surroundings:
     silent: bool = False
     axes_in_folders: bool = True
     most_data: int = 64
-    _data: dict[tuple[int, int], FederatedDataModule] = field(default_factory=dict)
+    _data: dict[tuple[int, int | None], FederatedDataModule] = field(default_factory=dict)
     _starts: dict[tuple[int, int], LightningModule] = field(default_factory=dict)
 
     def bare(self) -> Surroundings:
@@ -75,15 +75,11 @@ class Surroundings:
     def data_of(self, planned: Planned) -> FederatedDataModule:
         """The data of a run, set up; runs of the same data share one object."""
         given = planned.cell.arguments["datamodule"]
-        if not callable(given):
-            data = check_data(given)
-            data.setup("fit")
-            return data
-        key = id(given), planned.seed
+        key = id(given), planned.seed if callable(given) else None
         if key not in self._data:
             while len(self._data) >= self.most_data:
                 del self._data[next(iter(self._data))]
-            data = self._data[key] = check_data(given(planned.seed))
+            data = self._data[key] = check_data(given(planned.seed) if callable(given) else given)
             data.prepare_data()
             data.setup("fit")
         return self._data[key]

@@ -75,7 +75,7 @@ AXES = {
     "mu": {"local_optimizer": [FedProx(lr=0.1, mu=0.0), FedProx(lr=0.1, mu=1.0)]},
     "client states": {"local_optimizer": [Scaffold(lr=0.1, option=2)]},
     "full gradients": {"local_optimizer": [Scaffold(lr=0.1, option=1)]},
-    "data": {"data": [{"datamodule": classes(seed=1)}, {"datamodule": classes(seed=2)}]},
+    "data": {"data": {n: {"datamodule": classes(seed=n)} for n in (1, 2)}},
     "partitions": {"x": {"one": {"datamodule": lambda seed: classes(seed=seed)}}},
     "modules": {"module": {"plain": Boring, "more": Dropping, "measured": Measured}},
     "executors": {"executor": ["vectorized", "sequential"]},
@@ -160,6 +160,24 @@ def test_a_recorded_schedule_is_that_of_compare() -> None:
     )
     ours = {(run.cell["aggregator"], run.seed): run.fingerprint for run in study.runs}
     assert ours == {(run.name, run.seed): run.fingerprint for run in result.runs}
+
+
+def test_data_are_prepared_before_they_are_set_up() -> None:
+    asked = []
+
+    class Noted(type(classes())):
+        def prepare_data(self):
+            asked.append("prepare")
+            super().prepare_data()
+
+        def setup(self, stage=None):
+            asked.append("setup")
+            super().setup(stage)
+
+    data = classes()
+    data.__class__ = Noted
+    swept(datamodule=data, seeds=[0])
+    assert asked[:2] == ["prepare", "setup"]
 
 
 def test_cells_of_a_seed_have_the_same_arrivals_and_start() -> None:
