@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning.pytorch.loggers import TensorBoardLogger
+from fedlight._loggers import CellLogger
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import Planned
 
 
-def logger_of(folder: Path, planned: Planned, going_on: bool, axes: bool) -> TensorBoardLogger:
+def logger_of(folder: Path, planned: Planned, going_on: bool, axes: bool) -> CellLogger:
     """The logger of a run: ``<folder>/<axis>=<name>,…/seed=<seed>``.
 
     Args:
@@ -26,4 +26,5 @@ def logger_of(folder: Path, planned: Planned, going_on: bool, axes: bool) -> Ten
     while not going_on and (folder / plain / version).exists():
         number += 1
         version = f"seed={planned.seed}-v{number}"
-    return TensorBoardLogger(folder, name=plain, version=version, default_hp_metric=False)
+    cell = planned.cell.names
+    return CellLogger(cell, folder, name=plain, version=version, default_hp_metric=False)
