@@ -1,21 +1,18 @@
-"""What `fedlight.compare` needs beside the runs: names, folders, starts, a bar."""
+"""What comparisons and studies need beside the runs: names, folders, starts, what is best."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
 from lightning import LightningModule
-from lightning.pytorch.loggers import TensorBoardLogger
-from rich.console import Console
-from rich.progress import track
 
 from fedlight._arguments import as_module
+from fedlight._checks import one_of
 from fedlight.aggregators import Aggregator
-from fedlight.callbacks import Callback, TensorBoardMetrics
-from fedlight.callbacks.progress import lacks_widgets
+from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
 from fedlight.executors._rng import isolated_rng, seed_all
 
 Start: TypeAlias = LightningModule | Callable[[], LightningModule]
@@ -43,13 +40,6 @@ def first_module(module: Start, seed: int) -> LightningModule:
         return as_module(module())
 
 
-def callbacks_of(callbacks: Callable[[], Iterable[Callback]] | None, logs: bool) -> list[Callback]:
-    made = [] if callbacks is None else list(callbacks())
-    if logs and not any(isinstance(each, TensorBoardMetrics) for each in made):
-        made.append(TensorBoardMetrics())
-    return made
-
-
 def fresh_folder(folder: Path) -> Path:
     """Make the next free version in a folder, so that no older run is overwritten.
 
@@ -66,20 +56,19 @@ def fresh_folder(folder: Path) -> Path:
     return path
 
 
-def logger_of(folder: Path, name: str, seed: int) -> TensorBoardLogger:
-    return TensorBoardLogger(
-        folder, name=_plain(name), version=f"seed={seed}", default_hp_metric=False
-    )
+def mode_of(metric: str, mode: str | None) -> str:
+    """Return "min" or "max", whichever of a metric is best; None decides by its name.
+
+    Raises:
+        TypeError: `metric` is no name.
+        ValueError: `mode` is another word.
+    """
+    if not isinstance(metric, str):
+        raise TypeError(f"metric must be the name of one, such as 'val_acc', got {metric!r}")
+    if mode is not None:
+        return one_of("mode", mode, ("min", "max"))
+    return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"
 
 
 def _plain(name: str) -> str:
     return name.replace("/", "-").replace("\\", "-")
-
-
-def shown(plan: Sequence[tuple[int, str]], bar: bool) -> Iterator[tuple[int, str]]:
-    if not bar:
-        return iter(plan)
-    console = Console(stderr=True)
-    if lacks_widgets(console):
-        console = Console(stderr=True, force_jupyter=False)
-    return iter(track(plan, description="runs", console=console))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from functools import cache
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from fedlight._interrupts import ends_many
 from fedlight.callbacks.checkpoint import keeper_of
 from fedlight.executors._auto import describe_device
 from fedlight.participation import warn_if_unfair
@@ -23,10 +23,26 @@ def say_what_computes(run: Run) -> None:
     say_once(f"fedlight: {run.executor!r} on {device}: {run.executor_reason}")
 
 
-@cache
+_said: set[str] = set()
+_kept: list[str] | None = None  # what is left to the process that has started this one
+
+
 def say_once(message: str) -> None:
     """Say something that is not said again by this process."""
-    rank_zero_info(message)
+    if message in _said:
+        return
+    _said.add(message)
+    if _kept is None:
+        rank_zero_info(message)
+    else:
+        _kept.append(message)
+
+
+def keep_what_is_said_once() -> list[str]:
+    """Collect what `say_once` is given, so that of several processes one can say it."""
+    global _kept
+    _kept = []
+    return _kept
 
 
 def say_if_over(run: Run) -> None:
@@ -57,7 +73,7 @@ def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None)
     """
     server = run.server
     where = f"round {server.version} at virtual time {run.schedule.now:g}"
-    if stopped_by is not None:
+    if stopped_by is not None and not ends_many():
         resumable = keeper_of(run.callbacks) is not None
         path = '"last"' if resumable else "…, with a FedCheckpoint among the callbacks"
         rank_zero_info(

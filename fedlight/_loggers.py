@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+from lightning.pytorch.loggers import TensorBoardLogger as PytorchTensorBoardLogger
 
 from fedlight._columns import columns
 from fedlight.local_optimizers import ModuleOptimizer
@@ -17,6 +18,21 @@ from fedlight.local_optimizers import ModuleOptimizer
 if TYPE_CHECKING:
     from fedlight.run import Run
     from fedlight.types import RoundRecord
+
+
+class CellLogger(PytorchTensorBoardLogger):
+    """The logger of a run of a study.
+
+    Args:
+        cell: The names of the run's values by axis, which are columns of TensorBoard's page
+            HParams; an axis that is called like an argument is the column of the argument.
+        *args: As for Lightning's logger.
+        **kwargs: As for Lightning's logger.
+    """
+
+    def __init__(self, cell: Mapping[str, Hashable], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cell = dict(cell)
 
 
 def left_open(loggers: Sequence[Any]) -> list[Any]:
@@ -59,7 +75,8 @@ def log_hyperparams(loggers: Sequence[Any], run: Run) -> None:
             shown = {name: value for name, value in own.items() if name not in idle}
             federation = _columns(run)
             shown = {f"module.{k}" if k in federation else k: v for k, v in shown.items()}
-            _show(logger, {**shown, **federation})
+            cell = logger.cell if isinstance(logger, CellLogger) else {}
+            _show(logger, {**cell, **shown, **federation})
 
 
 def _columns(run: Run) -> dict[str, Any]:

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lightning import LightningModule
 from rich.table import Table
 
-from fedlight._arguments import as_module, check_data, instance_of
-from fedlight._checks import integer, one_of, positive_int
-from fedlight._comparing import (
-    Start,
-    callbacks_of,
-    check_names,
-    first_module,
-    fresh_folder,
-    logger_of,
-    shown,
-)
+from fedlight._checks import one_of, positive_int
+from fedlight._comparing import Start, check_names, fresh_folder, mode_of
 from fedlight.aggregators import Aggregator
-from fedlight.arrivals import ArrivalProcess, Recording, ReplayArrivals, ScheduleTable
+from fedlight.arrivals import ArrivalProcess, ScheduleTable
 from fedlight.callbacks import Callback
-from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
 from fedlight.plot import curve
-from fedlight.trainer import FedTrainer
+from fedlight.studies._cell_checks import check_callbacks, check_cell
+from fedlight.studies.grid import Cell, seeds_of
+from fedlight.studies.one_run import OneRun, Surroundings
+from fedlight.studies.running import pair, run_plan
+from fedlight.studies.runs import Planned
+from fedlight.studies.workers import InTurn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -251,8 +243,11 @@ def compare(
       aggregator then runs with the process itself. With the same seed, each client's n-th task has
       the same duration and number of local steps, at the aggregator's own times.
 
-    The runs of a seed start from the same weights. The same aggregator, arrival process and local
-    optimizer can be given for several runs, because each run starts them anew.
+    The runs of a seed start from the same weights. Each run has copies of the aggregator, the
+    arrival process and the local optimizer; those given stay unused.
+
+    `sweep` is the same over any axes, on several cores, in a folder that keeps what is finished.
+    Here the first error of a run ends the comparison.
 
     Args:
         aggregators: The aggregators by name.
@@ -319,80 +314,67 @@ def compare(
             f'aggregators must name one or more, such as {{"AFA-CD": AFACD()}}, got {aggregators!r}'
         )
     check_names(aggregators, logger_dir)
-    if not isinstance(seeds, Iterable):
-        raise TypeError(f"seeds must be several, such as range({seeds}), got {seeds!r}")
-    chosen = list(islice(seeds, _MOST_SEEDS + 1))
-    if len(chosen) > _MOST_SEEDS:
-        raise ValueError(f"seeds must be at most {_MOST_SEEDS:,}, got {seeds!r}")
-    seeds = [integer("seeds", seed) for seed in chosen]
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must be one or more different integers, got {seeds}")
+    seeds = seeds_of(seeds, _MOST_SEEDS)
     one_of("schedule", schedule, ("recorded", "live"))
     mode = mode_of(metric, mode)
-    if callbacks is not None and not callable(callbacks):
-        raise TypeError(
-            "callbacks must be a function that returns new ones for each run, such as "
-            f"lambda: [ClientEvaluation()], got {callbacks!r}"
-        )
+    check_callbacks(callbacks)
     for taken in ("seed", "logger", "aggregator", "default_root_dir", "on_interrupt"):
         if taken in trainer_options:
             raise TypeError(f"compare gives each run its own {taken}; leave it out")
-    instance_of(ArrivalProcess, "arrivals", arrivals, "UniformArrivals(per_round=5)")
-    options: dict[str, Any] = {
+    given = {
+        "module": module,
+        "datamodule": datamodule,
+        "arrivals": arrivals,
         "local_optimizer": local_optimizer,
-        "enable_progress_bar": False,
-        **trainer_options,
-    }
-    limits: dict[str, Any] = {
         "max_rounds": max_rounds,
         "max_time": max_time,
         "max_updates": max_updates,
+        **trainer_options,
     }
-    for aggregator in aggregators.values():  # errors in the arguments appear before the first run
-        FedTrainer(arrivals=arrivals, aggregator=aggregator, logger=False, **limits, **options)
-    if not callable(module) or isinstance(module, LightningModule):
-        as_module(module)
-    if not callable(datamodule):
-        check_data(datamodule)
-    folder = None if logger_dir is None else fresh_folder(Path(logger_dir))
+    cells = [
+        Cell({"aggregator": name}, {**given, "aggregator": each})
+        for name, each in aggregators.items()
+    ]
+    for cell in cells:  # errors in the arguments appear before the first run
+        check_cell(cell)
+    shared = Surroundings(
+        callbacks=callbacks,
+        logger_dir=None if logger_dir is None else fresh_folder(Path(logger_dir)),
+        metric=metric,
+        mode=mode,
+        axes_in_folders=False,
+        most_data=1,  # all runs of a seed come before those of the next one
+    )
+    plan = [Planned(cell, seed) for seed in seeds for cell in cells]
+    if schedule == "recorded":
+        pair(plan)
+        for planned in plan:
+            planned.records = planned.after is None
+    stopped: list[Planned] = []
 
-    runs: list[ComparedRun] = []
-    schedules: dict[int, ScheduleTable] = {}
-    first = next(iter(aggregators.values()))
-    plan = [(seed, name) for seed in seeds for name in aggregators]
-    for seed, name in shown(plan, enable_progress_bar):
-        aggregator = aggregators[name]
-        if name == next(iter(aggregators)):
-            start = first_module(module, seed)
-            data = datamodule(seed) if callable(datamodule) else datamodule
-            check_data(data)
-        process, within = arrivals, limits
-        if schedule == "recorded" and seed not in schedules:
-            process = Recording(arrivals)
-        elif schedule == "recorded":
-            same = aggregator.occasions == first.occasions
-            process = ReplayArrivals(schedules[seed], pull="recorded" if same else "newest")
-            within = {"max_time": max_time}
-        trainer = FedTrainer(
-            arrivals=process,
-            aggregator=aggregator,
-            seed=seed,
-            logger=False if folder is None else logger_of(folder, name, seed),
-            callbacks=callbacks_of(callbacks, folder is not None),
-            **within,
-            **options,
-        )
-        try:
-            trainer.fit(deepcopy(start), data)
-        except KeyboardInterrupt:
-            where = f"compare was stopped in the run of {name!r} with seed {seed}"
-            raise KeyboardInterrupt(where) from None
-        if not runs:  # a wrong name is an error after the first run, not after the last
-            _check_metric(metric, trainer.history)
-        if isinstance(process, Recording):
-            schedules[seed] = process.table()
-        runs.append(ComparedRun(name, seed, trainer.history, trainer.fingerprint()))
+    def watch(run: OneRun, first: bool) -> None:
+        if run.error is not None:
+            raise run.error
+        if run.result is None:
+            stopped.append(run.planned)
+        elif first:  # a wrong name is an error after the first run, not after the last
+            _check_metric(metric, run.result.history)
+
+    try:
+        found = run_plan(plan, shared, InTurn(), enable_progress_bar, watch)
+    except KeyboardInterrupt as error:
+        where = [f" in the run of {_name(each)!r} with seed {each.seed}" for each in stopped]
+        raise KeyboardInterrupt(f"compare was stopped{''.join(where)}") from error
+    runs = [
+        ComparedRun(_name(each), run.seed, run.history, run.fingerprint)
+        for each, run in found.items()
+    ]
+    schedules = {each.seed: each.schedule for each in plan if each.schedule is not None}
     return Comparison(runs, schedules, metric, mode)
+
+
+def _name(planned: Planned) -> str:
+    return str(planned.cell.names["aggregator"])
 
 
 def _check_metric(metric: str, history: Sequence[RoundRecord]) -> None:
@@ -404,20 +386,6 @@ def _check_metric(metric: str, history: Sequence[RoundRecord]) -> None:
 def _no_metric(name: str, metric: str, history: Sequence[RoundRecord]) -> ValueError:
     known = sorted({key for record in history for key in record.metrics})
     return ValueError(f"a run of {name!r} has no metric {metric!r}; its metrics are {known}")
-
-
-def mode_of(metric: str, mode: str | None) -> str:
-    """Return "min" or "max", whichever of a metric is best; None decides by its name.
-
-    Raises:
-        TypeError: `metric` is no name.
-        ValueError: `mode` is another word.
-    """
-    if not isinstance(metric, str):
-        raise TypeError(f"metric must be the name of one, such as 'val_acc', got {metric!r}")
-    if mode is not None:
-        return one_of("mode", mode, ("min", "max"))
-    return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"
 
 
 def _std(values: Sequence[float]) -> float:

@@ -70,7 +70,7 @@ def main(
     study = Study(runs, METRICS[0])
     for metric in METRICS:
         table = study.table(None, None, metric, setting.first, value="last", last=0.25)
-        print(f"\n{metric}\n\n{table.to_markdown()}")
+        print(f"\n{table.to_markdown()}")
     shown = study.best("lr", last=0.25) if experiment == "methods" else study.only(lr=lrs[0])
     if path:
         shown.plot(panels="data", metric=METRICS, log=True, zoom=0.1).savefig(f"{path}/losses.png")

@@ -1,6 +1,7 @@
 import itertools
 import os
 import signal
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from fedlight.arrivals import (
 from fedlight.callbacks import TensorBoardMetrics
 from fedlight.comparison import ComparedRun, Comparison
 from fedlight.local_optimizers import LocalSGD
+from fedlight.studies._cell_key import content
 from fedlight.types import RoundRecord
 from tests.boring import Boring, Recorder, classes
 
@@ -178,6 +180,37 @@ def test_the_module_given_stays_as_it_is():
     before = [param.clone() for param in start.parameters()]
     compared({"a": AFACD()}, module=start, seeds=[0])
     assert all(map(torch.equal, before, start.parameters()))
+
+
+@pytest.mark.parametrize("schedule", ["recorded", "live"])
+def test_the_strategies_given_stay_unused(schedule):
+    given = {"arrivals": deepcopy(CLOCK), "local_optimizer": LocalSGD(lr=0.1)}
+    rules = {"a": FedBuff(2), "b": FedAsync(0.5)}
+    before = [content(each) for each in (*given.values(), *rules.values())]
+    compared(rules, seeds=[0], schedule=schedule, **given)
+    assert [content(each) for each in (*given.values(), *rules.values())] == before
+
+
+def test_all_runs_of_a_seed_come_before_those_of_the_next():
+    begun = []
+
+    class Noted(Callback):
+        def on_fit_start(self, trainer, module):
+            begun.append((trainer.seed, type(trainer.aggregator)))
+
+    compared({"a": AFACD(), "b": AFACS()}, seeds=[5, 6], callbacks=lambda: [Noted()])
+    assert begun == [(5, AFACD), (5, AFACS), (6, AFACD), (6, AFACS)]
+
+
+def test_the_first_error_ends_the_comparison_as_it_was_raised():
+    class Wrong(Callback):
+        def on_round_end(self, trainer, module):
+            raise LookupError("nothing there")
+
+    made = []
+    with pytest.raises(LookupError, match="nothing there"):
+        compared({"a": AFACD(), "b": AFACS()}, callbacks=lambda: made.append(1) or [Wrong()])
+    assert made == [1]
 
 
 def test_a_function_makes_another_start_for_each_seed():

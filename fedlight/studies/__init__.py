@@ -1,11 +1,12 @@
 """Studies: many runs as one call, kept in a folder, shown as tables and figures."""
 
+from fedlight.studies._bootstrap import Interval, bootstrap
 from fedlight.studies.cluster import RayWorkers
 from fedlight.studies.grid import Cell
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.study import Study
 from fedlight.studies.sweeping import sweep
-from fedlight.studies.tables import Entry, Interval, StudyTable, bootstrap
+from fedlight.studies.tables import Entry, StudyTable
 from fedlight.studies.workers import Workers
 
 __all__ = [

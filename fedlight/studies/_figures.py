@@ -46,14 +46,19 @@ def draw(
     number = len(panels) * len(columns)
     figure, places = _grid(number, len(columns) if len(columns) > 1 else None)
     of_metric: dict[str, list[Axes]] = {metric: [] for metric in metrics}
+    first: Axes | None = None  # the first picture that has lines, and so the legend
     for ax, ((title, lines), (metric, x)) in zip(
         places, product(panels.items(), columns), strict=True
     ):
-        curves(lines, metric, x, smooth=smooth, ax=ax)
         ax.set_title(title, fontsize=10)
+        if not lines:
+            _say_failed(ax)
+            continue
+        curves(lines, metric, x, smooth=smooth, ax=ax)
+        first = ax if first is None else first
         if log:
             ax.set_yscale("log")
-        if set(lines) == set(next(iter(panels.values()))) and ax is not places[0]:
+        if set(lines) == set(next(filter(None, panels.values()))) and ax is not first:
             ax.legend([], frameon=False)
         of_metric[metric].append(ax)
     for group in of_metric.values():
@@ -96,9 +101,17 @@ def draw_ends(
             )
         ax.set(title=title, xlabel=x, ylabel=f"last {metric}", yscale="log" if log else "linear")
         ax.spines[["top", "right"]].set_visible(False)
+        if not lines:
+            _say_failed(ax)
         if any(lines):
             ax.legend(frameon=False)
     return figure
+
+
+def _say_failed(ax: Axes) -> None:
+    """A picture without lines says why."""
+    ax.text(0.5, 0.5, "all runs failed", ha="center", va="center", transform=ax.transAxes)
+    ax.set(xticks=[], yticks=[])
 
 
 def _grid(number: int, columns: int | None) -> tuple[Figure, list[Axes]]:

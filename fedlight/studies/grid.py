@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from inspect import signature
+from inspect import isfunction, signature
 from itertools import islice, product
 from typing import Any, TypeAlias
 
@@ -87,14 +87,15 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
 
     Args:
         over: The axes. The values of an axis are a mapping of names to values, or a list, of which
-            each value is its own name. A value is one argument, or a dict of several arguments by
-            name. One argument is the one that the axis is called after; if the axis has another
+            each value gives its own name. A value is one argument, or a dict of several arguments
+            by name. One argument is the one that the axis is called after; if the axis has another
             name, the kind of the value tells (an `Aggregator` is ``aggregator``).
         fixed: The arguments of all cells; an axis may replace them.
 
     Raises:
         TypeError: An axis is of the wrong kind, or a value is no argument.
-        ValueError: An axis is empty, or two axes give the same argument.
+        ValueError: An axis is empty, two axes give the same argument, two values of an axis have
+            the same name, or a value in a list has none.
     """
     if over is None:
         over = {}
@@ -139,14 +140,19 @@ def _values(axis: object, given: object) -> dict[Hashable, dict[str, Any]]:
         listed = list(islice(given, MOST_RUNS + 1))
         if len(listed) > MOST_RUNS:
             raise ValueError(f"over[{axis!r}] may have {MOST_RUNS:,} values, got {given!r}")
-        given = {_own_name(axis, value): value for value in listed}
-    if not given:
+        named = [(_own_name(axis, value), value) for value in listed]
+    else:
+        named = list(given.items())
+    if not named:
         raise ValueError(f"over[{axis!r}] must have one or more values, got none")
-    values = {}
+    values: dict[Hashable, dict[str, Any]] = {}
     words: dict[str, Hashable] = {}
-    for name, value in given.items():
-        if str(name) in words:
-            raise ValueError(f"over[{axis!r}] has two values called {name!s}; names must differ")
+    for name, value in named:
+        if str(name) in words or name in values:  # a list may hold 1 and True
+            raise ValueError(
+                f"over[{axis!r}] has two values called {name!s}; names must differ: write a dict "
+                "of names to values"
+            )
         words[str(name)] = name
         where = f"over[{axis!r}][{name!r}]"
         values[name] = _arguments(axis, value, where)
@@ -157,7 +163,15 @@ def _values(axis: object, given: object) -> dict[Hashable, dict[str, Any]]:
 def _own_name(axis: str, value: object) -> Hashable:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return repr(value)
+    if isinstance(value, type) or (isfunction(value) and value.__name__ != "<lambda>"):
+        return value.__name__
+    name = repr(value)
+    if " at 0x" in name:  # another one in each process: a table of them says nothing
+        raise ValueError(
+            f"over[{axis!r}] lists {name}, which has no name of its own; write a dict of names to "
+            f'values, such as {{"first": …, "second": …}}'
+        )
+    return name
 
 
 def _arguments(axis: str, value: Any, where: str) -> dict[str, Any]:
@@ -175,8 +189,8 @@ def _arguments(axis: str, value: Any, where: str) -> dict[str, Any]:
     )
 
 
-def seeds_of(seeds: object) -> list[int]:
-    """The seeds of a study.
+def seeds_of(seeds: object, most: int = MOST_RUNS) -> list[int]:
+    """The seeds of a study, of which there may be so many.
 
     Raises:
         TypeError: They are no integers.
@@ -184,9 +198,9 @@ def seeds_of(seeds: object) -> list[int]:
     """
     if not isinstance(seeds, Iterable) or isinstance(seeds, str):
         raise TypeError(f"seeds must be several, such as range({seeds}), got {seeds!r}")
-    chosen = list(islice(seeds, MOST_RUNS + 1))
-    if len(chosen) > MOST_RUNS:
-        raise ValueError(f"seeds must be at most {MOST_RUNS:,}, got {seeds!r}")
+    chosen = list(islice(seeds, most + 1))
+    if len(chosen) > most:
+        raise ValueError(f"seeds must be at most {most:,}, got {seeds!r}")
     found = [integer("seeds", seed) for seed in chosen]
     if not found or len(set(found)) < len(found):
         raise ValueError(f"seeds must be one or more different integers, got {found}")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from fedlight._arguments import check_data
 from fedlight._comparing import first_module
 from fedlight.arrivals import Recording, ReplayArrivals
-from fedlight.callbacks import Callback, FedCheckpoint
+from fedlight.callbacks import Callback, FedCheckpoint, TensorBoardMetrics
 from fedlight.checkpoint import CheckpointError
-from fedlight.studies._boards import board_callback, logger_of
+from fedlight.studies._boards import logger_of
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.store import Store
 from fedlight.trainer import FedTrainer
@@ -41,6 +41,8 @@ class Surroundings:
         mode: "min" or "max" of it is best.
         checkpoint_seconds: Real time between the checkpoints of a run.
         silent: Whether callbacks that a cell has are left out, too.
+        axes_in_folders: Whether the names of TensorBoard's folders have the axes in them.
+        most_data: The largest number of data modules, and of modules at the start, that are kept.
     """
 
     store: Store | None = None
@@ -50,7 +52,9 @@ class Surroundings:
     mode: str = "max"
     checkpoint_seconds: float = 30.0
     silent: bool = False
-    _data: dict[tuple[int, int], FederatedDataModule] = field(default_factory=dict)
+    axes_in_folders: bool = True
+    most_data: int = 64
+    _data: dict[tuple[int, int | None], FederatedDataModule] = field(default_factory=dict)
     _starts: dict[tuple[int, int], LightningModule] = field(default_factory=dict)
 
     def bare(self) -> Surroundings:
@@ -71,15 +75,11 @@ class Surroundings:
     def data_of(self, planned: Planned) -> FederatedDataModule:
         """The data of a run, set up; runs of the same data share one object."""
         given = planned.cell.arguments["datamodule"]
-        if not callable(given):
-            data = check_data(given)
-            data.setup("fit")
-            return data
-        key = id(given), planned.seed
+        key = id(given), planned.seed if callable(given) else None
         if key not in self._data:
-            while len(self._data) >= _MOST_DATA:
+            while len(self._data) >= self.most_data:
                 del self._data[next(iter(self._data))]
-            data = self._data[key] = check_data(given(planned.seed))
+            data = self._data[key] = check_data(given(planned.seed) if callable(given) else given)
             data.prepare_data()
             data.setup("fit")
         return self._data[key]
@@ -89,13 +89,10 @@ class Surroundings:
         given = planned.cell.arguments["module"]
         key = id(given), planned.seed
         if key not in self._starts:
-            while len(self._starts) >= _MOST_DATA:
+            while len(self._starts) >= self.most_data:
                 del self._starts[next(iter(self._starts))]
             self._starts[key] = first_module(given, planned.seed)
         return self._starts[key]
-
-
-_MOST_DATA = 64  # data modules and modules at the start that are kept
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +107,7 @@ class OneRun:
     Attributes:
         trainer: Its trainer, once it has begun.
         result: Its record, once it is over; None if it was interrupted.
+        error: What it raised, or None.
     """
 
     planned: Planned
@@ -117,6 +115,7 @@ class OneRun:
     executor: Executor | None = None
     trainer: FedTrainer | None = None
     result: StudyRun | None = None
+    error: Exception | None = None
 
     def steps(self) -> Generator[Sequence[Any], None, None]:
         """Go through the run; what goes wrong in it is its result.
@@ -128,6 +127,7 @@ class OneRun:
         try:
             yield from self._fit()
         except Exception as error:
+            self.error = error
             self.result = self.planned.failed(error, time.perf_counter() - started)
             return
         trainer = self.trainer
@@ -177,8 +177,9 @@ class OneRun:
         callbacks = [] if make is None else list(make())
         logger: Any = False
         if shared.logger_dir is not None:
-            logger = logger_of(shared.logger_dir, planned, going_on)
-            callbacks.append(board_callback(shared.metric, shared.mode))
+            logger = logger_of(shared.logger_dir, planned, going_on, shared.axes_in_folders)
+            if not any(isinstance(each, TensorBoardMetrics) for each in callbacks):
+                callbacks.append(TensorBoardMetrics(metric=shared.metric, mode=shared.mode))
         if shared.store is not None:
             callbacks.append(
                 FedCheckpoint(

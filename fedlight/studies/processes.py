@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from fedlight._checks import positive_int
+from fedlight._endings import keep_what_is_said_once, say_once
 from fedlight.executors.processes import cores_to_use
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.runs import Planned, StudyRun
@@ -130,6 +131,8 @@ class _Worker:
         if answer is None:
             return None
         self.planned.schedule = answer["schedule"]
+        for message in answer["said"]:
+            say_once(message)
         return StudyRun.from_plain(answer["run"], dict(self.planned.cell.names))
 
 
@@ -139,18 +142,18 @@ def _work(planned: Planned, shared: Surroundings, pipe: Connection, parent: int)
         return
     _end_with_parent()
     torch.set_num_threads(1)
-    run = OneRun(planned, shared)
+    run, said = OneRun(planned, shared), keep_what_is_said_once()
     try:
         go_through(run)
         answer = None
         if run.result is not None:
-            answer = {"run": run.result.to_plain(), "schedule": planned.schedule}
+            answer = {"run": run.result.to_plain(), "schedule": planned.schedule, "said": said}
         pipe.send(answer)
     except BrokenPipeError:
         return
     except Exception as error:  # of the study itself, not of the run
         error.add_note(traceback.format_exc())
-        pipe.send({"run": planned.failed(error).to_plain(), "schedule": None})
+        pipe.send({"run": planned.failed(error).to_plain(), "schedule": None, "said": said})
 
 
 def _end_with_parent() -> None:

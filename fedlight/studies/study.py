@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._checks import one_of
-from fedlight.comparison import mode_of
+from fedlight._comparing import mode_of
 from fedlight.plot import X_AXES
 from fedlight.studies._figures import draw, draw_ends
+from fedlight.studies._groups import (
+    check_axis,
+    entries_of,
+    frame_of,
+    grouped,
+    on_common_axes,
+    row_axes,
+)
 from fedlight.studies._measures import at_place, best_of, end_of, ends_over, place_of
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store
@@ -24,9 +31,6 @@ if TYPE_CHECKING:
     from fedlight.types import RoundRecord
 
     Measure = Any
-
-_NO_VALUE = "-"
-"""The name of a cell on an axis that its grid does not have."""
 
 
 class Study:
@@ -52,21 +56,8 @@ class Study:
     ) -> None:
         if not runs:
             raise ValueError("runs must hold one or more, got none")
-        self.runs = list(runs)
         self.metric, self.mode = metric, mode_of(metric, mode)
-        axes: dict[str, dict[Hashable, None]] = {}
-        for run in self.runs:
-            for axis, name in run.cell.items():
-                axes.setdefault(axis, {})[name] = None
-        if any(run.cell.keys() != axes.keys() for run in self.runs):  # a folder of several grids
-            for axis in axes:
-                if any(axis not in run.cell for run in self.runs):
-                    axes[axis][_NO_VALUE] = None
-            self.runs = [
-                replace(run, cell={axis: run.cell.get(axis, _NO_VALUE) for axis in axes})
-                for run in self.runs
-            ]
-        self.axes = {axis: list(names) for axis, names in axes.items()}
+        self.runs, self.axes = on_common_axes(runs)
 
     @classmethod
     def load(cls, path: str | Path, metric: str | None = None, mode: str | None = None) -> Study:
@@ -134,26 +125,18 @@ class Study:
         one_of("value", value, ("best", "last"))
         metric, mode = self._metric(metric, mode)
         best, end = best_of(metric, mode), end_of(metric, last)
-
-        chosen = best if value == "best" else end
         ends = "last" if last == 1 else f"mean of the last {last if last > 1 else f'{last:.0%}'}"
-        if columns is None:
-            measures: dict[str, Measure] = {"best": best, ends: end, "rounds": len}
-            axes, entries = self._by_row(rows, measures)
-        else:
-            axes, entries = self._by_axis(rows, columns, chosen)
+        measures: dict[str, Measure] = {"best": best, ends: end, "rounds": len}
+        if columns is not None:
+            measures = {value: best if value == "best" else end}
+        axes, entries = self._entries(rows, columns, measures)
         title = (
             f"{metric}, {self._seeds()}"
             if columns is None
             else (f"{value if value == 'best' else ends} {metric}, {self._seeds()}")
         )
         table = StudyTable(title, axes, columns, entries, digits)
-        if isinstance(reference, Mapping):
-            return table.beside(reference)
-        if reference is not None:
-            shown = value if value == "best" else ends
-            return differences(table, reference, self.axes, shown, confidence)
-        return table
+        return self._compared(table, reference, value if value == "best" else ends, confidence)
 
     def time_to(
         self,
@@ -164,6 +147,9 @@ class Study:
         metric: str | None = None,
         mode: str | None = None,
         digits: int = 1,
+        *,
+        reference: Any = None,
+        confidence: float = 0.95,
     ) -> StudyTable:
         """Return how far along an axis the metric first reaches a target.
 
@@ -175,6 +161,8 @@ class Study:
             metric: Name of the metric.
             mode: "min" or "max" is best; None decides by the name of the metric.
             digits: Digits behind the point.
+            reference: As for `table`; differences are taken at the seeds at which both reach it.
+            confidence: Confidence of the intervals.
 
         Returns:
             Mean ± standard deviation over the runs that reach it, and how many of them do.
@@ -187,11 +175,9 @@ class Study:
 
         reached = place_of(target, metric, mode, axis)
         title = f"{X_AXES[axis]} to {metric} of {target:g}, {self._seeds()}"
-        if columns is None:
-            axes, entries = self._by_row(rows, {axis: reached})
-        else:
-            axes, entries = self._by_axis(rows, columns, reached)
-        return StudyTable(title, axes, columns, entries, digits)
+        axes, entries = self._entries(rows, columns, {axis: reached})
+        table = StudyTable(title, axes, columns, entries, digits)
+        return self._compared(table, reference, axis, confidence)
 
     def at(
         self,
@@ -216,7 +202,7 @@ class Study:
         one_of("axis", axis, tuple(X_AXES))
         metric = self.metric if metric is None else metric
         measures = {f"{axis} {place:g}": at_place(metric, axis, place) for place in places}
-        axes, entries = self._by_row(rows, measures)
+        axes, entries = self._entries(rows, None, measures)
         return StudyTable(f"{metric}, {self._seeds()}", axes, None, entries, digits)
 
     def _metric(self, metric: str | None, mode: str | None) -> tuple[str, str]:
@@ -228,56 +214,24 @@ class Study:
         seeds = len({run.seed for run in self.runs})
         return f"{seeds} seed{'s' * (seeds != 1)}"
 
-    def _by_row(
-        self, rows: str | Sequence[str] | None, measures: Mapping[str, Measure]
+    def _entries(
+        self,
+        rows: str | Sequence[str] | None,
+        columns: str | None,
+        measures: Mapping[str, Measure],
     ) -> tuple[list[str], dict[tuple[Any, Any], Entry]]:
-        """An entry for each row and measure."""
-        axes = self._rows(rows, None)
-        entries = {}
-        for row, runs in self._grouped(axes).items():
-            for name, measure in measures.items():
-                entries[row, name] = Entry.of(runs, measure)
-        return axes, entries
+        axes = row_axes(self.axes, rows, columns)
+        return axes, entries_of(self.runs, axes, columns, measures)
 
-    def _by_axis(
-        self, rows: str | Sequence[str] | None, columns: str, measure: Measure
-    ) -> tuple[list[str], dict[tuple[Any, Any], Entry]]:
-        """An entry for each row and value of an axis."""
-        axes = self._rows(rows, columns)
-        grouped = self._grouped([*axes, columns])
-        return axes, {
-            (place[:-1], place[-1]): Entry.of(runs, measure) for place, runs in grouped.items()
-        }
-
-    def _rows(self, rows: str | Sequence[str] | None, columns: str | None) -> list[str]:
-        """The axes of the rows, which together with that of the columns are all axes."""
-        if columns is not None:
-            self._check_axis("columns", columns)
-        if rows is None:
-            return [axis for axis in self.axes if axis != columns]
-        axes = [rows] if isinstance(rows, str) else list(rows)
-        for axis in axes:
-            self._check_axis("rows", axis)
-        left = [a for a in self.axes if a not in (*axes, columns) and len(self.axes[a]) > 1]
-        if left:
-            raise ValueError(
-                f"the axis {left[0]!r} is in neither rows nor columns; its values are different "
-                f"settings, of which no mean is taken: write rows={[*axes, *left]!r}, or "
-                f"study.only({left[0]}=…)"
-            )
-        return axes
-
-    def _check_axis(self, argument: str, axis: object) -> None:
-        if axis not in self.axes:
-            raise ValueError(
-                f"{argument} must be an axis of the study, {list(self.axes)}, got {axis!r}"
-            )
-
-    def _grouped(self, axes: Sequence[str]) -> dict[tuple[Hashable, ...], list[StudyRun]]:
-        found: dict[tuple[Hashable, ...], list[StudyRun]] = {}
-        for run in self.runs:
-            found.setdefault(tuple(run.cell[axis] for axis in axes), []).append(run)
-        return found
+    def _compared(
+        self, table: StudyTable, reference: Any, shown: str, confidence: float
+    ) -> StudyTable:
+        """A table with what `reference` asks for beside."""
+        if reference is None:
+            return table
+        if isinstance(reference, Mapping):
+            return table.beside(reference)
+        return differences(table, reference, self.axes, shown, confidence)
 
     def only(self, **names: Hashable) -> Study:
         """Return the part of the study with one value on some axes, such as ``only(p=2)``.
@@ -286,7 +240,7 @@ class Study:
             ValueError: There is no such axis or value.
         """
         for axis, name in names.items():
-            self._check_axis("the argument", axis)
+            check_axis(self.axes, "the argument", axis)
             if name not in self.axes[axis]:
                 raise ValueError(f"{axis} must be one of {self.axes[axis]}, got {name!r}")
         runs = [r for r in self.runs if all(r.cell[a] == name for a, name in names.items())]
@@ -305,12 +259,12 @@ class Study:
         Raises:
             ValueError: There is no such axis, or no run has the metric.
         """
-        self._check_axis("axis", axis)
+        check_axis(self.axes, "axis", axis)
         metric, mode = self._metric(metric, None)
         others = [each for each in self.axes if each != axis]
         sign = 1 if mode == "min" else -1
         kept = []
-        for runs in self._grouped(others).values():
+        for runs in grouped(self.runs, others).values():
             means = {
                 name: Entry.of([r for r in runs if r.cell[axis] == name], end_of(metric, last)).mean
                 for name in dict.fromkeys(run.cell[axis] for run in runs)
@@ -352,7 +306,8 @@ class Study:
 
         Raises:
             ImportError: matplotlib is not installed.
-            ValueError: There is no such axis, no run has the metric, or `zoom` is outside [0, 1).
+            ValueError: There is no such axis, no run has the metric, every run has failed, or
+                `zoom` is outside [0, 1).
         """
         xs = [x] if isinstance(x, str) else list(x)
         for each in xs:
@@ -360,9 +315,11 @@ class Study:
         if not 0 <= zoom < 1:
             raise ValueError(f"zoom must be at least 0 and below 1, got {zoom!r}")
         metrics = [metric or self.metric] if metric is None or isinstance(metric, str) else metric
+        if all(run.error is not None for run in self.runs):
+            raise ValueError(f"every run has failed, there is no curve: {self.runs[0].error}")
         parts = {"": self}
         if panels is not None:
-            self._check_axis("panels", panels)
+            check_axis(self.axes, "panels", panels)
             parts = {f"{panels} = {n}": self.only(**{panels: n}) for n in self.axes[panels]}
         lines = [axis for axis in self.axes if axis not in (panels, x) and len(self.axes[axis]) > 1]
         if isinstance(x, str) and x in self.axes:
@@ -386,22 +343,11 @@ class Study:
         return self.histories_by(list(self.axes))
 
     def to_pandas(self) -> Any:
-        """Return all metrics as a data frame with a row for each round of each run."""
-        import pyarrow as pa
+        """Return all metrics as a data frame with a row for each round of each run.
 
-        rows: list[dict[str, object]] = [
-            {**run.cell, "seed": run.seed, "round": record.version, **record.metrics}
-            for run in self.runs
-            for record in run.history
-        ]
-        names = dict.fromkeys(name for row in rows for name in row)
-        words = {axis for axis, values in self.axes.items() if len(set(map(type, values))) > 1}
-        return pa.table(
-            {
-                name: [str(row[name]) if name in words else row.get(name) for row in rows]
-                for name in names
-            }
-        ).to_pandas()
+        An axis that is called like a metric is the column ``axis/<name>``.
+        """
+        return frame_of(self.runs, self.axes)
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{axis}={names}" for axis, names in self.axes.items())

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from inspect import signature
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
 from lightning import LightningModule
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._arguments import as_module, check_data, instance_of
 from fedlight._checks import one_of, positive
-from fedlight._in_words import in_words
-from fedlight._interrupts import graceful_interrupts
+from fedlight._comparing import mode_of
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
-from fedlight.comparison import mode_of
+from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._cell_key import cell_key, content, data_content
-from fedlight.studies._progress import StudyBar
 from fedlight.studies.choice import chosen_workers
-from fedlight.studies.grid import MOST_RUNS, Axes, Cell, cells_of, refuse_own, seeds_of
-from fedlight.studies.one_run import OneRun, Surroundings, trainer_options
-from fedlight.studies.runs import Planned, StudyRun
+from fedlight.studies.grid import MOST_RUNS, Axes, cells_of, refuse_own, seeds_of
+from fedlight.studies.one_run import OneRun, Surroundings
+from fedlight.studies.running import pair, run_plan
+from fedlight.studies.runs import Planned
 from fedlight.studies.store import Store
 from fedlight.studies.study import Study
-from fedlight.studies.workers import Work, Workers
-from fedlight.trainer import FedTrainer
+from fedlight.studies.workers import Workers
 
 if TYPE_CHECKING:
     from fedlight.data import FederatedDataModule
@@ -37,8 +32,6 @@ if TYPE_CHECKING:
 
 Start: TypeAlias = LightningModule | Callable[[], LightningModule]
 Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
-
-_LOOK_AGAIN = 0.5  # seconds until a run of another process is looked for again
 
 
 def sweep(
@@ -161,7 +154,7 @@ def sweep(
     chosen = seeds_of(seeds)
     mode = mode_of(metric, mode)
     one_of("schedule", schedule, ("live", "recorded"))
-    _check_callbacks(callbacks)
+    check_callbacks(callbacks)
     refuse_own(trainer_options, "sweep")
     given = {
         "module": module,
@@ -177,29 +170,45 @@ def sweep(
     if len(cells) * len(chosen) > MOST_RUNS:
         raise ValueError(f"a study may have {MOST_RUNS:,} runs, got {len(cells) * len(chosen):,}")
     for cell in cells:
-        _check(cell)
+        for name in ("module", "datamodule", "arrivals", "aggregator"):
+            if cell.arguments.get(name) is None:
+                raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
+        check_cell(cell)
     how = chosen_workers(workers)
     shared = Surroundings(
         store=None if path is None else Store(path),
         callbacks=callbacks,
-        logger_dir=None if logger_dir is None else _made("logger_dir", logger_dir),
+        logger_dir=None if logger_dir is None else _folder("logger_dir", logger_dir),
         metric=metric,
         mode=mode,
         checkpoint_seconds=positive("checkpoint_seconds", checkpoint_seconds),
     )
     plan = [Planned(cell, seed) for cell in cells for seed in chosen]
     if schedule == "recorded":
-        _pair(plan)
+        pair(plan)
     if shared.store is not None:
         for planned in plan:
             planned.key = _key(planned, shared)
         shared.store.note(plan)
         shared.store.write_settings({"metric": metric, "mode": mode})
-    runs = _run(plan, shared, how, enable_progress_bar)
+    runs = run_plan(
+        plan, shared, how, enable_progress_bar, partial(_warn_of_metric, metric), _advice(path)
+    )
     return Study([runs[planned] for planned in plan if planned in runs], metric, mode)
 
 
-def _made(name: str, folder: str | Path) -> Path:
+def _warn_of_metric(metric: str, run: OneRun, first: bool) -> None:
+    """Say after the first run that there is no such metric, not after the last one."""
+    if not first or run.result is None or not run.result.history:
+        return
+    known = sorted({name for record in run.result.history for name in record.metrics})
+    if metric not in known:
+        rank_zero_warn(
+            f"fedlight: metric={metric!r} is in no round; tables need metric= with one of {known}"
+        )
+
+
+def _folder(name: str, folder: str | Path) -> Path:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -209,71 +218,11 @@ def _made(name: str, folder: str | Path) -> Path:
     return Path(folder)
 
 
-def _warn_of_metric(metric: str, run: StudyRun) -> None:
-    """Say after the first run that there is no such metric, not after the last one."""
-    known = sorted({name for record in run.history for name in record.metrics})
-    if metric not in known:
-        rank_zero_warn(
-            f"fedlight: metric={metric!r} is in no round; tables need metric= with one of {known}"
-        )
-
-
-def _check(cell: Cell) -> None:
-    """Refuse the arguments of a cell before the first run."""
-    arguments = cell.arguments
-    for name in ("module", "datamodule", "arrivals", "aggregator"):
-        if arguments.get(name) is None:
-            raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
-    example = "UniformArrivals(per_round=5)"
-    instance_of(ArrivalProcess, "arrivals", arguments["arrivals"], example)
-    module, data = arguments["module"], arguments["datamodule"]
-    if isinstance(module, LightningModule) or not callable(module):
-        as_module(module)
-    elif callable(module):
-        _takes("module", module, (), "lambda: LogisticRegression(784, 10)")
-    if callable(data):
-        _takes("datamodule", data, (0,), "lambda seed: data.repartition(partitioner, seed)")
-    else:
-        check_data(data)
-    _check_callbacks(arguments.get("callbacks"))
-    FedTrainer(**trainer_options(arguments), logger=False, enable_progress_bar=False)
-
-
-def _check_callbacks(callbacks: object) -> None:
-    if callbacks is not None and not callable(callbacks):
-        raise TypeError(
-            "callbacks must be a function that returns new ones for each run, such as "
-            f"lambda: [ClientEvaluation()], got {callbacks!r}"
-        )
-    if callbacks is not None:
-        _takes("callbacks", callbacks, (), "lambda: [ClientEvaluation()]")
-
-
-def _takes(name: str, function: Any, given: tuple[Any, ...], example: str) -> None:
-    """Check that a function can be called as the study will call it."""
-    try:
-        signature(function).bind(*given)
-    except TypeError as error:
-        words = "the seed alone" if given else "no arguments"
-        raise TypeError(
-            f"{name} must be a function of {words}, such as {example}, got {function!r} ({error})"
-        ) from None
-    except ValueError:  # written in another language: it has no signature
-        return
-
-
-def _pair(plan: Sequence[Planned]) -> None:
-    """Let runs that differ in neither arrivals, data, limits nor seed replay the first of them."""
-    first: dict[Any, Planned] = {}
-    for planned in plan:
-        given = planned.cell.arguments
-        limits = tuple(given.get(name) for name in ("max_rounds", "max_time", "max_updates"))
-        place = (planned.seed, in_words(given["arrivals"]), id(given["datamodule"]), limits)
-        if place in first:
-            planned.after = first[place]
-            first[place].records = True
-        else:
-            first[place] = planned
+def _advice(path: str | Path | None) -> str:
+    """What to do after Ctrl-C."""
+    if path is None:
+        return "; with path= finished runs are kept, and the same call goes on"
+    return f"; finished runs are kept, and the same call with path={str(path)!r} goes on"
 
 
 def _key(planned: Planned, shared: Surroundings) -> str:
@@ -291,67 +240,3 @@ def _key(planned: Planned, shared: Surroundings) -> str:
     if planned.after is not None:
         parts["after"] = planned.after.key
     return cell_key(parts)
-
-
-def _run(
-    plan: Sequence[Planned], shared: Surroundings, how: Workers, bar: bool
-) -> dict[Planned, StudyRun]:
-    """Find or compute all runs of a plan."""
-    runs: dict[Planned, StudyRun] = {}
-    store = shared.store
-
-    def found(planned: Planned) -> bool:
-        run = None if store is None else store.find(planned)
-        if run is not None:
-            runs[planned] = run
-        return run is not None
-
-    def over(each: OneRun) -> None:
-        if each.result is not None:
-            if not runs and each.result.history:
-                _warn_of_metric(shared.metric, each.result)
-            runs[each.planned] = each.result
-            if store is not None:
-                store.keep(each.planned, each.result)
-            progress.over(each)
-        if store is not None:
-            store.unlock(each.planned.key)
-
-    def free(ready: Sequence[Planned]) -> Iterator[Planned]:
-        """Those that this process may compute, locked as they are asked for."""
-        for planned in ready:
-            if store is not None and not store.lock(planned.key):
-                continue  # another process is at it
-            if found(planned):  # another process has just finished it
-                assert store is not None
-                store.unlock(planned.key)
-                continue
-            yield planned
-
-    todo = [planned for planned in plan if not found(planned)]
-    if len(todo) < len(plan):
-        rank_zero_info(
-            f"fedlight: {len(plan) - len(todo)} of {len(plan)} runs are finished already"
-        )
-
-    def stopped() -> bool:
-        return interrupt.signal is not None
-
-    with graceful_interrupts() as interrupt, StudyBar(plan, runs, bar) as progress:
-        with torch.enable_grad():
-            while todo and not stopped():
-                before = len(runs)
-                ready = [each for each in todo if each.after is None or each.after in runs]
-                how.run(Work(ready, free(ready), shared, over, stopped, progress))
-                todo = [each for each in todo if each not in runs and not found(each)]
-                if todo and len(runs) == before and not stopped():
-                    time.sleep(_LOOK_AGAIN)
-        if store is not None:
-            store.unlock_all()
-    if stopped():
-        rank_zero_info(
-            f"fedlight: the study was stopped with {len(runs)} of {len(plan)} runs finished"
-            + ("" if store is None else "; the same call goes on")
-        )
-    interrupt.end_the_script()
-    return runs

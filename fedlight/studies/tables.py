@@ -3,68 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.table import Table
+
+from fedlight.studies._bootstrap import Interval, bootstrap
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import StudyRun
-
-_RESAMPLES = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean and a bootstrap interval of it.
-
-    Attributes:
-        mean: The mean.
-        low: Lower end of the interval; nan if there are fewer than two values.
-        high: Its upper end.
-        count: The number of values.
-    """
-
-    mean: float
-    low: float
-    high: float
-    count: int
-
-
-def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The mean of some values, with the percentile interval of its bootstrap distribution.
-
-    With few values the interval is too narrow: with three, a 95 % interval of normal values holds
-    the true mean in about three cases of four.
-
-    Args:
-        values: The values, such as paired differences over seeds.
-        confidence: Confidence of the interval, between 0 and 1.
-
-    Raises:
-        ValueError: `confidence` is outside its range, or there are no values.
-
-    Example:
-        >>> bootstrap([1.0, 2.0, 3.0]).mean
-        2.0
-    """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}")
-    if not len(values):
-        raise ValueError("values must hold one or more, got none")
-    found = np.asarray(values, dtype=np.float64)
-    if len(found) < 2:
-        return Interval(float(found.mean()), math.nan, math.nan, len(found))
-    # What scipy.stats.bootstrap does. Where scipy is installed, torchmetrics loads it, and
-    # `import lightning` takes a fifth longer: so it is no dependency of fedlight.
-    random = np.random.default_rng(0)  # the same values have the same interval
-    means = found[random.integers(len(found), size=(_RESAMPLES, len(found)))].mean(axis=1)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(float(found.mean()), float(low), float(high), len(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +21,7 @@ class Entry:
     """An entry of a table.
 
     Attributes:
-        values: The value of each seed; nan where a target was not reached.
+        values: The value of each seed, or its difference; nan where a target was not reached.
         errors: Why runs failed.
         beside: A published number, or None.
         difference: The paired difference, or None.
@@ -106,16 +55,18 @@ class Entry:
         """Sample standard deviation over the seeds; nan if there are fewer than two."""
         return stdev(self.reached) if len(self.reached) > 1 else math.nan
 
-    def words(self, digits: int, pm: str = "±") -> str:
+    def words(self, digits: int) -> str:
         """The entry as text."""
         if self.difference is not None:
-            return _interval_words(self.difference, digits)
+            pairs, known = len(self.values), self.difference.count
+            left_out = f" ({known} of {pairs} pairs)" if known < pairs else ""
+            return _interval_words(self.difference, digits) + left_out
         total = len(self.values) + len(self.errors)
         parts = []
         if self.reached:
             parts.append(_figure(self.mean, digits))
             if len(self.reached) > 1:
-                parts.append(f"{pm} {_figure(self.std, digits)}")
+                parts.append(f"± {_figure(self.std, digits)}")
         if len(self.reached) < len(self.values):
             parts.append(f"({len(self.reached)} of {len(self.values)} reach it)")
         if self.errors:
@@ -228,13 +179,13 @@ class StudyTable:
             )
         return self.with_entries(entries)
 
-    def _lines(self, pm: str = "±") -> tuple[list[str], list[list[str]]]:
+    def _lines(self) -> tuple[list[str], list[list[str]]]:
         """The head, and the lines, as text."""
         named = [f"{self._columns}={name}" if self._columns else str(name) for name in self.columns]
         lines = []
         for row in self.rows:
             words = [
-                self.entries[row, column].words(self._digits_of(column), pm)
+                self.entries[row, column].words(self._digits_of(column))
                 if (row, column) in self.entries
                 else ""
                 for column in self.columns
@@ -246,18 +197,27 @@ class StudyTable:
         return 0 if self._columns is None and column == "rounds" else self._digits
 
     def to_markdown(self) -> str:
-        """The table in markdown."""
+        """The table in markdown: its title, the table, and why runs failed."""
         head, lines = self._lines()
         rule = ["---"] * len(self._axes) + ["---:"] * (len(head) - len(self._axes))
-        return "\n".join("| " + " | ".join(_escaped(line)) + " |" for line in (head, rule, *lines))
+        table = ["| " + " | ".join(_escaped(line)) + " |" for line in (head, rule, *lines)]
+        notes = ["", *self.failures] if self.failures else []
+        return "\n".join([self.title, "", *table, *notes])
 
     def to_latex(self) -> str:
-        """The table in LaTeX, with the rules of the package booktabs."""
-        head, lines = self._lines(r"$\pm$")
+        """The table in LaTeX, with the rules of the package booktabs.
+
+        It is a float; its caption is the title, and why runs failed.
+        """
+        head, lines = self._lines()
         form = "l" * len(self._axes) + "r" * (len(head) - len(self._axes))
         body = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
+        caption = ". ".join([self.title, *self.failures])
         return "\n".join(
             [
+                r"\begin{table}",
+                r"\centering",
+                rf"\caption{{{_latex(caption)}}}",
                 rf"\begin{{tabular}}{{{form}}}",
                 r"\toprule",
                 " & ".join(map(_latex, head)) + r" \\",
@@ -265,17 +225,25 @@ class StudyTable:
                 *body,
                 r"\bottomrule",
                 r"\end{tabular}",
+                r"\end{table}",
             ]
         )
 
     def to_pandas(self) -> Any:
-        """A data frame with a row for each entry: mean, standard deviation, number of runs, …."""
+        """A data frame with a row for each entry: mean, standard deviation, number of runs, ….
+
+        An axis that is called like one of these is the column ``axis/<name>``.
+        """
         import pyarrow as pa
 
+        own = {"mean", "std", "low", "high", "runs", "failed", "reference"}
+        if self._columns is None:
+            own.add("value")
+        called = column_names([*self._axes, *([self._columns] if self._columns else [])], own)
         rows = [
             {
-                **{axis: str(name) for axis, name in zip(self._axes, row, strict=True)},
-                self._columns or "value": str(column),
+                **{called[axis]: str(name) for axis, name in zip(self._axes, row, strict=True)},
+                called.get(self._columns or "", "value"): str(column),
                 "mean": entry.difference.mean if entry.difference else entry.mean,
                 "std": entry.std,
                 "low": entry.difference.low if entry.difference else math.nan,
@@ -308,6 +276,11 @@ class StudyTable:
 
     def __repr__(self) -> str:
         return f"<StudyTable {self.title!r}: {len(self.rows)} rows, {len(self.columns)} columns>"
+
+
+def column_names(axes: Iterable[str], own: Collection[str]) -> dict[str, str]:
+    """The columns of axes in a data frame, none of which is one of its own columns."""
+    return {axis: f"axis/{axis}" if axis in own else axis for axis in axes}
 
 
 def differences(
@@ -350,10 +323,14 @@ def differences(
         if own == reference or base not in table.entries:
             continue
         before = table.entries[base].values
-        paired = [value - before[seed] for seed, value in entry.values.items() if seed in before]
-        paired = [each for each in paired if not math.isnan(each)]
+        paired = {
+            seed: value - before[seed] for seed, value in entry.values.items() if seed in before
+        }
+        known = [each for each in paired.values() if not math.isnan(each)]
         if paired:
-            entries[place] = Entry({}, difference=bootstrap(paired, confidence))
+            entries[place] = Entry(
+                paired, difference=bootstrap(known, confidence) if known else None
+            )
     return table.with_entries(entries, title)
 
 
@@ -361,7 +338,16 @@ def _escaped(words: Sequence[str]) -> list[str]:
     return [word.replace("|", r"\|") for word in words]
 
 
+_LATEX = str.maketrans(
+    {
+        **{sign: f"\\{sign}" for sign in "&%#_${}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+    }
+)
+
+
 def _latex(word: str) -> str:
-    for sign in "&%#_":
-        word = word.replace(sign, f"\\{sign}")
-    return word
+    return " ".join(word.split()).translate(_LATEX)

@@ -8,6 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import fedlight.studies
@@ -27,8 +29,22 @@ from tests.studies.grid_of_boring import prints, swept
 pytestmark = pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
 
 
+def hparams(folder):
+    """The columns of the only run in a folder, on TensorBoard's page HParams."""
+    (file,) = folder.rglob("events.out*")
+    reader = EventAccumulator(str(file))
+    reader.Reload()
+    content = reader.PluginTagToContent("hparams")[metadata.SESSION_START_INFO_TAG]
+    values = metadata.parse_session_start_info_plugin_data(content).hparams
+    return {name: getattr(values[name], values[name].WhichOneof("kind")) for name in values}
+
+
 def scaled(factor):
     return lambda version: factor / (1 + version)
+
+
+def plain(kind=Boring):
+    return kind()
 
 
 def events(*times):
@@ -156,6 +172,27 @@ def test_an_axis_is_bounded_and_has_a_name_of_its_own() -> None:
         swept(over={"max_rounds": range(10**9)})
     with pytest.raises(ValueError, match="cannot have the axis 'round'"):
         swept(over={"round": {"a": {"max_rounds": 2}}})
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ({"aggregator": [FedAsync(0.5), FedAsync(0.5)]}, r"two values called FedAsync.*a dict"),
+        ({"max_rounds": [1, True]}, "two values called True"),
+        ({"max_rounds": [2, 3, 2]}, "two values called 2"),
+        ({"module": [Boring, lambda: Boring()]}, r"lists <function <lambda>.*a dict of names"),
+        ({"module": [partial(plain, Boring)]}, "no name of its own"),
+        ({"x": [{"datamodule": lambda seed: classes()}]}, "no name of its own"),
+    ],
+)
+def test_values_in_a_list_must_have_names_that_differ(over, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        swept(aggregator=FedAsync(0.5), over=over)
+
+
+def test_a_class_or_function_in_a_list_is_called_by_its_name() -> None:
+    given = {"aggregator": FedAsync(0.5), "seeds": [0]}
+    assert swept(over={"module": [Boring, plain]}, **given).axes == {"module": ["Boring", "plain"]}
 
 
 @pytest.mark.parametrize(
@@ -310,6 +347,29 @@ def test_time_to_a_target_is_the_first_place_that_reaches_it() -> None:
     ].values == pytest.approx({0: 2.0, 1: math.nan}, nan_ok=True)
 
 
+def test_times_to_a_target_are_compared_seed_by_seed() -> None:
+    # The first rounds with 0.5: 3 and 2 of "a", 1 and 2 of "b", and 4 and none of "c".
+    curves = {
+        "a": [(0.1, 0.2, 0.5, 0.5), (0.1, 0.6, 0.6, 0.6)],
+        "b": [(0.5, 0.5, 0.5, 0.5), (0.1, 0.5, 0.5, 0.5)],
+        "c": [(0.1, 0.1, 0.1, 0.5), (0.1, 0.1, 0.1, 0.1)],
+    }
+    runs = [
+        StudyRun({"rule": rule, "p": 1}, seed, history(*values), "f")
+        for rule, seeds in curves.items()
+        for seed, values in enumerate(seeds)
+    ]
+    table = Study(runs).time_to(0.5, axis="gradients", reference="a")
+    found = table.entries[("b", 1), "gradients - a"]
+    assert found.values == {0: -4.0, 1: 0.0}
+    assert (found.difference.mean, found.difference.low, found.difference.high) == (-2, -4, 0)
+    assert table.entries[("c", 1), "gradients - a"].words(1) == "+2.0 (1 of 2 pairs)"
+    none = Study(runs).time_to(0.6, rows="p", columns="rule", reference="b")
+    assert none.entries[(1,), "a - b"].words(1) == "(0 of 2 reach it)"
+    beside = Study(runs).time_to(0.5, rows="rule", reference={"b": 2.0}, digits=0)
+    assert beside.entries[("b",), "virtual_time"].words(0) == "2 ± 1 [2]"
+
+
 def test_failures_are_shown() -> None:
     table = made(error="ValueError: no").table(rows="p", columns="rule")
     assert table.entries[(1,), "a"].words(2) == "0.30 (1 of 2 failed: ValueError)"
@@ -321,15 +381,39 @@ def test_failures_are_shown() -> None:
 def test_tables_are_written_in_each_form() -> None:
     table = made().table(rows="p", columns="rule", value="last", digits=1)
     assert table.to_markdown().splitlines() == [
+        "last val_acc, 2 seeds",
+        "",
         "| p | rule=a | rule=b |",
         "| --- | ---: | ---: |",
         "| 1 | 0.3 ± 0.0 | 0.3 ± 0.0 |",
         "| 2 | 0.3 ± 0.0 | 0.3 ± 0.0 |",
     ]
     assert r"1 & 0.3 $\pm$ 0.0 & 0.3 $\pm$ 0.0 \\" in table.to_latex()
+    assert r"\caption{last val\_acc, 2 seeds}" in table.to_latex()
+    failed = made(error="ValueError: no 5% of ~{x}$").table(rows="p", columns="rule")
+    assert failed.to_markdown().splitlines()[-1] == "1, a: ValueError: no 5% of ~{x}$"
+    assert r"1, a: ValueError: no 5\% of \textasciitilde{}\{x\}\$}" in failed.to_latex()
     frame = table.to_pandas()
     assert list(frame["mean"]) == pytest.approx([0.3] * 4)
     assert list(made().to_pandas()["round"])[:4] == [1, 2, 3, 1]
+
+
+def test_an_axis_called_like_a_column_is_a_column_of_its_own() -> None:
+    runs = [
+        StudyRun({"val_acc": "low", "mean": n, "value": "v"}, 0, history(0.5 * n), "f")
+        for n in (1, 2)
+    ]
+    rows = Study(runs).to_pandas()
+    assert list(rows["axis/val_acc"]) == ["low", "low"]
+    assert list(rows["val_acc"]) == [0.5, 1.0]
+    assert list(rows["mean"]) == [1, 2]
+    best = Study(runs).table(["val_acc", "value"], "mean").to_pandas()
+    assert list(best["axis/mean"]) == ["1", "2"]
+    assert list(best["mean"]) == [0.5, 1.0]
+    assert list(best["value"]) == ["v", "v"]
+    measures = Study(runs).table().to_pandas()
+    assert list(measures["axis/value"]) == ["v"] * 6
+    assert list(measures["value"]) == ["best", "last", "rounds"] * 2
 
 
 def test_bootstrap_covers_what_it_says() -> None:
@@ -355,6 +439,29 @@ def test_a_figure_has_a_panel_for_each_value() -> None:
     assert figure.axes[0].get_xlabel() == "virtual time"
     with pytest.raises(ValueError, match="panels"):
         made().plot(panels="q")
+
+
+@pytest.mark.parametrize("options", [{}, {"zoom": 0.5}, {"x": "p"}], ids=["plain", "zoom", "ends"])
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_panel_in_which_all_runs_failed_says_so(options, lost) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    runs = [
+        StudyRun({"q": q, "p": p}, 0, history(20, 30.0 + p), "f")
+        if q != lost
+        else StudyRun({"q": q, "p": p}, 0, [], "", "ValueError: no")
+        for q in (1, 2, 3)
+        for p in (1, 2)
+    ]
+    axes = Study(runs).plot(panels="q", **options).axes
+    words = [[text.get_text() for text in ax.texts] for ax in axes[:3]]
+    assert words == [["all runs failed"] if q == lost else [] for q in (1, 2, 3)]
+    drawn = [ax for q, ax in enumerate(axes[:3], start=1) if q != lost]
+    assert all(ax.get_ylim()[0] > 10 for ax in drawn)
+    if "x" not in options:
+        labels = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in drawn]
+        assert labels == [["1", "2"], []]  # once, in the first picture with lines
+    with pytest.raises(ValueError, match=r"every run has failed.*ValueError: no"):
+        Study(runs).only(q=lost).plot(**options)
 
 
 def test_a_figure_has_a_column_for_each_metric_or_axis() -> None:
@@ -459,3 +566,21 @@ def test_each_run_has_a_folder_in_tensorboard(tmp_path) -> None:
     assert folders == {"aggregator=FedAsync/seed=0", "aggregator=FedBuff/seed=0"}
     swept(logger_dir=tmp_path, seeds=[0])
     assert (tmp_path / "aggregator=FedAsync" / "seed=0-v1").is_dir()
+
+
+def test_an_axis_of_several_arguments_is_a_column_of_hparams(tmp_path) -> None:
+    settings = {
+        "slow": {"aggregator": FedAsync(0.5), "max_updates": 10},
+        "fast": {"aggregator": FedBuff(2), "max_updates": 20},
+    }
+    swept(over={"setting": settings}, seeds=[0], logger_dir=tmp_path)
+    assert {
+        name: {key: hparams(tmp_path / f"setting={name}")[key] for key in ("setting", "aggregator")}
+        for name in settings
+    } == {
+        "slow": {"setting": "slow", "aggregator": "FedAsync"},
+        "fast": {"setting": "fast", "aggregator": "FedBuff"},
+    }
+    # An axis that is called like an argument is the column of the argument.
+    swept(over={"aggregator": {"mine": FedBuff(2)}}, seeds=[0], logger_dir=tmp_path)
+    assert hparams(tmp_path / "aggregator=mine")["aggregator"] == "FedBuff"

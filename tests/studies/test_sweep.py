@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 from copy import deepcopy
 
 import pytest
@@ -74,7 +75,7 @@ AXES = {
     "mu": {"local_optimizer": [FedProx(lr=0.1, mu=0.0), FedProx(lr=0.1, mu=1.0)]},
     "client states": {"local_optimizer": [Scaffold(lr=0.1, option=2)]},
     "full gradients": {"local_optimizer": [Scaffold(lr=0.1, option=1)]},
-    "data": {"data": [{"datamodule": classes(seed=1)}, {"datamodule": classes(seed=2)}]},
+    "data": {"data": {n: {"datamodule": classes(seed=n)} for n in (1, 2)}},
     "partitions": {"x": {"one": {"datamodule": lambda seed: classes(seed=seed)}}},
     "modules": {"module": {"plain": Boring, "more": Dropping, "measured": Measured}},
     "executors": {"executor": ["vectorized", "sequential"]},
@@ -137,8 +138,6 @@ def test_a_process_that_dies_is_the_failure_of_its_run() -> None:
     class Dies(Callback):
         def on_round_end(self, trainer, module):
             if multiprocessing.parent_process() and trainer.seed == 1 and trainer.version == 2:
-                import os
-
                 os.kill(os.getpid(), 9)
 
     study = swept(workers=2, callbacks=lambda: [Dies()])
@@ -148,8 +147,8 @@ def test_a_process_that_dies_is_the_failure_of_its_run() -> None:
 def test_a_recorded_schedule_is_that_of_compare() -> None:
     study = swept(schedule="recorded", module=(start := Boring()), workers="together")
     result = compare(
-        deepcopy(RULES),
-        arrivals=deepcopy(CLOCK),
+        RULES,
+        arrivals=CLOCK,
         module=start,
         datamodule=classes(),
         local_optimizer=LocalSGD(lr=0.1),
@@ -161,6 +160,24 @@ def test_a_recorded_schedule_is_that_of_compare() -> None:
     )
     ours = {(run.cell["aggregator"], run.seed): run.fingerprint for run in study.runs}
     assert ours == {(run.name, run.seed): run.fingerprint for run in result.runs}
+
+
+def test_data_are_prepared_before_they_are_set_up() -> None:
+    asked = []
+
+    class Noted(type(classes())):
+        def prepare_data(self):
+            asked.append("prepare")
+            super().prepare_data()
+
+        def setup(self, stage=None):
+            asked.append("setup")
+            super().setup(stage)
+
+    data = classes()
+    data.__class__ = Noted
+    swept(datamodule=data, seeds=[0])
+    assert asked[:2] == ["prepare", "setup"]
 
 
 def test_cells_of_a_seed_have_the_same_arrivals_and_start() -> None:

@@ -1,0 +1,65 @@
+"""Checks of what a study is given, before its first run."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+from lightning import LightningModule
+
+from fedlight._arguments import as_module, check_data, instance_of
+from fedlight.arrivals import ArrivalProcess
+from fedlight.studies.grid import Cell
+from fedlight.studies.one_run import trainer_options
+from fedlight.trainer import FedTrainer
+
+
+def check_cell(cell: Cell) -> None:
+    """Refuse the arguments of a cell before the first run.
+
+    Raises:
+        TypeError: One is of the wrong kind.
+        ValueError: One is outside its range, or they do not fit together.
+    """
+    arguments = cell.arguments
+    example = "UniformArrivals(per_round=5)"
+    instance_of(ArrivalProcess, "arrivals", arguments["arrivals"], example)
+    module, data = arguments["module"], arguments["datamodule"]
+    if isinstance(module, LightningModule) or not callable(module):
+        as_module(module)
+    elif callable(module):
+        _takes("module", module, (), "lambda: LogisticRegression(784, 10)")
+    if callable(data):
+        _takes("datamodule", data, (0,), "lambda seed: data.repartition(partitioner, seed)")
+    else:
+        check_data(data)
+    check_callbacks(arguments.get("callbacks"))
+    FedTrainer(**trainer_options(arguments), logger=False, enable_progress_bar=False)
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Refuse what makes no callbacks.
+
+    Raises:
+        TypeError: It is no function without arguments.
+    """
+    if callbacks is not None and not callable(callbacks):
+        raise TypeError(
+            "callbacks must be a function that returns new ones for each run, such as "
+            f"lambda: [ClientEvaluation()], got {callbacks!r}"
+        )
+    if callbacks is not None:
+        _takes("callbacks", callbacks, (), "lambda: [ClientEvaluation()]")
+
+
+def _takes(name: str, function: Any, given: tuple[Any, ...], example: str) -> None:
+    """Check that a function can be called as the study will call it."""
+    try:
+        signature(function).bind(*given)
+    except TypeError as error:
+        words = "the seed alone" if given else "no arguments"
+        raise TypeError(
+            f"{name} must be a function of {words}, such as {example}, got {function!r} ({error})"
+        ) from None
+    except ValueError:  # written in another language: it has no signature
+        return

@@ -1,0 +1,133 @@
+"""The runs of a study by the names of their cells on some axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fedlight.studies.tables import Entry, column_names
+
+if TYPE_CHECKING:
+    from fedlight.studies.runs import StudyRun
+
+Names = Mapping[str, Sequence[Hashable]]  # on each axis
+
+_NO_VALUE = "-"
+"""The name of a cell on an axis that its grid does not have."""
+
+
+def on_common_axes(
+    runs: Sequence[StudyRun],
+) -> tuple[list[StudyRun], dict[str, list[Hashable]]]:
+    """Runs that all have the same axes, also those of a folder of several grids; and the names."""
+    axes: dict[str, dict[Hashable, None]] = {}
+    for run in runs:
+        for axis, name in run.cell.items():
+            axes.setdefault(axis, {})[name] = None
+    found = list(runs)
+    if any(run.cell.keys() != axes.keys() for run in runs):
+        for axis in axes:
+            if any(axis not in run.cell for run in runs):
+                axes[axis][_NO_VALUE] = None
+        found = [
+            replace(run, cell={axis: run.cell.get(axis, _NO_VALUE) for axis in axes})
+            for run in runs
+        ]
+    return found, {axis: list(names) for axis, names in axes.items()}
+
+
+def check_axis(names: Names, argument: str, axis: object) -> None:
+    """Refuse what is no axis.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if axis not in names:
+        raise ValueError(f"{argument} must be an axis of the study, {list(names)}, got {axis!r}")
+
+
+def row_axes(names: Names, rows: str | Sequence[str] | None, columns: str | None) -> list[str]:
+    """The axes of the rows, which together with that of the columns are all axes.
+
+    Raises:
+        ValueError: There is no such axis, or one of several values is left over.
+    """
+    if columns is not None:
+        check_axis(names, "columns", columns)
+    if rows is None:
+        return [axis for axis in names if axis != columns]
+    axes = [rows] if isinstance(rows, str) else list(rows)
+    for axis in axes:
+        check_axis(names, "rows", axis)
+    left = [each for each in names if each not in (*axes, columns) and len(names[each]) > 1]
+    if left:
+        raise ValueError(
+            f"the axis {left[0]!r} is in neither rows nor columns; its values are different "
+            f"settings, of which no mean is taken: write rows={[*axes, *left]!r}, or "
+            f"study.only({left[0]}=…)"
+        )
+    return axes
+
+
+def grouped(
+    runs: Sequence[StudyRun], axes: Sequence[str]
+) -> dict[tuple[Hashable, ...], list[StudyRun]]:
+    """Runs by their names on some axes."""
+    found: dict[tuple[Hashable, ...], list[StudyRun]] = {}
+    for run in runs:
+        found.setdefault(tuple(run.cell[axis] for axis in axes), []).append(run)
+    return found
+
+
+def entries_of(
+    runs: Sequence[StudyRun],
+    axes: Sequence[str],
+    columns: str | None,
+    measures: Mapping[str, Callable[[Any], float]],
+) -> dict[tuple[Any, Any], Entry]:
+    """The entries of a table by row and column.
+
+    Args:
+        runs: The runs.
+        axes: The axes of the rows.
+        columns: The axis of the columns; None for a column of each measure.
+        measures: Measures by name; a single one if columns are an axis.
+    """
+    if columns is None:
+        return {
+            (row, name): Entry.of(members, measure)
+            for row, members in grouped(runs, axes).items()
+            for name, measure in measures.items()
+        }
+    (measure,) = measures.values()
+    return {
+        (place[:-1], place[-1]): Entry.of(members, measure)
+        for place, members in grouped(runs, [*axes, columns]).items()
+    }
+
+
+def frame_of(runs: Sequence[StudyRun], names: Names) -> Any:
+    """A data frame with a row for each round of each run."""
+    import pyarrow as pa
+
+    metrics = {name for run in runs for record in run.history for name in record.metrics}
+    called = column_names(names, {"seed", "round", *metrics})
+    rows: list[dict[str, object]] = [
+        {
+            **{called[axis]: name for axis, name in run.cell.items()},
+            "seed": run.seed,
+            "round": record.version,
+            **record.metrics,
+        }
+        for run in runs
+        for record in run.history
+    ]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    words = {called[axis] for axis, values in names.items() if len(set(map(type, values))) > 1}
+    return pa.table(
+        {
+            name: [str(row[name]) if name in words else row.get(name) for row in rows]
+            for name in columns
+        }
+    ).to_pandas()
