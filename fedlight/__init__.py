@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedlight.trainer import FedTrainer
     from fedlight.types import ClientUpdate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Callback",
