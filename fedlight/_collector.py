@@ -11,7 +11,7 @@ def leave_libraries_alone() -> None:
 
     torch and Lightning consist of half a million objects that live as long as the process. Each
     full collection looks at all of them, also the several at the end of the process, which take a
-    second together. What is made afterwards is collected as ever, and files in it are closed.
+    second together. What is made afterwards is collected as usual, and files in it are closed.
 
     In an interactive session much more may have been made before the import, so nothing is done.
     """

@@ -233,7 +233,7 @@ def compare(
 
     - If another aggregator makes its versions on the same occasions as the first (ends of rounds,
       the same `buffer_size`, the same `interval`), its clients also pull the recorded versions. The
-      runs then differ in the server's arithmetic alone, and each is the same as a run by itself.
+      runs then differ in the server's arithmetic alone, and each is the same as a single run.
     - If it makes them on other occasions (FedAsync against FedBuff), the recorded version numbers
       have no meaning for it. A client then pulls, at the recorded time, the version that is newest
       at the end of that instant.

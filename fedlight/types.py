@@ -100,7 +100,7 @@ class LoggedValue(NamedTuple):
 
     @property
     def value(self) -> float:
-        """The value by itself."""
+        """The value without its weight."""
         mean = self.how is None or self.how.reduce == "mean"
         return self.total / self.weight if mean else self.total
 

@@ -65,6 +65,18 @@ def test_the_citation_is_of_this_project() -> None:
     assert cited["keywords"]
 
 
+def test_all_places_name_the_same_version() -> None:
+    """The newest release of the changelog, the citation, the scorecard and the package."""
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## \[(.+?)\](?: - (\S+))?$", changes, re.MULTILINE)
+    assert headings[0] == ("Unreleased", "")
+    version, date = headings[1]
+    assert version == fedlight.__version__
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (cited["version"], str(cited["date-released"])) == (version, date)
+    assert f"| fedlight {version} |" in (ROOT / "docs" / "scorecard.md").read_text(encoding="utf-8")
+
+
 def test_the_way_to_contribute_names_files_that_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = re.findall(

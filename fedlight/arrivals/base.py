@@ -38,7 +38,7 @@ class ArrivalProcess(ABC):
     """Whether the process ends rounds, with `EndRound`."""
 
     finite: bool = False
-    """Whether the process ends by itself."""
+    """Whether the schedule of the process ends."""
 
     may_stop: bool = False
     """Whether the process stops clients, with `Cancel` or `Cut`.

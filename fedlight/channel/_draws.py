@@ -56,7 +56,7 @@ def uniform(keys: Sequence[int], like: Tensor) -> Tensor:
 def row_norms(rows: Tensor) -> Tensor:
     """The Euclidean norms of rows, ``[n, 1]``.
 
-    Each row is summed up by itself: a reduction over one dimension of a block may take another
+    Each row is summed separately: a reduction over one dimension of a block may take another
     order for another number of rows.
     """
     norms: Sequence[Tensor] = torch._foreach_norm(list(rows.unbind()), 2)

@@ -19,7 +19,7 @@ class RandomK(Channel):
 
     The factor makes it unbiased, ``E C(u) = u``, with the variance
     ``E |C(u) - u|^2 = (P/k - 1) |u|^2``. Without the factor (``scaled=False``) it is biased, with
-    the error ``(1 - k/P) |u|^2``: the form that error feedback needs, and takes by itself.
+    the error ``(1 - k/P) |u|^2``. `ErrorFeedback` needs this form and selects it automatically.
 
     The places follow from the seed, the client and its visit, which the server knows: k numbers
     are sent for each update, without their places.

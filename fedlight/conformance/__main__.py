@@ -35,7 +35,8 @@ def load_adapter(path: str) -> Adapter:
     """Return the adapter at "module:name": an instance, or a class or function that makes one.
 
     Raises:
-        ValueError: The path has no colon, or what it names has no method `play` or needs arguments.
+        ValueError: The path has no colon, its module cannot be imported or does not have the name,
+            the adapter cannot be made, or it is not an `Adapter`.
 
     Example:
         >>> load_adapter("fedlight.conformance.ours:Fedlight").name
@@ -44,15 +45,38 @@ def load_adapter(path: str) -> Adapter:
     module, colon, name = path.partition(":")
     if not colon or not name:
         raise ValueError(f"adapter must be MODULE:NAME, got {path!r}")
-    found = getattr(import_module(module), name)
+    # The code belongs to somebody else, so importing or calling it may raise anything.
+    try:
+        loaded = import_module(module)
+    except Exception as error:
+        raise ValueError(f"cannot import {module!r}: {_in_one_line(error)}") from error
+    if not hasattr(loaded, name):
+        raise ValueError(f"the module {module!r} has no {name!r}")
+    found = getattr(loaded, name)
     try:
         adapter: Adapter = found() if callable(found) else found
-    except TypeError as error:
-        raise ValueError(f"the adapter {path} cannot be made without arguments: {error}") from error
+    except Exception as error:
+        raise ValueError(
+            f"cannot make the adapter {path}: {_in_one_line(error)}; "
+            "name an adapter, or a class or function that makes one without arguments"
+        ) from error
     for needed in ("name", "version", "precision", "play"):
         if not hasattr(adapter, needed):
-            raise ValueError(f"the adapter {path} has no {needed!r}")
+            raise ValueError(
+                f"the adapter {path} has no {needed!r}; it is of type {type(adapter).__name__}"
+            )
+    if not callable(adapter.play):
+        raise ValueError(f"play of the adapter {path} must be a method, got {adapter.play!r}")
+    if adapter.precision not in ("float64", "float32"):
+        raise ValueError(
+            f'precision of the adapter {path} must be "float64" or "float32", '
+            f"got {adapter.precision!r}"
+        )
     return adapter
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def table(adapter: Adapter, results: Sequence[Result]) -> Table:
@@ -117,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         adapter, cases = load_adapter(options.adapter), load_cases(options.only)
-    except (ValueError, ImportError, AttributeError) as error:
+    except ValueError as error:
         parser.error(str(error))
     with _quiet():
         results = [check(adapter, case) for case in cases]

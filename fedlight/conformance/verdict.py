@@ -29,7 +29,8 @@ class Result:
         method: Name of its method.
         verdict: "agrees": models, and whatever else the code reports, are those of the case;
             "another reading": its models are those of another reading of the paper; "differs";
-            "not implemented": the code does not claim to have the method; "failed": it raised.
+            "not implemented": the code does not claim to have the method; "failed": it raised, or
+            returned something that cannot be compared.
         deviation: Largest relative deviation of a model, |x - x'| / max(1, |x'|) with the case's
             x'; None if there are no models to compare, infinite if their number differs.
         detail: The reading, the first difference, or the error.
@@ -59,7 +60,19 @@ def check(adapter: Adapter, case: Case) -> Result:
     except Exception as error:
         # A code under test may raise anything; one case must not end the others.
         return Result(case.name, method, "failed", detail=f"{type(error).__name__}: {error}")
-    tolerance = case.tolerance[adapter.precision]
+    if not isinstance(outcome, Outcome):
+        detail = f"play must return an Outcome, got {type(outcome).__name__}"
+        return Result(case.name, method, "failed", detail=detail)
+    try:
+        return _compared(outcome, case, adapter.precision)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        detail = f"the Outcome cannot be compared: {type(error).__name__}: {error}"
+        return Result(case.name, method, "failed", detail=detail)
+
+
+def _compared(outcome: Outcome, case: Case, precision: str) -> Result:
+    method = str(case.method["name"])
+    tolerance = case.tolerance[precision]
     deviation = _deviation(outcome.models, case.expected["models"])
     if deviation <= tolerance:
         detail = next(_differences(outcome, case.expected, tolerance), "")

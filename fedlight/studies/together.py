@@ -90,7 +90,7 @@ class Look:
 
 
 def look_at(planned: Planned, shared: Surroundings, stacks: int = 8) -> Look | None:
-    """Begin a run by itself, look at its first stacks, and let go of it; None if it fails.
+    """Begin one run, look at its first stacks, and drop the run; None if it fails.
 
     Args:
         planned: The run.

@@ -82,7 +82,7 @@ class Together(Workers):
 
 
 def go_through(run: OneRun, tick: Callable[[OneRun], None] = lambda run: None) -> None:
-    """Compute a run by itself."""
+    """Compute one run."""
 
     def compute(waiting: Iterable[object]) -> None:
         assert run.trainer is not None

@@ -82,8 +82,11 @@ def test_json(adapter: str, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--adapter", "fedlight"], "adapter must be MODULE:NAME, got 'fedlight'"),
         (["--adapter", "fedlight.nothing:Here"], "No module named 'fedlight.nothing'"),
+        (["--adapter", "json:nothing"], "the module 'json' has no 'nothing'"),
+        (["--adapter", "json:dumps"], "cannot make the adapter json:dumps: TypeError: "),
+        (["--adapter", ":Mine"], "cannot import '': ValueError: Empty module name"),
+        (["--adapter", "math:pi"], "the adapter math:pi has no 'name'; it is of type float"),
         (["--adapter", "fedlight.conformance:load_cases"], "has no 'name'"),
-        (["--adapter", "json:dumps"], "json:dumps cannot be made without arguments: dumps()"),
         (["--only", "fedsgd"], "only='fedsgd' fits no case and no method"),
     ],
 )
@@ -92,7 +95,48 @@ def test_wrong_arguments(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    assert words in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("precision", "double", 'must be "float64" or "float32", got \'double\''),
+        ("play", "nothing", "play of the adapter mixing:Mixing must be a method, got 'nothing'"),
+    ],
+)
+def test_what_is_no_adapter(
+    attribute: str, value: str, words: str, adapter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mixing, attribute, value)
+    with pytest.raises(ValueError, match=words):
+        load_adapter(adapter)
+
+
+@pytest.mark.parametrize("lines", ["raise RuntimeError('two\\nlines')", "x = ("])
+def test_a_module_that_cannot_be_imported(
+    lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_adapter.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot import 'broken_adapter': [^\n]+$"):
+        load_adapter("broken_adapter:Mine")
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [[1.0]], Outcome("none"), Outcome([["a"]]), Outcome([[1.0], [1.0, 2.0]])]
+)
+def test_nonsense_from_an_adapter_is_a_failure(
+    answer: object,
+    adapter: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Mixing, "play", lambda self, case: answer)
+    assert main(["--adapter", adapter, "--only", "fedasync_constant"]) == 1
+    assert "2 failed" in capsys.readouterr().out
 
 
 def test_an_adapter_may_be_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
