@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
     # Loaded when first asked for, so that schedules can be made without torch.
     if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
-        if name == "FedTrainer":
+        if name in ("FedTrainer", "compare", "sweep"):
             leave_libraries_alone()
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,11 +30,12 @@ def output(*arguments: str, cwd: Path) -> str:
         ([], "import fedlight", False),
         ([], "from fedlight import ClientUpdate", False),
         ([], "from fedlight import FedTrainer", True),
+        ([], "from fedlight import sweep", True),
         (["-i"], "from fedlight import FedTrainer", False),
         ([], "import sys; sys.ps1 = '>'; from fedlight import FedTrainer", False),
         ([], "import sys; sys.modules['IPython'] = sys; from fedlight import FedTrainer", False),
     ],
-    ids=["package", "other", "script", "-i", "prompt", "notebook"],
+    ids=["package", "other", "script", "study", "-i", "prompt", "notebook"],
 )
 def test_only_a_script_that_trains_has_its_imports_frozen(
     tmp_path: Path, options: list[str], code: str, frozen: bool

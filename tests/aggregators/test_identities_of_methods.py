@@ -71,8 +71,8 @@ def test_ace_is_afacs_of_one_step(executor):
 
 def test_the_first_step_of_mifa_is_a_share_of_fedvarps():
     """m of M clients: the others count as 0 for MIFA, and not at all for FedVARP."""
-    start = torch.nn.utils.parameters_to_vector(Net().parameters()).detach()
     mifa, varp = (fit(SOME, make, max_rounds=1)[0].params for make in (MIFA(None), FedVARP()))
+    start = torch.nn.utils.parameters_to_vector(Net().parameters()).detach().to(mifa.device)
     torch.testing.assert_close(mifa - start, 2 / 4 * (varp - start))
 
 
