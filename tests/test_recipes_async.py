@@ -32,6 +32,11 @@ def rows(text):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
+def tables(text):
+    """The Markdown tables, without their titles."""
+    return [part for part in text.strip().split("\n\n") if part.startswith("|")]
+
+
 def number(cell):
     return float(cell.split(" ")[0])
 
@@ -48,7 +53,7 @@ def fedasync(monkeypatch):
 def test_fedasync_makes_the_table_the_curves_and_the_figures(fedasync, tmp_path, capsys):
     path = tmp_path / "study"
     fedasync(max_staleness=[4, 5], alphas=[0.6, 0.9], path=path)
-    baselines, cells = map(rows, capsys.readouterr().out.strip().split("\n\n"))
+    baselines, cells = map(rows, tables(capsys.readouterr().out))
     assert [row[0] for row in baselines] == ["FedAvg", "single-thread SGD"]
     asynchronous = ["FedAsync", "FedAsync+Poly", "FedAsync+Hinge"]
     assert [row[2] for row in cells] == 4 * asynchronous
@@ -60,12 +65,12 @@ def test_fedasync_makes_the_table_the_curves_and_the_figures(fedasync, tmp_path,
 
 
 def test_fedasync_takes_another_aggregator_and_optimizer(fedasync, capsys):
-    tables = []
+    found = []
     for optimizer in (LocalSGD(lr=0.1), LocalSGD(lr=1e-6)):
         own = FedBuff(buffer_size=2)
         fedasync(max_staleness=[1], aggregator=own, local_optimizer=optimizer)
-        tables.append(capsys.readouterr().out.strip().split("\n\n"))
-    fast, slow = tables
+        found.append(tables(capsys.readouterr().out))
+    fast, slow = found
     assert rows(fast[1])[-1][2] == repr(FedBuff(buffer_size=2))
     assert fast[0] == slow[0]  # the baselines have an optimizer of their own
     assert all(a[3:] != b[3:] for a, b in zip(rows(fast[1])[-1:], rows(slow[1])[-1:], strict=True))
