@@ -305,21 +305,23 @@ def _device(fields: Any, number: int, path: Path) -> Device:
             f"device {number} of {str(path)!r} must be a mapping with some of "
             f"{', '.join(sorted(known))}, got {fields!r:.100}"
         )
-    windows = None
+    where, windows = f"device {number} of {str(path)!r}", None
     names = ("finish_time", "computation", "communication")
     try:
-        if "active" in fields:
-            starts, ends = list(fields["active"]), list(fields.get("inactive", ()))
-            if len(starts) != len(ends):
-                raise ValueError(
-                    f"as many ends (inactive) as starts (active), got {len(ends)} and {len(starts)}"
-                )
-            windows = [(float(a), float(b)) for a, b in zip(starts, ends, strict=True)]
-        device = Device(windows, *(_number(fields.get(name)) for name in names))
+        numbers = [_number(fields.get(name)) for name in names]
+        starts, ends = (
+            [float(time) for time in fields.get(name, ())] for name in ("active", "inactive")
+        )
     except (TypeError, ValueError) as error:
-        words = str(error) if str(error).startswith("as many") else f"numbers only ({error})"
-        raise ValueError(f"device {number} of {str(path)!r} must have {words}") from None
-    return _checked(device, number, path)
+        raise ValueError(f"{where} must have numbers only ({error})") from None
+    if "active" in fields:
+        if len(starts) != len(ends):
+            raise ValueError(
+                f"{where} must have as many ends (inactive) as starts (active), got {len(ends)} "
+                f"and {len(starts)}"
+            )
+        windows = list(zip(starts, ends, strict=True))
+    return _checked(Device(windows, *numbers), number, path)
 
 
 def _from_rows(rows: list[dict[str, Any]], path: Path) -> list[Device]:
