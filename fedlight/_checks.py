@@ -66,6 +66,8 @@ def number(name: str, value: object) -> float:
         TypeError: It is not a number.
         ValueError: It is not finite.
     """
+    if type(value) is float and math.isfinite(value):
+        return value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
     if not math.isfinite(value):

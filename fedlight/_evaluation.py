@@ -174,8 +174,8 @@ class Evaluator:
             newest.merge(first("validation", newest))
             hooks("on_validation_end")
             hooks("on_sanity_check_end")
-        for seen in (newest, newest.prog_bar, newest.unlogged):
-            seen.clear()
+        newest.clear()
+        newest.prog_bar = newest.unlogged = frozenset()
 
     def get_ready(self, stage: str, verb: str) -> None:
         """Set the data up for a stage, and check that there is something to do.

@@ -72,6 +72,14 @@ def _training_metrics(results: Sequence[LocalResult]) -> Metrics:
     ``reduce_fx="sum"`` gives the sum over all local runs, "max" and "min" the largest and the
     smallest value of any of them.
     """
+    if len(results) == 1:  # as below, for the versions of one update each
+        metrics = Metrics()
+        for name, (total, weight, how) in results[0].metrics.items():
+            if how is None and weight:
+                metrics[name] = total / weight
+            elif how is not None:
+                metrics.put(name, *_merged([LoggedValue(total, weight, how)], 0.0, 0.0))
+        return metrics
     totals: dict[str, float] = defaultdict(float)
     weights: dict[str, float] = defaultdict(float)
     special: dict[str, list[LoggedValue]] = {}

@@ -23,6 +23,7 @@ class Hooks(Watcher):
         trainer: The trainer.
         callbacks: The callbacks.
         made_version: Called with the record of each new version.
+        show: Called before a hook looks at the module.
     """
 
     def __init__(
@@ -30,16 +31,22 @@ class Hooks(Watcher):
         trainer: FedTrainer,
         callbacks: Sequence[Any],
         made_version: Callable[[RoundRecord], None],
+        show: Callable[[], None] = lambda: None,
     ) -> None:
         self._trainer = trainer
         self._callbacks = callbacks
         self._made_version = made_version
+        self._show = show
         self._methods: dict[str, list[Callable[..., None]]] = {}
 
     def __call__(self, hook: str, *args: Any) -> None:
         """Call the hook of this name."""
         # Fabric.call inspects each signature at each call, which costs more than most hooks.
-        for method in self.methods(hook):
+        methods = self.methods(hook)
+        if not methods:
+            return
+        self._show()
+        for method in methods:
             method(self._trainer, self._trainer.module, *args)
 
     def methods(self, name: str) -> list[Callable[..., None]]:
@@ -54,6 +61,7 @@ class Hooks(Watcher):
 
     def all(self, hook: str, *args: Any) -> None:
         """Call a hook of every callback, even if one raises; then raise the first error."""
+        self._show()
         first: BaseException | None = None
         for method in self.methods(hook):
             try:
@@ -69,7 +77,11 @@ class Hooks(Watcher):
 
     def on_update(self, update: ClientUpdate) -> None:
         """Call `on_update` of the callbacks."""
-        for method in self.methods("on_update"):
+        methods = self.methods("on_update")
+        if not methods:
+            return
+        self._show()
+        for method in methods:
             try:
                 method(self._trainer, self._trainer.module, update)
             except ClientError:  # the callback read a failed result; the server will find it, too

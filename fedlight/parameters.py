@@ -167,6 +167,7 @@ class ModuleState:
         }
         self.module = module
         self._written: tuple[ServerState, list[int]] | None = None
+        self._due: ServerState | None = None
         self._every = dict(module.named_parameters())
         self._trained = {name: param.requires_grad for name, param in self._every.items()}
         self.params = list(params.values())
@@ -233,6 +234,7 @@ class ModuleState:
         It is the one that was written or returned here last, without a copy, unless a tensor was
         changed since.
         """
+        self.show()
         if self._written is None or self.is_changed:
             self._written = self.read(), self._changes()
         return self._written[0]
@@ -292,7 +294,21 @@ class ModuleState:
         ):
             if slots:
                 _copy([slot.restored() for slot in slots], layout.views(flat))
-        self._written = state, self._changes()
+        self._written, self._due = (state, self._changes()), None
+
+    def write_late(self, state: ServerState) -> None:
+        """Write a version as soon as somebody is about to look at the module; see `show`."""
+        self._due = state
+
+    def show(self) -> None:
+        """Write what `write_late` has left, if it has left anything."""
+        if self._due is not None:
+            self.write(self._due)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the module does not hold what was written last yet."""
+        return self._due is not None
 
     def _flat(self, layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
         if not tensors:

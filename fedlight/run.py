@@ -280,12 +280,15 @@ class Run:
             self._in_event = False
         self._save_wanted()
 
-    @contextmanager
-    def between_events(self) -> Iterator[None]:
-        """The moment between two events, in which a checkpoint is written at once."""
+    # Two methods, since a context manager would cost more than all that it does after most events.
+    def end_event(self) -> None:
+        """The moment between two events begins, in which a checkpoint is written at once."""
         self._in_event = False
-        yield
-        self._save_wanted()
+
+    def begin_event(self) -> None:
+        """It is over; checkpoints that were wanted before it are written now."""
+        if self._wanted:
+            self._save_wanted()
         self._in_event = True
 
     def save(self, path: str | Path, *copies: str | Path, parts: Parts | None = None) -> None:
@@ -307,25 +310,36 @@ class Run:
             self.save(path, *copies, parts=parts)
 
     def record(self, record: RoundRecord) -> None:
-        """Take up the record of a new version, and put that version into the module.
+        """Take up the record of a new version, which is from now on the one that the module shows.
 
-        Executors leave the module as they found it, so hooks and validation see the newest version.
+        It is not copied into the module before somebody looks (`show`): a run of asynchronous
+        clients makes many versions that nobody sees.
         """
-        if self.module_state.is_changed:
+        if not self.module_state.is_late and self.module_state.is_changed:
             rank_zero_warn(
                 f"fedlight: something has changed the weights of {type(self.module).__name__} "
                 "while updates were arriving (on_update, on_train_epoch_start of a callback); this "
                 "is lost with the server's next version. Change them in on_round_end or "
                 "on_train_epoch_end, or around a validation"
             )
-        self.module_state.write(self.server.state)
+        self.module_state.write_late(self.server.state)
         self.history.append(record)
+
+    def show(self) -> None:
+        """Put the newest version into the module, which others are about to look at.
+
+        Executors leave the module as they found it, so hooks and validation see this version.
+        """
+        if self.begun:
+            self.module_state.show()
 
     def adopt(self) -> None:
         """Take what hooks have changed in the module into the newest version, as it holds there.
 
         Clients that pull from now on get it; those that are at work have pulled what was before.
         """
+        if self.module_state.is_late:
+            return  # nobody has looked at it
         present = self.module_state.present()
         if present is not self.server.state:
             new = self.server.adopt(present.params, present.buffers, present.counters)
@@ -333,6 +347,8 @@ class Run:
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the newest round."""
+        if not metrics:
+            return
         values = Metrics({name: float(value) for name, value in metrics.items()})
         if isinstance(metrics, Metrics):
             values.prog_bar, values.unlogged = metrics.prog_bar, metrics.unlogged
@@ -383,6 +399,7 @@ class Run:
         The random streams need no state: each is named by the seed and by what it is for.
         """
         self._state_watch.warn()
+        self.show()
         content = {
             # These six are what ``Module.load_from_checkpoint`` of plain Lightning reads.
             "state_dict": {name: value.cpu() for name, value in self.module.state_dict().items()},

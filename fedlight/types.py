@@ -122,7 +122,7 @@ class Metrics(dict[str, float]):
         unlogged: Iterable[str] = (),
     ) -> None:
         super().__init__(values or {})
-        self.prog_bar, self.unlogged = set(prog_bar), set(unlogged)
+        self.prog_bar, self.unlogged = frozenset(prog_bar), frozenset(unlogged)
 
     def put(self, name: str, value: float, how: LoggedAs | None = None) -> None:
         """Set one number."""
@@ -141,8 +141,9 @@ class Metrics(dict[str, float]):
 
     def mark(self, name: str, prog_bar: bool, logger: bool) -> None:
         """Say how a number is shown."""
-        (self.prog_bar.add if prog_bar else self.prog_bar.discard)(name)
-        (self.unlogged.discard if logger else self.unlogged.add)(name)
+        here = frozenset((name,))
+        self.prog_bar = self.prog_bar | here if prog_bar else self.prog_bar - here
+        self.unlogged = self.unlogged - here if logger else self.unlogged | here
 
     def logged(self) -> dict[str, float]:
         """The numbers that go to loggers."""

@@ -145,6 +145,7 @@ class VectorizedExecutor(Executor):
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
         most = self.max_batch
+        self._work.state.show()
         self._work.state.check_kept()  # a callback may have frozen a layer since
         with isolated_rng(), local_runs(self._work.module) as self._moment:
             for indices in stacks.values():

@@ -121,23 +121,27 @@ class Member(Executor):
 
     @property
     def group(self) -> Group:
-        """The group that computes the next jobs.
+        """The group that computes the next jobs; another one than before if that was closed."""
+        assert self._group is not None
+        assert self._work is not None
+        if not self._group.open and self._group.work is not self._work:
+            self.setup(self._work)
+        return self._group
 
-        A run whose module has changed in something that the stack shares is from then on computed
-        by itself. If it is the run on whose module the executor works, the others leave.
+    def look(self) -> None:
+        """See whether the module has changed in something that the stack shares.
+
+        From then on the run is computed by itself. If it is the run on whose module the executor
+        works, its group is closed, and the others leave it.
         """
         assert self._group is not None
         assert self._work is not None
-        first = self._group.work is self._work
         watched = _watched(self._work.module) if self._group.open else self._before
         if watched != self._before:
             self._before = watched
-            if not first:
+            if self._group.work is not self._work:
                 self._group = self._bench.own(self._asked, self._work)
             self._group.open = False
-        elif not self._group.open and not first:
-            self.setup(self._work)
-        return self._group
 
     @property
     def max_batch(self) -> int:  # type: ignore[override]
@@ -170,6 +174,7 @@ class Member(Executor):
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Compute jobs of this run alone."""
+        self.look()
         return self.group.executor.run([self.job(job) for job in jobs])
 
     def state_dict(self) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def look_at(planned: Planned, shared: Surroundings, stacks: int = 8) -> Look | N
     try:
         more = run.go_on()
         while more and len(widths) < stacks:
+            member.look()
             group = member.group
             widths.append(len(run.jobs))
             stacked = group.executor if isinstance(group.executor, VectorizedExecutor) else None
@@ -194,7 +195,7 @@ def _compute(going: Sequence[_Going]) -> None:
     """Compute what runs wait for, and let them go on."""
     groups: dict[Group, deque[_Going]] = defaultdict(deque)
     for each in going:
-        _ = each.member.group  # all must have looked: one of them may close a group for the others
+        each.member.look()  # all of them first: one may close a group for the others
     for each in going:
         groups[each.member.group].append(each)
     for group, members in groups.items():
