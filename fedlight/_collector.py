@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 _RARER = 10
 
-_under_way = 0
+_under_way: list[tuple[int, int, int]] = []
+"""The thresholds from before the first of the fits that are under way, once for each of them."""
 
 
 def leave_libraries_alone() -> None:
@@ -32,17 +33,17 @@ def rarer_full_collections() -> Iterator[None]:
 
     The history of a run is made of many small objects, none of which is garbage. To look through
     all of them again and again takes up to a fifth of the time of a run with a small model. Several
-    fits may be under way at once (`sweep`), and end in any order.
+    fits may be under way at once (`sweep`), and end in any order. Thresholds that somebody else
+    sets meanwhile stay.
     """
-    global _under_way
-    _under_way += 1
-    if _under_way == 1:
-        young, middle, full = gc.get_threshold()
-        gc.set_threshold(young, middle, full * _RARER)
+    before = _under_way[0] if _under_way else gc.get_threshold()
+    rarer = (*before[:2], before[2] * _RARER)
+    if not _under_way:
+        gc.set_threshold(*rarer)
+    _under_way.append(before)
     try:
         yield
     finally:
-        _under_way -= 1
-        if not _under_way:
-            young, middle, full = gc.get_threshold()
-            gc.set_threshold(young, middle, full // _RARER)
+        _under_way.pop()
+        if not _under_way and gc.get_threshold() == rarer:
+            gc.set_threshold(*before)

@@ -1,11 +1,14 @@
 """What is imported is out of the collector's sight; what is made afterwards is not."""
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fedlight._collector import rarer_full_collections
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,3 +73,23 @@ assert gone() is None
 """
     output("-W", "ignore", "-c", code, cwd=tmp_path)
     assert Path(tmp_path, "numbers.txt").read_text() == "all of them"
+
+
+def test_full_collections_are_rarer_until_the_last_fit_that_is_under_way_ends() -> None:
+    young, middle, full = before = gc.get_threshold()
+    one, two = rarer_full_collections(), rarer_full_collections()
+    with one:
+        with two:
+            assert gc.get_threshold() == (young, middle, 10 * full)
+        assert gc.get_threshold() == (young, middle, 10 * full)
+    assert gc.get_threshold() == before
+
+
+def test_thresholds_that_a_callback_sets_stay() -> None:
+    before = gc.get_threshold()
+    try:
+        with rarer_full_collections():
+            gc.set_threshold(5, 6, 7)
+        assert gc.get_threshold() == (5, 6, 7)
+    finally:
+        gc.set_threshold(*before)

@@ -20,6 +20,7 @@ from fedlight.aggregators import AFACD, Aggregator, FedAvg
 from fedlight.arrivals import UniformArrivals
 from fedlight.executors.base import ClientError
 from fedlight.local_optimizers import LocalSGD
+from fedlight.parameters import ModuleState
 from tests.boring import (
     Boring,
     Counting,
@@ -127,6 +128,40 @@ def test_the_module_holds_the_server_model_wherever_a_hook_looks():
             assert all(looks.seen)
             assert module.w.item() == 1.5
             assert run.module is module
+
+
+def test_without_hooks_only_those_versions_are_copied_that_somebody_sees(monkeypatch):
+    written = []
+    write = ModuleState.write
+    monkeypatch.setattr(
+        ModuleState,
+        "write",
+        lambda self, state: (written.append(state.version), write(self, state)),
+    )
+    module = Point()
+
+    def train(**kwargs):
+        written.clear()
+        fitted(module, points(*HELD), **three(executor="vectorized", **kwargs))
+        return [version for version in written if version]
+
+    assert 1 not in train(check_val_every_n_rounds=None)
+    assert module.w.item() == 1.5
+    assert {1, 2, 3} <= set(train(check_val_every_n_rounds=1))
+
+
+def test_after_an_error_the_module_holds_the_newest_version():
+    class Stops(FedAvg):
+        def weights(self, updates, version):
+            if version == 2:
+                raise RuntimeError("stopped at version 2")
+            return super().weights(updates, version)
+
+    module = Point()
+    run = trainer(**three(aggregator=Stops(buffer_size=1), check_val_every_n_rounds=None))
+    with pytest.raises(RuntimeError, match="stopped at version 2"):
+        run.fit(module, points(*HELD))
+    assert module.w.item() == 0.5  # 2 - 1.5
 
 
 def test_a_dropped_update_is_recorded_and_not_computed():
