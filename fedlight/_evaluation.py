@@ -129,7 +129,7 @@ class Evaluator:
         return self.has_data(stage) and self.has_step(stage) and self._limits[stage] != 0
 
     def validate(
-        self, of_round: Metrics, newest: Metrics, hooks: Callable[[str], None], profiler: Profiler
+        self, of_round: Metrics, newest: Metrics, hooks: Callable[[str], object], profiler: Profiler
     ) -> None:
         """Validate a new version within a fit.
 
@@ -149,7 +149,7 @@ class Evaluator:
             newest.merge(of_round)
             hooks("on_validation_end")
 
-    def check_sanity(self, steps: int, newest: Metrics, hooks: Callable[[str], None]) -> None:
+    def check_sanity(self, steps: int, newest: Metrics, hooks: Callable[[str], object]) -> None:
         """Run over the first validation batches; as in Lightning, hooks alone see the metrics.
 
         Args:

@@ -23,7 +23,10 @@ class Hooks(Watcher):
         trainer: The trainer.
         callbacks: The callbacks.
         made_version: Called with the record of each new version.
-        show: Called before a hook looks at the module.
+        show: Called before anybody looks at the module.
+
+    Attributes:
+        show: As given.
     """
 
     def __init__(
@@ -36,18 +39,19 @@ class Hooks(Watcher):
         self._trainer = trainer
         self._callbacks = callbacks
         self._made_version = made_version
-        self._show = show
+        self.show = show
         self._methods: dict[str, list[Callable[..., None]]] = {}
 
-    def __call__(self, hook: str, *args: Any) -> None:
-        """Call the hook of this name."""
+    def __call__(self, hook: str, *args: Any) -> bool:
+        """Call the hook of this name; return whether any callback has it."""
         # Fabric.call inspects each signature at each call, which costs more than most hooks.
         methods = self.methods(hook)
         if not methods:
-            return
-        self._show()
+            return False
+        self.show()
         for method in methods:
             method(self._trainer, self._trainer.module, *args)
+        return True
 
     def methods(self, name: str) -> list[Callable[..., None]]:
         """Return the callbacks' methods of a name, except the inherited ones that do nothing."""
@@ -61,7 +65,7 @@ class Hooks(Watcher):
 
     def all(self, hook: str, *args: Any) -> None:
         """Call a hook of every callback, even if one raises; then raise the first error."""
-        self._show()
+        self.show()
         first: BaseException | None = None
         for method in self.methods(hook):
             try:
@@ -80,7 +84,7 @@ class Hooks(Watcher):
         methods = self.methods("on_update")
         if not methods:
             return
-        self._show()
+        self.show()
         for method in methods:
             try:
                 method(self._trainer, self._trainer.module, update)

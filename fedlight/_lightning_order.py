@@ -68,7 +68,7 @@ def _kind(callback: object) -> type:
     return type(callback.callback if isinstance(callback, Adapted) else callback)
 
 
-def set_up(module: LightningModule, hooks: Callable[..., None], fabric: Fabric, stage: str) -> None:
+def set_up(module: LightningModule, hooks: Callable[..., object], fabric: Fabric, stage: str) -> None:
     """Call the hooks that make the module, then give it the run's precision and device.
 
     Args:
@@ -87,7 +87,7 @@ def set_up(module: LightningModule, hooks: Callable[..., None], fabric: Fabric, 
 
 def start_training(
     module: LightningModule,
-    hooks: Callable[..., None],
+    hooks: Callable[..., object],
     check_sanity: Callable[[], None] | None = None,
 ) -> None:
     """Call the hooks before the first event.

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from lightning.pytorch.profilers import PassThroughProfiler
 
+from fedlight._collector import rarer_full_collections
+
 if TYPE_CHECKING:
     from lightning.pytorch.profilers import Profiler
 
@@ -22,7 +24,10 @@ _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def surroundings(settings: Settings) -> Iterator[None]:
-    """Apply `deterministic` and `benchmark`, and restore PyTorch's settings on exit."""
+    """Apply `deterministic` and `benchmark`, and restore PyTorch's settings on exit.
+
+    Full collections of garbage are rarer in between.
+    """
     mode = torch.get_deterministic_debug_mode()
     benchmark, workspace = torch.backends.cudnn.benchmark, os.environ.get(_CUBLAS)
     deterministic = settings.deterministic
@@ -37,7 +42,8 @@ def surroundings(settings: Settings) -> Iterator[None]:
             torch.backends.cudnn.benchmark = False  # it may choose another algorithm each time
         if settings.benchmark is not None:
             torch.backends.cudnn.benchmark = settings.benchmark
-        yield
+        with rarer_full_collections():
+            yield
     finally:
         torch.set_deterministic_debug_mode(mode)
         torch.backends.cudnn.benchmark = benchmark

@@ -255,11 +255,13 @@ class Run:
 
     def compute(self, waiting: Sequence[Any]) -> None:
         """Compute the local runs that the loop waits for."""
+        self.show()
         until, useful = self._ahead()
         self.pool.compute(waiting, until=until, useful=useful)
 
     def batches(self, waiting: Sequence[Any]) -> Generator[list[Any], Sequence[Any], None]:
         """What `compute` computes, batch by batch, for a caller that computes it; see `Pool`."""
+        self.show()
         until, useful = self._ahead()
         return self.pool.batches(waiting, until=until, useful=useful)
 
@@ -385,6 +387,7 @@ class Run:
         Args:
             trial: Whether this was a trial, at whose end arrival processes write no files.
         """
+        self.show()
         self.clients.settle()
         if not trial:
             self.schedule.finish()

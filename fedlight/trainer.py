@@ -25,7 +25,6 @@ from fedlight._arguments import (
     number_of_trials,
 )
 from fedlight._checks import integer, one_of, optional, positive
-from fedlight._collector import rarer_full_collections
 from fedlight._device import fabric_of
 from fedlight._endings import say_how_it_ended, say_if_lost, say_if_over, say_what_computes
 from fedlight._evaluation import Evaluator, lent
@@ -265,7 +264,6 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             attached(module, self, "fit", ckpt_path) as self._logs,
             surroundings(self.settings),
             profiled(self.profiler, "fit"),
-            rarer_full_collections(),
             graceful_interrupts() as self._interrupt,
         ):
             self.callbacks[:] = with_callbacks_of(module, self.callbacks, self.default_root_dir)
@@ -281,7 +279,6 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
                 self._finish(run)
                 status = "success"
             except BaseException as error:
-                run.show()
                 if isinstance(error, ClientError):
                     self._hooks("on_client_failure", error.task, error)
                 self._hooks("on_exception", error)
@@ -309,14 +306,12 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
             steps = play(run.schedule, run.server, self.limits)
             for waiting in each_profiled(steps, self.profiler, "events"):
                 if waiting:
-                    run.show()
                     with self.profiler.profile("local_runs"):
                         yield waiting
                     continue
                 run.end_event()
                 self.should_stop |= self.interrupted
-                if self._hooks.methods("on_event_end"):
-                    self._hooks("on_event_end")
+                if self._hooks("on_event_end"):
                     run.adopt()
                 run.begin_event()
                 if self.should_stop:
@@ -434,7 +429,6 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
                 self.sanity_checking = False
 
     def _finish(self, run: Run) -> None:
-        run.show()
         say_how_it_ended(run, self.should_stop, self._interrupt.signal)
         run.finish(trial=self._trial > 0)
         self._hooks("on_train_end")
