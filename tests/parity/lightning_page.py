@@ -135,8 +135,7 @@ def tables() -> dict[str, Table]:
     fates = {Fate.WORKS: WORKS, Fate.NAMED: NONE, Fate.NO_MEANING: NONE}
     return {
         "hooks": {
-            name: Row(fates[hook.fate], hook.note + ("; fit warns about it" if _warned(hook) else ""))
-            for name, hook in HOOKS.items()
+            name: Row(fates[hook.fate], hook.note + _warning(hook)) for name, hook in HOOKS.items()
         },
         "callback_hooks": {
             **{name: Row(WORKS, text) for name, text in CALLBACK_HOOKS.items()},
@@ -169,8 +168,8 @@ def tables() -> dict[str, Table]:
     }
 
 
-def _warned(hook: Any) -> bool:
-    return hook.fate is Fate.NAMED
+def _warning(hook: Any) -> str:
+    return "; fit warns about it" if hook.fate is Fate.NAMED else ""
 
 
 def in_lightning() -> dict[str, set[str]]:
