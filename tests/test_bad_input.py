@@ -287,7 +287,7 @@ ROWS = [
     ("FedDyn(0.1, alpha=0)", ValueError, "alpha must be larger than 0, got 0"),
     ("SAM(0.1, rho=-1)", ValueError, "rho must be 0 or larger, got -1"),
     ("OwnModel(0.1)", TypeError, "optimizer must be a local optimizer, got 0.1"),
-    ("OwnModel(Scaffold(0.1))", ValueError, "optimizer must keep no state of its own"),
+    ("OwnModel(Scaffold(0.1))", ValueError, "optimizer must keep no state between tasks"),
     ("OwnModel(LocalSGD(0.1), 0)", ValueError, "per_poll must be at least 1, got 0"),
     ("OwnModel(LocalSGD(0.1), [1])", TypeError, "per_poll must be a number or one list of clients"),
     ("OwnModel(LocalSGD(0.1), lr_correction=True)", ValueError, "lr_correction=True needs per_po"),
@@ -298,7 +298,7 @@ ROWS = [
     ("Lattice(bits=33)", ValueError, "bits must be at most 32, got 33"),
     ("FAVAS(expected_steps=[0.0])", ValueError, "expected_steps[0] must be larger than 0, got 0.0"),
     ("FedAT(client_weights='all')", ValueError, "client_weights must be one of"),
-    ("Scaffold(0.1, momentum=0.9)", TypeError, "Scaffold takes lr and option only, got momentum"),
+    ("Scaffold(0.1, momentum=0.9)", TypeError, "Scaffold takes only lr and option, got momentum"),
     ("Scaffold(0.1, option=3)", ValueError, "option must be 1"),
     # --- arrivals ---
     ("UniformArrivals(per_round=0)", ValueError, "per_round must be at least 1, got 0"),
