@@ -24,13 +24,13 @@ class LightningArguments(TypedDict, total=False):
     """Arguments of `lightning.Trainer` that `FedTrainer` takes by name, beside its own.
 
     Attributes:
-        limit_test_batches: At most so many batches in `test` (int), or this share (float); 0 for
-            none.
+        limit_test_batches: Maximum number of batches in `test` (int), or the share of them
+            (float); 0 for none.
         limit_predict_batches: The same for `predict`.
-        num_sanity_val_steps: Validate so many batches before round 1, -1 for all, and discard the
-            metrics. The default is 0 (2 in Lightning): the executors try a step before round 1,
-            and round 1 is validated by default.
-        log_every_n_steps: Loggers get the metrics of every so many rounds, and those of each round
+        num_sanity_val_steps: Number of batches to validate before round 1, -1 for all; the metrics
+            are discarded. The default is 0 (2 in Lightning): the executors try a step before
+            round 1, and round 1 is validated by default.
+        log_every_n_steps: Loggers get the metrics of every n-th round, and those of each round
             that was validated. The default is 1 (50 in Lightning); `FedTrainer.history` has all.
         enable_checkpointing: True adds a `FedCheckpoint` in ``default_root_dir/checkpoints`` if
             none is given; False refuses one. By default (True in Lightning) none is added.
@@ -38,11 +38,12 @@ class LightningArguments(TypedDict, total=False):
             (True in Lightning).
         enable_autolog_hparams: Send the hyper-parameters to the loggers; True by default.
         deterministic: True makes PyTorch use deterministic algorithms within `fit`, `validate`,
-            `test` and `predict`, and raise an error for operations that have none; "warn" warns
-            of them; False allows all; None, the default, leaves PyTorch's setting as it is.
-            Afterwards it is as before. It does not reach other processes (Ray).
-        benchmark: ``torch.backends.cudnn.benchmark`` within the same methods; None leaves it as it
-            is, or turns it off if `deterministic` is set.
+            `test` and `predict`, and raise an error for operations that have none. "warn" warns
+            about them, False allows all operations, and None (the default) leaves PyTorch's
+            setting unchanged. The setting is restored afterwards. It does not apply to other
+            processes (Ray).
+        benchmark: ``torch.backends.cudnn.benchmark`` within the same methods; None leaves it
+            unchanged, or turns it off if `deterministic` is set.
         inference_mode: Run `validate`, `test` and `predict` under ``torch.inference_mode`` (True,
             the default) or ``torch.no_grad``. Within `fit` it is ``torch.no_grad``, as in
             Lightning.
@@ -97,11 +98,11 @@ ARGUMENTS: Mapping[str, Argument] = {
         _REFUSED, "a run has one process; write executor=RayExecutor(…) for several machines", (1,)
     ),
     "precision": Argument(
-        _DIFFERS, 'as in Lightning, but for "16-mixed" on a GPU: write "bf16-mixed"'
+        _DIFFERS, 'as in Lightning, except "16-mixed" on a GPU: write "bf16-mixed"'
     ),
-    "logger": Argument(_WORKS, "as in Lightning; the default one is TensorBoard"),
-    "callbacks": Argument(_WORKS, "ours and Lightning's; see the table of callbacks"),
-    "fast_dev_run": Argument(_DIFFERS, "so many rounds and validation batches"),
+    "logger": Argument(_WORKS, "as in Lightning; the default is TensorBoard"),
+    "callbacks": Argument(_WORKS, "fedlight's and Lightning's; see the table of callbacks"),
+    "fast_dev_run": Argument(_DIFFERS, "the number of rounds and of validation batches"),
     "max_epochs": Argument(_REFUSED, "write max_rounds, the number of server updates", (None,)),
     "min_epochs": Argument(
         _REFUSED, "write a larger patience for EarlyStopping, which alone ends a run early", (None,)
@@ -113,7 +114,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "max_time": Argument(_DIFFERS, "a virtual time; max_wall_time is the limit in real time"),
     "limit_train_batches": Argument(
         _REFUSED,
-        "write local_steps of the arrival process, the batches that a client takes for an update",
+        "write local_steps of the arrival process, the number of batches per client update",
         (None, 1.0),
     ),
     "limit_val_batches": Argument(_WORKS, "as in Lightning; 0 for no validation"),
@@ -121,7 +122,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "limit_predict_batches": Argument(_WORKS, "as in Lightning"),
     "overfit_batches": Argument(
         _REFUSED,
-        "give a FederatedDataModule of few examples, with the same ones as val_dataset",
+        "give a FederatedDataModule of few examples, with the same examples as val_dataset",
         (0.0,),
     ),
     "val_check_interval": Argument(
@@ -152,10 +153,12 @@ ARGUMENTS: Mapping[str, Argument] = {
     "use_distributed_sampler": Argument(
         _REFUSED, "leave it out: a run has one process and no distributed sampler", (True, False)
     ),
-    "profiler": Argument(_DIFFERS, '"simple", "advanced" or an object; actions of a federation'),
+    "profiler": Argument(
+        _DIFFERS, '"simple", "advanced" or an object; the actions are those of a federation'
+    ),
     "detect_anomaly": Argument(
         _REFUSED,
-        'put fit within "with torch.autograd.detect_anomaly():" and write executor="sequential"',
+        'call fit inside "with torch.autograd.detect_anomaly():" and write executor="sequential"',
         (False,),
     ),
     "barebones": Argument(
@@ -164,7 +167,7 @@ ARGUMENTS: Mapping[str, Argument] = {
         (False,),
     ),
     "plugins": Argument(
-        _REFUSED, "write precision=… for a precision; other plugins have no place here", (None, [])
+        _REFUSED, "write precision=… for a precision; other plugins are not supported", (None, [])
     ),
     "sync_batchnorm": Argument(
         _REFUSED, "leave it out: the aggregator averages the buffers of the clients", (False,)

@@ -1,4 +1,4 @@
-"""Every hook of a LightningModule: what becomes of it in a federation."""
+"""Every hook of a LightningModule, and how it is treated in a federation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 
 class Fate(Enum):
-    """What becomes of a hook that a module overrides."""
+    """How a hook that a module overrides is treated."""
 
     WORKS = "works"
     """It is called as `lightning.Trainer` calls it."""
@@ -27,7 +27,7 @@ class Hook(NamedTuple):
     """A hook in a federation.
 
     Attributes:
-        fate: What becomes of it.
+        fate: How it is treated.
         note: When it is called, or what to write instead.
     """
 
@@ -48,27 +48,27 @@ def _no_meaning(note: str, *names: str) -> dict[str, Hook]:
 
 
 _LOCAL = (
-    "a local run is training_step, its gradient and the local optimizer's step; put what changes "
-    "the step into the local optimizer and the rest into a fedlight callback (on_update, "
+    "a local run is training_step, its gradient and the local optimizer's step; put code that "
+    "changes the step into the local optimizer and other code into a fedlight callback (on_update, "
     "on_round_end)"
 )
-_DATA = "the data are those of the FederatedDataModule (its val_dataset and test_dataset too)"
+_DATA = "all data come from the FederatedDataModule (also its val_dataset and test_dataset)"
 _PREDICT = "give the data to FedTrainer.predict(module, dataloaders=…)"
 
-# The order is that of the life of a fit.
+# In the order in which fit reaches them.
 HOOKS: dict[str, Hook] = {
     **_works("at the start of fit; its callbacks join the trainer's", "configure_callbacks"),
     **_works("before the data and the module are set up", "prepare_data"),
     **_works("before the module is moved to its device, in fit, validate and test", "setup"),
     **_works("after setup, in fit, validate and test", "configure_model"),
     **_works("in a resumed run, before on_fit_start", "on_load_checkpoint"),
-    **_works("before the module is read as version 0", "on_fit_start", "on_train_start"),
+    **_works("before the module's weights become version 0", "on_fit_start", "on_train_start"),
     **_works("computes the loss of a batch of one client", "forward", "training_step"),
     **_works(
         "for each task, if no other local_optimizer is given to FedTrainer", "configure_optimizers"
     ),
     **_works(
-        "for each batch of a client and of an evaluation, on the device already",
+        "for each batch of a client or an evaluation; the batch is already on the device",
         "on_before_batch_transfer",
         "transfer_batch_to_device",
         "on_after_batch_transfer",
@@ -109,7 +109,7 @@ HOOKS: dict[str, Hook] = {
         "whenever a checkpoint is written; it may add tensors and plain data", "on_save_checkpoint"
     ),
     **_works("after the last event", "on_train_end", "on_fit_end"),
-    **_works("at the very end, also after an error", "teardown"),
+    **_works("at the very end, even after an error", "teardown"),
     **_works(
         "around FedTrainer.predict",
         "on_predict_model_eval",
@@ -130,7 +130,7 @@ _OF_STATE = ("state_dict", "load_state_dict")
 
 
 def warn_of_hooks(module: LightningModule, datamodule: LightningDataModule) -> None:
-    """Warn once of the hooks that the module overrides and that a federation never calls."""
+    """Warn once about the hooks that the module overrides and that a federation never calls."""
     by_note: dict[str, list[str]] = {}
     for name, hook in HOOKS.items():
         if hook.fate is Fate.NAMED and is_overridden(name, module, LightningModule):
@@ -138,14 +138,14 @@ def warn_of_hooks(module: LightningModule, datamodule: LightningDataModule) -> N
     if by_note:
         parts = [f"{', '.join(names)}: {note}" for note, names in by_note.items()]
         rank_zero_warn(
-            f"fedlight: {type(module).__name__} overrides hooks which a federation never calls. "
+            f"fedlight: {type(module).__name__} overrides hooks that a federation never calls. "
             + ". ".join(parts)
         )
     moved = [name for name in _OF_BATCHES if is_overridden(name, datamodule, LightningDataModule)]
     if moved:
         rank_zero_warn(
             f"fedlight: {type(datamodule).__name__} overrides {', '.join(moved)}, which a "
-            "federation calls of the module only; define them there"
+            "federation calls only on the module; define them there"
         )
     kept = [name for name in _OF_STATE if is_overridden(name, datamodule, LightningDataModule)]
     if kept:

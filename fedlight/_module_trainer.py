@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 
 class ModuleTrainer(Moment):
-    """Answers what a module asks of ``self.trainer``, in the meaning that it has in a federation.
+    """Gives the attributes of ``self.trainer`` their meaning in a federation.
 
-    What is not here is answered by `FedTrainer`, if it has an attribute of that name. Everything
-    else raises an AttributeError. The docstring of each attribute is its meaning (`meanings`).
+    Attributes that are not defined here are looked up on `FedTrainer`. If it has no such attribute
+    either, an AttributeError is raised. The docstring of each attribute is its meaning
+    (`meanings`).
 
-    In a local run, time is what the client knows: the version that it has pulled. So a local run
-    gives the same result whenever, and beside whomever, it is computed.
+    In a local run, time is the version that the client has pulled. So a local run gives the same
+    result no matter when it is computed and together with which other runs.
 
     Args:
         trainer: The trainer.
@@ -83,13 +84,13 @@ class ModuleTrainer(Moment):
     def current_epoch(self) -> int:
         """Rounds so far (the server's version); in a local run, the version that was pulled.
 
-        So it is 1 in the hooks at the end of the first round, where Lightning's is 0.
+        So it is 1 in the hooks at the end of the first round, while Lightning's is 0.
         """
         return self._version("current_epoch")
 
     @property
     def global_step(self) -> int:
-        """Server updates so far, as `current_epoch`; the step under which loggers write."""
+        """Server updates so far, as `current_epoch`; the step that loggers use."""
         return self._version("global_step")
 
     @property
@@ -99,17 +100,17 @@ class ModuleTrainer(Moment):
 
     @property
     def min_epochs(self) -> int:
-        """0: a federation has no least number of rounds."""
+        """0: a federation has no minimum number of rounds."""
         return 0
 
     @property
     def max_steps(self) -> int:
-        """``max_rounds``, as `global_step` counts rounds; -1 if they have no limit."""
+        """``max_rounds``, since `global_step` counts rounds; -1 if the rounds have no limit."""
         return self.max_epochs
 
     @property
     def min_steps(self) -> None:
-        """None: a federation has no least number of rounds."""
+        """None: a federation has no minimum number of rounds."""
         return
 
     @property
@@ -126,7 +127,7 @@ class ModuleTrainer(Moment):
 
     @property
     def num_training_batches(self) -> int | float:
-        """In a local run, its number of local steps; elsewhere infinity, as it differs by task."""
+        """In a local run, its number of local steps; elsewhere infinity, since tasks differ."""
         self.ask("num_training_batches")
         if self.tasks:
             return self.common("num_training_batches", [task.num_steps for task in self.tasks])
@@ -134,7 +135,7 @@ class ModuleTrainer(Moment):
 
     @property
     def should_stop(self) -> bool:
-        """Whether the run ends after the present event. It can be set."""
+        """Whether the run ends after the current event. It can be set."""
         self.ask("should_stop")
         return self._fed.should_stop
 
@@ -144,7 +145,7 @@ class ModuleTrainer(Moment):
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM asked for the end of the run."""
+        """Whether the run was asked to end by Ctrl-C or SIGTERM."""
         return self._fed.interrupted
 
     @property
@@ -156,37 +157,37 @@ class ModuleTrainer(Moment):
 
     @property
     def training(self) -> bool:
-        """Whether ``fit`` runs and is not validating."""
+        """Whether ``fit`` is running and not validating."""
         return self.stage == "train"
 
     @property
     def validating(self) -> bool:
-        """Whether a validation runs, in ``fit`` too."""
+        """Whether a validation is running, including those within ``fit``."""
         return self.stage == "validate"
 
     @property
     def testing(self) -> bool:
-        """Whether a test runs."""
+        """Whether a test is running."""
         return self.stage == "test"
 
     @property
     def predicting(self) -> bool:
-        """Whether a prediction runs."""
+        """Whether a prediction is running."""
         return self.stage == "predict"
 
     @property
     def evaluating(self) -> bool:
-        """Whether a validation or a test runs."""
+        """Whether a validation or a test is running."""
         return self.stage in ("validate", "test", "sanity_check")
 
     @property
     def sanity_checking(self) -> bool:
-        """Whether the validation before the first round runs."""
+        """Whether the validation before the first round is running."""
         return self.stage == "sanity_check"
 
     @property
     def state(self) -> TrainerState:
-        """The function and the stage that are running, as Lightning spells them."""
+        """The running function and stage, in Lightning's spelling."""
         function = TrainerFn({"fit": "fit"}.get(self._function, self._function))
         stage = None if self.stage is None else RunningStage(self.stage)
         return TrainerState(TrainerStatus.RUNNING, function, stage)
@@ -195,19 +196,19 @@ class ModuleTrainer(Moment):
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
-        """The newest value of each metric, at the time when it is asked for."""
+        """The latest value of each metric at the time of access."""
         self.ask("callback_metrics")
         return self._fed.callback_metrics
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
-        """The newest value of each metric, without those of ``self.log(…, logger=False)``."""
+        """The latest value of each metric, except those of ``self.log(…, logger=False)``."""
         self.ask("logged_metrics")
         return self._fed.logged_metrics
 
     @property
     def progress_bar_metrics(self) -> dict[str, float]:
-        """The newest value of each metric of ``self.log(…, prog_bar=True)``."""
+        """The latest value of each metric of ``self.log(…, prog_bar=True)``."""
         self.ask("progress_bar_metrics")
         return self._fed.progress_bar_metrics
 
@@ -233,12 +234,12 @@ class ModuleTrainer(Moment):
 
     @property
     def log_every_n_steps(self) -> int:
-        """``log_every_n_steps``: loggers get every so many rounds."""
+        """``log_every_n_steps``: loggers get every n-th round."""
         return self._fed.settings.log_every_n_steps
 
     @property
     def profiler(self) -> Profiler:
-        """``profiler``; one that measures nothing if none was given."""
+        """``profiler``; a profiler that measures nothing if none was given."""
         return self._fed.profiler
 
     # ------------------------------------------------------------------ module, data, callbacks
@@ -260,7 +261,7 @@ class ModuleTrainer(Moment):
 
     @property
     def callbacks(self) -> list[Any]:
-        """The callbacks, in the order in which they are called; Lightning's as they were given."""
+        """The callbacks in the order of their calls; Lightning's callbacks as they were given."""
         return as_given(self._fed.callbacks)
 
     @property
@@ -290,16 +291,16 @@ class ModuleTrainer(Moment):
 
     @property
     def optimizers(self) -> list[Any]:
-        """Empty: an optimizer lives as long as one local run."""
+        """Empty: an optimizer exists only during one local run."""
         return []
 
     @property
     def lr_scheduler_configs(self) -> list[Any]:
-        """Empty: a scheduler lives as long as one local run."""
+        """Empty: a scheduler exists only during one local run."""
         return []
 
     def save_checkpoint(self, filepath: str | Path) -> None:
-        """`FedTrainer.save_checkpoint`: written as soon as the present event is over."""
+        """`FedTrainer.save_checkpoint`: written as soon as the current event is over."""
         self._fed.save_checkpoint(filepath)
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -310,7 +311,7 @@ class ModuleTrainer(Moment):
 
     @property
     def limit_train_batches(self) -> float:
-        """1.0: the arrival process says how many batches a local run takes."""
+        """1.0: the arrival process sets how many batches a local run takes."""
         return 1.0
 
     @property
@@ -347,17 +348,17 @@ class ModuleTrainer(Moment):
 
     @property
     def num_val_batches(self) -> list[int]:
-        """The batches of a validation, for each data set."""
+        """The number of batches of a validation, for each data set."""
         return self._num_batches("validation", self._fed.limit_val_batches)
 
     @property
     def num_test_batches(self) -> list[int]:
-        """The batches of a test, for each data set."""
+        """The number of batches of a test, for each data set."""
         return self._num_batches("test", self._fed.settings.limit_test_batches)
 
     @property
     def num_sanity_val_batches(self) -> list[int]:
-        """The validation batches before the first round, for each data set."""
+        """The number of validation batches before the first round, for each data set."""
         return [int(min(self.num_sanity_val_steps, number)) for number in self.num_val_batches]
 
     @property
@@ -367,18 +368,18 @@ class ModuleTrainer(Moment):
 
     @property
     def check_val_every_n_epoch(self) -> int | None:
-        """``check_val_every_n_rounds``; 1 where that is "auto"."""
+        """``check_val_every_n_rounds``; 1 if that is "auto"."""
         every = self._fed.check_val_every_n_rounds
         return 1 if isinstance(every, str) else every
 
     @property
     def val_check_interval(self) -> float:
-        """1.0: a validation comes after a round."""
+        """1.0: validation takes place after a round."""
         return 1.0
 
     @property
     def fast_dev_run(self) -> bool | int:
-        """``fast_dev_run``: whether this is a trial run, or of how many rounds."""
+        """``fast_dev_run``: whether this is a trial run, or its number of rounds."""
         return self._fed.fast_dev_run
 
     @property
@@ -398,7 +399,7 @@ class ModuleTrainer(Moment):
 
     @property
     def ckpt_path(self) -> str | Path | None:
-        """``ckpt_path`` of ``fit`` or of the other method that runs."""
+        """``ckpt_path`` of ``fit`` or of the other method that is running."""
         return self._ckpt_path
 
     @property
@@ -435,7 +436,7 @@ class ModuleTrainer(Moment):
 
     @property
     def device_ids(self) -> list[int]:
-        """The number of the device."""
+        """The index of the device."""
         return [self._fed.fabric.device.index or 0]
 
     @property

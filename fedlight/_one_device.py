@@ -50,23 +50,24 @@ INSTEAD = {
     "train_dataloader": "the clients' data are in self.trainer.datamodule",
     "val_dataloaders": "the data are in self.trainer.datamodule",
     "test_dataloaders": "the data are in self.trainer.datamodule",
-    "predict_dataloaders": "FedTrainer.predict(module, dataloaders=…) has the data",
-    "num_predict_batches": "FedTrainer.predict(module, dataloaders=…) has the data",
-    "validate_loop": "self.trainer.validating and num_val_batches say what runs",
-    "test_loop": "self.trainer.testing and num_test_batches say what runs",
+    "predict_dataloaders": "the data are the argument of FedTrainer.predict(…, dataloaders=…)",
+    "num_predict_batches": "the data are the argument of FedTrainer.predict(…, dataloaders=…)",
+    "validate_loop": "use self.trainer.validating and self.trainer.num_val_batches",
+    "test_loop": "use self.trainer.testing and self.trainer.num_test_batches",
     "predict_loop": "FedTrainer.predict returns the predictions",
     "is_last_batch": "a local run has num_training_batches steps; batch_idx counts them",
-    "val_check_batch": "a validation comes after a round",
+    "val_check_batch": "validation takes place after a round",
     "precision_plugin": "self.trainer.precision names the precision; to clip gradients, write "
     "LocalSGD(max_grad_norm=…)",
     "scaler": "self.trainer.precision names the precision",
-    "init_module": "make layers in configure_model, which has the run's precision and device",
+    "init_module": "create layers in configure_model, which uses the run's precision and device",
     "distributed_sampler_kwargs": "there is one process",
-    "strategy.remove_checkpoint": "FedCheckpoint deletes its own files; others take Path.unlink",
+    "strategy.remove_checkpoint": "FedCheckpoint deletes its own files; for others, write "
+    "Path(path).unlink()",
     "strategy.save_checkpoint": "write self.trainer.save_checkpoint(path)",
     "fit_loop": "a federation has no epochs of batches; self.trainer.current_epoch counts rounds",
-    "strategy._lightning_optimizers": "self.optimizers() has nothing to give: an optimizer "
-    "lives as long as one local run; LearningRateMonitor logs its rate",
+    "strategy._lightning_optimizers": "self.optimizers() has nothing to return: an optimizer "
+    "exists only during one local run; LearningRateMonitor logs its rate",
     "strategy.backward": "manual optimization is not possible in a local run",
 }
 
@@ -76,6 +77,6 @@ def unknown(name: str) -> str:
     instead = INSTEAD.get(name)
     return (
         f"self.trainer is a FedTrainer here, which has no {name!r}"
-        + (f": {instead}" if instead else "; ask whether self.trainer has it before it is used")
-        + ". For what it has, see the documentation of self.trainer in a federation"
+        + (f": {instead}" if instead else "; check with hasattr before using it")
+        + ". The documentation of self.trainer in a federation lists its attributes"
     )

@@ -287,7 +287,7 @@ ROWS = [
     ("FedDyn(0.1, alpha=0)", ValueError, "alpha must be larger than 0, got 0"),
     ("SAM(0.1, rho=-1)", ValueError, "rho must be 0 or larger, got -1"),
     ("OwnModel(0.1)", TypeError, "optimizer must be a local optimizer, got 0.1"),
-    ("OwnModel(Scaffold(0.1))", ValueError, "optimizer must keep no state of its own"),
+    ("OwnModel(Scaffold(0.1))", ValueError, "optimizer must keep no state between tasks"),
     ("OwnModel(LocalSGD(0.1), 0)", ValueError, "per_poll must be at least 1, got 0"),
     ("OwnModel(LocalSGD(0.1), [1])", TypeError, "per_poll must be a number or one list of clients"),
     ("OwnModel(LocalSGD(0.1), lr_correction=True)", ValueError, "lr_correction=True needs per_po"),
@@ -298,7 +298,7 @@ ROWS = [
     ("Lattice(bits=33)", ValueError, "bits must be at most 32, got 33"),
     ("FAVAS(expected_steps=[0.0])", ValueError, "expected_steps[0] must be larger than 0, got 0.0"),
     ("FedAT(client_weights='all')", ValueError, "client_weights must be one of"),
-    ("Scaffold(0.1, momentum=0.9)", TypeError, "Scaffold takes lr and option only, got momentum"),
+    ("Scaffold(0.1, momentum=0.9)", TypeError, "Scaffold takes only lr and option, got momentum"),
     ("Scaffold(0.1, option=3)", ValueError, "option must be 1"),
     # --- arrivals ---
     ("UniformArrivals(per_round=0)", ValueError, "per_round must be at least 1, got 0"),
@@ -340,7 +340,7 @@ ROWS = [
     ("HalfNormalDurations(0)", ValueError, "scale must be larger than 0, got 0"),
     ("LogNormalDurations(1.0, -1)", ValueError, "sigma must be"),
     ("CommunicationPattern('random')", TypeError, "pattern must be a TickPattern, got 'random'"),
-    ("RandomTicks(0.0)", ValueError, "is 0, so the client would never communicate: give max_gap"),
+    ("RandomTicks(0.0)", ValueError, "is 0, so the client would never communicate; give max_gap"),
     ("ReplayArrivals([])", ValueError, "events must hold at least one ReplayEvent, got none"),
     ("ReplayArrivals([(0, 0, 1.0, 1)])", TypeError, "events[0] must be a ReplayEvent, got (0, 0"),
     ("ReplayArrivals('nowhere.parquet')", FileNotFoundError, "nowhere.parquet"),
@@ -348,7 +348,7 @@ ROWS = [
     (
         "DropOut(rounds, 1)",
         ValueError,
-        "probability must be below 1, got 1: nobody would ever arri",
+        "probability must be below 1, got 1: no client would ever arri",
     ),
     ("DropOut('rounds', 0.1)", TypeError, "arrivals must be an arrival process, got 'rounds'"),
     ("Availability(rounds, [])", ValueError, "intervals must hold at least one (start, end), got"),
@@ -358,9 +358,9 @@ ROWS = [
     ("SynchronousArrivals(2, timeout=0)", ValueError, "timeout must be larger than 0, got 0"),
     ("SynchronousArrivals(2, late='cut')", ValueError, "late='cut' needs over_select or a timeout"),
     ("SynchronousArrivals(2, timeout=1, late='keep')", ValueError, "late must be one of"),
-    ("SynchronousArrivals([[0, 1]], over_select=2)", ValueError, "leaves nobody to wait for"),
+    ("SynchronousArrivals([[0, 1]], over_select=2)", ValueError, "leaves no client to wait for"),
     ("SynchronousArrivals([0, 1])", TypeError, "per_round[0] must be a list of clients, got 0"),
-    ("SynchronousArrivals([[0], []])", ValueError, "per_round[1] must name one client at least"),
+    ("SynchronousArrivals([[0], []])", ValueError, "per_round[1] must name at least one client"),
     ("UniformArrivals([[0, 0]])", ValueError, "per_round[0] must name each client once"),
     ("UniformArrivals([])", ValueError, "per_round must hold one list of clients for each round"),
     (
@@ -373,16 +373,16 @@ ROWS = [
     ("PolledArrivals(1, 1.0, 3.0, 3)", TypeError, "durations must be a duration model, got 3.0"),
     ("PolledArrivals(1, 1.0, [1.0], 0)", ValueError, "max_steps must be at least 1, got 0"),
     ("Tiers([rounds])", TypeError, "processes must be a mapping from names to arrival processes"),
-    ("Tiers({})", ValueError, "processes must hold one arrival process at least, got none"),
+    ("Tiers({})", ValueError, "processes must hold at least one arrival process, got none"),
     ("Tiers({'a': 3})", TypeError, "processes['a'] must be an arrival process, got 3"),
-    ("Tiers({'a': Tiers({'b': rounds})})", TypeError, "processes['a'] has groups itself"),
+    ("Tiers({'a': Tiers({'b': rounds})})", TypeError, "an arrival process without groups, got"),
     ("Tiers({'a': rounds}, {'b': [0]})", ValueError, "clients must name the tiers a, got b"),
     ("Tiers({'a': rounds}, [[0]])", TypeError, "clients must be a mapping from names of tiers"),
-    ("Tiers({'a': rounds}, {'a': []})", ValueError, "clients['a'] must hold one client at least"),
+    ("Tiers({'a': rounds}, {'a': []})", ValueError, "clients['a'] must hold at least one client"),
     (
         "Tiers({'a': rounds, 'b': rounds}, {'a': [0], 'b': [1, 0]})",
         ValueError,
-        "clients['b'] names client 0, which is in tier 'a' already",
+        "clients['b'] names client 0, which is already in tier 'a'",
     ),
     (
         "ReplayEvent(0, 0, 1.0, 1, stopped_at_version=2)",
@@ -610,7 +610,7 @@ def test_a_process_that_answers_nothing_is_named():
         def on_wake(self, now):
             pass
 
-    with pytest.raises(TypeError, match=r"Silent object .* answered with None; .*\(\) for none"):
+    with pytest.raises(TypeError, match=r"Silent object .* returned None; .*\(\) for none"):
         trainer(arrivals=Silent(), max_rounds=1, aggregator=FedAvg(1)).fit(Boring(), classes())
 
 

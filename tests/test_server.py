@@ -190,5 +190,5 @@ def test_a_version_that_is_not_finite_is_named_at_its_step():
     def divides(state, update):
         return next_version(state, state.params / 0, ())
 
-    with pytest.raises(ValueError, match=r"Wrong.step must give finite numbers, got 15 of 15"):
+    with pytest.raises(ValueError, match=r"Wrong.step must return finite numbers, but 15 of 15"):
         fitted(Boring(), classes(), aggregator=Wrong(divides))

@@ -1,4 +1,4 @@
-"""The newest contribution of each client, and the sum of them all."""
+"""The latest contribution of each client, and the sum of all of them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _GROUP = 64 * 2**20  # bytes of rows that are added up at once
 class ClientMemory:
     """One row h_i of P numbers for each of M clients, zero at first, with the sum over all rows.
 
-    Rows are made when a client first contributes, so that memory is O(clients seen) and M may be
-    large. A change of m rows costs O(m * P). The sum is kept up by differences, and is taken afresh
-    each time M rows were replaced, so that rounding does not pile up.
+    Rows are created when a client first contributes, so memory is O(clients seen) and M may be
+    large. A change of m rows costs O(m * P). The sum is updated by differences, and is recomputed
+    each time M rows have been replaced, so that rounding errors do not accumulate.
 
     Args:
         num_clients: M.
-        like: A vector ``[P]`` with the dtype of the rows; the sum lies on its device.
-        device: Where the rows lie: "model" for the device of `like`, "cpu" for main memory.
+        like: A vector ``[P]`` with the dtype of the rows; the sum is on its device.
+        device: Where the rows are stored: "model" for the device of `like`, "cpu" for main memory.
 
     Attributes:
         rows: The contributions, by client, shape ``[P]`` each; a client without one counts as 0.
@@ -53,7 +53,7 @@ class ClientMemory:
         return torch.stack(rows).to(self.total.device)
 
     def replace(self, clients: Sequence[int], news: Sequence[Tensor]) -> Tensor:
-        """Put new rows in place of those of some clients, each named once.
+        """Replace the rows of some clients, each named once.
 
         Returns:
             The change of the sum, shape ``[P]``.
@@ -73,7 +73,7 @@ class ClientMemory:
         return change
 
     def remember(self, updates: Sequence[ClientUpdate]) -> None:
-        """h_i <- delta_i; if a client comes twice, the later delta stays."""
+        """h_i <- delta_i; if a client has two updates, the later delta is kept."""
         latest = {update.client_id: update.delta for update in updates}
         self.replace(list(latest), list(latest.values()))
 
@@ -82,12 +82,12 @@ class ClientMemory:
     ) -> Tensor:
         """Return beta * h + sum of w_i * (delta_i - beta * h_i), and remember the updates.
 
-        All h_i and their mean h are those from before, also if a client comes twice.
+        All h_i and their mean h are those from before the call, even if a client has two updates.
 
         Args:
             updates: The updates.
             weights: w_i, one for each.
-            beta: How far the memory is trusted; at 0 nothing is remembered.
+            beta: The factor of the memory, in [0, 1]; with 0, nothing is remembered.
         """
         direction = weighted_sum([update.delta for update in updates], weights)
         if beta == 0:
@@ -99,8 +99,8 @@ class ClientMemory:
         return direction
 
     def _add_up(self) -> None:
-        """Take the sum afresh, in the order of the clients whoever came first."""
-        # Of all M, in groups: the way in which numbers are added up depends on M and P alone.
+        """Recompute the sum, in the order of the client indices."""
+        # Over all M, in groups: the order of the additions depends only on M and P.
         size = max(1, _GROUP // max(self._zero.nbytes, 1))
         total = torch.zeros_like(self._zero)
         for start in range(0, self._num_clients, size):
@@ -123,7 +123,7 @@ class ClientMemory:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the rows and their sum."""
+        """Restore the rows and their sum."""
         rows = () if state["rows"] is None else state["rows"].unbind()
         self.rows = {
             client: copied(row.to(self._place))

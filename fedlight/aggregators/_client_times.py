@@ -1,4 +1,4 @@
-"""T_i, how long a task of each client takes, for aggregators that weigh by it."""
+"""T_i, the duration of a task of each client, for aggregators whose weights depend on it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class ClientTimes:
-    """T_i in ticks: what the arrival process knows, or else the mean over the tasks seen.
+    """T_i in ticks: as given by the arrival process, or else the mean over the tasks seen.
 
-    Where the process does not know them, T_i is the running mean of arrival - pull over the tasks
-    of client i that the server has used, the one being weighed included; a client not seen yet
+    If the process does not give it, T_i is the running mean of arrival - pull over the tasks of
+    client i that the server has used, including the one being weighted. A client not seen yet
     counts as the average of those seen (of their 1/T_j). Memory is O(clients seen). Sums are whole
     ticks, so that means of equal durations are exact.
 
@@ -23,7 +23,7 @@ class ClientTimes:
         federation: Who takes part, with the durations that are known.
 
     Raises:
-        ValueError: A duration that the process states is not above 0.
+        ValueError: A duration that the process gives is not above 0.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -65,9 +65,9 @@ class ClientTimes:
         return self._seen[client_id] if self._known is None else (self._known[client_id], 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was seen."""
+        """The observed durations."""
         return {"seen": dict(self._seen), "rates": self._rates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what was seen."""
+        """Restore the observed durations."""
         self._seen, self._rates = dict(state["seen"]), state["rates"]

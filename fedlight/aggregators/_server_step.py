@@ -20,13 +20,13 @@ OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 class ServerStep:
     """x <- x + server_lr * direction, or one step of an optimizer on the gradient -direction.
 
-    A `BufferedAggregator` has one and sets it up. An aggregator that makes its own calls `setup`
-    from its `setup`, and keeps `state_dict` in its own.
+    A `BufferedAggregator` has one and sets it up. Another aggregator that uses one must call
+    `setup` in its own `setup` and store the `state_dict` in its own state.
 
     Args:
         server_lr: eta, a number or a function of the version that the step starts from.
         server_optimizer: A function of a list of parameters that returns a
-            ``torch.optim.Optimizer``, in place of `server_lr`; it never sees buffers.
+            ``torch.optim.Optimizer``, used instead of `server_lr`; it never sees buffers.
 
     Raises:
         TypeError: `server_optimizer` is not callable.
@@ -42,11 +42,12 @@ class ServerStep:
         if server_optimizer is not None and server_lr != 1.0:
             raise ValueError(
                 f"give server_lr ({server_lr!r}) or server_optimizer, not both: "
-                "the optimizer has a learning rate of its own"
+                "the optimizer has its own learning rate"
             )
         if server_optimizer is not None and not callable(server_optimizer):
             raise TypeError(
-                "server_optimizer must be a function of the parameters giving an optimizer, got "
+                "server_optimizer must be a function of the parameters that returns an optimizer, "
+                "got "
                 f"{server_optimizer!r}; for example lambda params: torch.optim.Adam(params, 0.01)"
             )
         self.server_lr = rate("server_lr", server_lr)
@@ -67,17 +68,17 @@ class ServerStep:
         self._optimizer = self._factory([self._param])
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             raise TypeError(
-                "server_optimizer must give a torch.optim.Optimizer, "
+                "server_optimizer must return a torch.optim.Optimizer, "
                 f"got {type(self._optimizer).__name__}"
             )
         if isinstance(self._optimizer, torch.optim.LBFGS):
             raise ValueError(
-                "server_optimizer gives LBFGS, which calls the loss several times a step; "
-                "a server has one pseudo-gradient a step: give SGD, Adam or the like"
+                "server_optimizer returns LBFGS, which evaluates the loss several times per step, "
+                "but a server has one pseudo-gradient per step; use for example SGD or Adam"
             )
 
     def lr_at(self, version: int) -> float:
-        """The rate of the step from a version; for an optimizer, the rate that it has now."""
+        """The rate of the step from a version; for an optimizer, its current rate."""
         if self._optimizer is not None:
             return float(self._optimizer.param_groups[0]["lr"])
         return rate_at("server_lr", self.server_lr, version)
@@ -93,15 +94,15 @@ class ServerStep:
         """Return the next version: a step along `direction`, and buffers merged from `used`.
 
         Args:
-            state: The present version.
+            state: The current version.
             direction: The change at rate 1, shape ``[P]``; None if nothing arrived.
-            used: The updates used and the weights given to them.
-            overwrite: Whether the new parameters may lie where `direction` is: nobody else reads
-                it.
+            used: The updates used and their weights.
+            overwrite: Whether the new parameters may use the memory of `direction`, because it is
+                not read again.
 
         Raises:
-            RuntimeError: There is a `server_optimizer`, and nobody called `setup`.
-            TypeError: `used` holds something else.
+            RuntimeError: There is a `server_optimizer`, but `setup` was not called.
+            TypeError: `used` holds other objects.
         """
         params = state.params
         if direction is not None:
@@ -140,10 +141,10 @@ def pulled(update: ClientUpdate, rule: str) -> ServerState:
 
     Args:
         update: The update.
-        rule: What needs it and why, for the error.
+        rule: The rule that needs it and why, for the error message.
 
     Raises:
-        ValueError: The update does not say.
+        ValueError: The update does not contain it.
     """
     if update.pulled is None:
         raise ValueError(
@@ -153,21 +154,21 @@ def pulled(update: ClientUpdate, rule: str) -> ServerState:
 
 
 def check_finite(what: str, values: Tensor) -> None:
-    """Refuse numbers that are not finite, at the step that makes them.
+    """Refuse numbers that are not finite, at the step that computes them.
 
     Args:
-        what: Who made them, for the error.
+        what: The name of the function that computed them, for the error message.
         values: The numbers.
 
     Raises:
-        ValueError: One of them is a nan or an infinity.
+        ValueError: One of them is nan or infinite.
     """
     if math.isfinite(float(values.sum())):  # one look is nearly always enough
         return
     wrong = int((~torch.isfinite(values)).sum())
     if wrong:
         raise ValueError(
-            f"{what} must give finite numbers, got {wrong} of {values.numel()} that are nan or "
+            f"{what} must return finite numbers, but {wrong} of {values.numel()} are nan or "
             "infinite; look for a division by 0 or a rate that is too large"
         )
 
@@ -177,18 +178,18 @@ def next_version(
 ) -> ServerState:
     """Return the version after `state`.
 
-    Floating buffers become ``keep * old + (1 - keep) * mean``, with the mean of the clients'
-    buffers by their weights; integer ones take the largest value. The server's rate acts on
-    neither.
+    Floating buffers become ``keep * old + (1 - keep) * mean``, where ``mean`` is the weighted mean
+    of the clients' buffers; integer buffers take the largest value. The server's rate does not
+    apply to buffers.
 
     Args:
-        state: The present version.
+        state: The current version.
         params: The new parameters, shape ``[P]``.
         used: The updates used and their weights.
-        keep: Share of the old buffers that stays.
+        keep: The share of the old buffers that is kept.
 
     Raises:
-        TypeError: `used` holds something else, such as bare updates.
+        TypeError: `used` holds other objects, such as plain updates.
     """
     used = tuple(used)
     for each in used:

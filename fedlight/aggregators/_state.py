@@ -31,15 +31,15 @@ def is_part(value: object) -> TypeGuard[Part]:
 def pack(value: Any, name: str) -> Any:
     """Return `value` as tensors, numbers, strings and lists.
 
-    A checkpoint holds no tuples, sets or arrays, so each container is stored as ``[kind, items]``:
-    what comes back has the kind that it had.
+    A checkpoint holds no tuples, sets or arrays, so each container is stored as ``[kind, items]``
+    and is restored with its kind.
 
     Args:
         value: The value of an attribute.
-        name: The attribute's name, for the error.
+        name: The attribute's name, for the error message.
 
     Raises:
-        TypeError: There is no way to store it.
+        TypeError: The value cannot be stored.
     """
     # NumPy's float64 is a float, too, but not in arithmetic with arrays of float32.
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
@@ -69,12 +69,12 @@ def unpack(packed: Any, present: Any, device: torch.device, name: str) -> Any:
     Args:
         packed: What `pack` returned.
         present: The attribute's value after set-up, or None: a part restores itself, and a tensor
-            comes back on the device of the one that it replaces.
-        device: Where other tensors go.
-        name: The attribute's name, for the error.
+            is restored on the device of the tensor that it replaces.
+        device: The device for other tensors.
+        name: The attribute's name, for the error message.
 
     Raises:
-        TypeError: A part was made after set-up, so there is nothing that could restore it.
+        TypeError: A part was made after set-up, so it cannot be restored.
     """
     if isinstance(packed, Tensor):
         alike = isinstance(present, Tensor) and present.shape == packed.shape

@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 class AFACD(BufferedAggregator):
     """x <- x + eta * (1/m) * sum over the m updates of delta_i / K_i.
 
-    ``-delta_i / K_i`` is eta_L times the mean gradient of the K_i local steps. The algorithm's box
-    leaves eta_L out and the proofs keep it; if it is kept (a reading), the paper's tables are met.
-    The rule has no n_i.
+    ``-delta_i / K_i`` is eta_L times the mean gradient of the K_i local steps. The paper's
+    algorithm omits eta_L and its proofs include it. Here it is included (a reading), which
+    reproduces the paper's tables. The rule does not use n_i.
 
     Args:
-        buffer_size: m, step after so many updates; None for the end of the process's round.
+        buffer_size: m, the number of updates per step; None to step when the process's round ends.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
-        interval: Virtual time between deadlines at which the server steps too.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
+        interval: Virtual time between deadlines, at which the server also steps.
 
     Raises:
         ValueError: An argument is outside its range.

@@ -20,16 +20,17 @@ class AFACS(BufferedAggregator):
     """memory_i <- delta_i / K_i for each arrival; then x <- x + eta * (1/M) * sum over all memory.
 
     The memory of all M clients starts at zero and the divisor is M from the first round on (a
-    reading). If one buffer holds a client twice, the memory keeps the later update, and the
-    earlier one has weight 0. The memory takes P numbers for each client that has come; a step costs
-    m * P, as the sum is corrected by what changed.
+    reading). If the buffer holds two updates of one client, the memory keeps the later one, and the
+    earlier one has weight 0. The memory takes P numbers for each client that has arrived. A step
+    costs m * P, since only the changes are added to the sum.
 
     Args:
-        buffer_size: m, step after so many updates; None for the end of the process's round.
+        buffer_size: m, the number of updates per step; None to step when the process's round ends.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
-        memory_device: Where the memory lies: "model" for the model's device, or "cpu", which saves
-            memory on a GPU and costs the transfer of 2 * m * P numbers a step.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
+        memory_device: Where the memory is stored: "model" for the model's device, or "cpu", which
+            saves GPU memory but transfers 2 * m * P numbers per step.
 
     Raises:
         ValueError: An argument is outside its range.

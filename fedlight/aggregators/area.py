@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 class AREA(BufferedAggregator):
     """x <- x + (1/M) * sum of (y_i - s_i) over m updates; then s_i <- y_i.
 
-    y_i = x_p + delta_i is the client's model after its local run and s_i the one that it sent
-    before, x_0 at first. The divisor is M, not m, so that x stays the mean of all s_i, and fast
-    clients count no more than slow ones. There is no server rate, which would break that. If one
-    buffer holds a client twice, both of its changes count, each against the report before.
+    y_i = x_p + delta_i is the client's model after its local run, and s_i is the model that it sent
+    last, x_0 at first. The divisor is M, not m, so x stays the mean of all s_i, and fast clients
+    count no more than slow ones. There is no server rate, because it would break this property. If
+    the buffer holds two updates of one client, both changes count, each relative to the previous
+    report.
 
-    The server keeps s_i - x_0 in the clients' place. Readings: a client pulls after the step that
-    its own update may have caused; and for the mean of all f_i all clients use the same local rate
-    (importances p_i take ``lr * M * p_i``).
+    The server stores s_i - x_0 for the clients. Readings: a client pulls after the step that its
+    own update may have caused; and for the mean of all f_i, all clients use the same local rate
+    (for importances p_i, use ``lr * M * p_i``).
 
     Args:
         buffer_size: m.
-        memory_device: Where the s_i lie: "model" for the model's device, or "cpu".
+        memory_device: Where the s_i are stored: "model" for the model's device, or "cpu".
 
     Raises:
         TypeError: An argument is of another kind.
@@ -61,7 +62,7 @@ class AREA(BufferedAggregator):
     def direction(
         self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
     ) -> Tensor:
-        """(1/M) * sum of y_i - s_i: of a client that comes twice, the changes add up."""
+        """(1/M) * sum of y_i - s_i; the changes of a client with two updates add up."""
         latest = {update.client_id: update for update in updates}
         starts = [pulled(update, "AREA sums up models and").params for update in latest.values()]
         news = [

@@ -1,4 +1,4 @@
-"""AsyncCommSGD: all clients step by a common clock and talk to the server when they can."""
+"""AsyncCommSGD: clients step by a common clock and communicate with the server when they can."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 
 
 class AsyncCommSGD(BufferedAggregator):
-    """x <- x + eta * (1/N) * sum of delta_i over the clients that talk at this tick, at each tick.
+    """x <- x + eta * (1/N) * sum of delta_i over the clients that send at this tick, at each tick.
 
-    N counts all clients, not those that talk. delta_i = y_i - r_i, with r_i the server's model
-    that client i received last, so it holds all steps that the client made in between. A tick at
-    which no client talks makes a version of the same model. The algorithm has eta = 1.
+    N is the number of all clients, not only of those that send. delta_i = y_i - r_i, where r_i is
+    the server's model that client i received last, so delta_i contains all steps that the client
+    has made since then. A tick at which no client sends makes a new version with the same model.
+    The algorithm has eta = 1.
 
     Args:
         interval: Virtual time between ticks.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
 
     Raises:
         ValueError: An argument is outside its range.
@@ -45,5 +47,5 @@ class AsyncCommSGD(BufferedAggregator):
         super().__init__(None, server_lr, server_optimizer, interval=positive("interval", interval))
 
     def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
-        """1/N for each client that talks."""
+        """1/N for each client that sends."""
         return [1 / self.federation.num_clients] * len(updates)

@@ -1,4 +1,4 @@
-"""Asynchronous FedAvg: the server steps along each client's delta as it comes."""
+"""Asynchronous FedAvg: the server steps along each client's delta as it arrives."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 class AsyncFedAvg(BufferedAggregator):
     """x <- x + eta * d_i * delta_i, after every update.
 
-    "identical": d_i = 1, which pulls the model toward the fast clients. "time_based":
-    ``d_i = (sum over all j of 1/T_j) * T_i * p_i``, which does not: slow clients come less often
-    and weigh more. T_i, compute plus communication time, is what the arrival process states. If
-    it states none, T_i is the mean over the client's tasks so far, and clients never seen count
-    as the average of those seen (so the very first update has d_i = M * p_i).
+    With "identical", d_i = 1, which biases the model toward the fast clients. With "time_based",
+    ``d_i = (sum over all j of 1/T_j) * T_i * p_i``, which does not: slow clients arrive less often
+    and have larger weights. T_i, compute plus communication time, is given by the arrival process.
+    If the process does not give it, T_i is the mean over the client's tasks so far, and clients not
+    seen yet count as the average of those seen (so the very first update has d_i = M * p_i).
 
     Args:
         weights: "time_based" or "identical".
-        client_weights: p_i of "time_based": "uniform" for 1/M, "examples" for n_i / sum of n.
-            Without effect on "identical", whose d_i is 1 for every client.
+        client_weights: p_i of "time_based": "uniform" for 1/M, "examples" for n_i / sum of n. It
+            has no effect with "identical", where d_i is 1 for every client.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
 
     Raises:
         ValueError: An argument is outside its range.
@@ -56,11 +57,11 @@ class AsyncFedAvg(BufferedAggregator):
         self.client_weights = one_of("client_weights", client_weights, ("examples", "uniform"))
 
     def start(self, federation: Federation, state: ServerState) -> None:
-        """Take T_i, if it is known."""
+        """Read T_i, if it is known."""
         self.times = ClientTimes(federation)
 
     def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
-        """d_i of the one client that has come."""
+        """d_i of the one client that has arrived."""
         if self._weights == "identical":
             return [1.0]
         (update,) = updates

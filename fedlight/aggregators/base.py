@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 class Aggregator(ABC):
     """Turns client updates into new versions of the server's model.
 
-    Most aggregators are a `BufferedAggregator`, which only has to give its weights. Derive from
+    Most aggregators derive from `BufferedAggregator` and only define their weights. Derive from
     `Aggregator` itself if the rule needs another way to hold updates.
 
-    The server has the updates held computed in bulk before it calls `step`, so `receive` should
-    only store them: reading a `delta` before that computes it apart, once more.
+    Before the server calls `step`, all held updates are computed together. So `receive` should only
+    store them: reading a `delta` earlier computes it separately, in addition.
     """
 
     # Other parts of the library read these declarations; they never probe for other attributes.
 
     buffer_size: int | None = None
-    """m, the number of updates that triggers a step, or None if no number does."""
+    """m, the number of updates that triggers a step, or None if the number does not matter."""
 
     interval: float | None = None
     """Virtual time between forced steps, or None."""
@@ -35,13 +35,13 @@ class Aggregator(ABC):
     """Whether a client's last update is used again in every later round."""
 
     sends_before: bool = False
-    """Whether clients that go on at once after a step get the version before it (QuAFL)."""
+    """Whether clients that continue right after a step get the version before it (QuAFL)."""
 
     max_staleness: int | None = None
     """The largest staleness (versions) that `accepts` lets through, or None for any."""
 
     client_weights: str = "uniform"
-    """The importance p_i that it aims at: "uniform" for 1/M, "examples" for n_i / sum of n."""
+    """The intended importance p_i: "uniform" for 1/M, "examples" for n_i / sum of n."""
 
     @property
     def drops(self) -> bool:
@@ -50,13 +50,13 @@ class Aggregator(ABC):
 
     @property
     def can_discard(self) -> bool:
-        """Whether it can leave out updates that failed, that is, defines `discard`."""
+        """Whether it can omit updates that failed, that is, defines `discard`."""
         return type(self).discard is not Aggregator.discard
 
     @property
     def occasions(self) -> tuple[object, ...]:
-        """When it makes versions: equal if two aggregators make them at the same events."""
-        # A rule of its own is a black box: such an aggregator is like no other one.
+        """When it makes versions: equal for two aggregators that make them at the same events."""
+        # A custom rule is a black box, so such an aggregator is equal to no other.
         counts = self.buffer_size is not None
         unknown = self._accepts_by_own_rule if counts else not (self.needs_rounds or self.interval)
         limit = self.max_staleness if counts else None
@@ -65,7 +65,7 @@ class Aggregator(ABC):
         return self.needs_rounds, self.interval, self.buffer_size, limit, own
 
     def bytes_up(self, size: int, itemsize: int) -> int:
-        """Bytes that an update's parameters take on their way, if the rule itself quantizes them.
+        """Bytes that are sent for an update's parameters, if the rule itself quantizes them.
 
         Args:
             size: Number of parameters.
@@ -74,19 +74,19 @@ class Aggregator(ABC):
         return size * itemsize
 
     def rates(self, version: int) -> dict[str, float]:
-        """Rates of the step from a version, such as ``{"server": eta}``; empty if it has none."""
+        """The rates of the step from a version, such as ``{"server": eta}``; empty if none."""
         return {}
 
     def setup(self, federation: Federation, state: ServerState) -> None:
-        """Forget any earlier run and get ready for this one, which starts from `state`."""
+        """Forget any earlier run and prepare for this one, which starts from `state`."""
         return
 
     def accepts(self, update: ClientUpdate, version: int) -> bool:
         """Return False to drop an arriving update; it makes no version.
 
-        It is computed only if a client's state depends on it (SCAFFOLD).
+        A dropped update is computed only if a client's state depends on it (SCAFFOLD).
 
-        It is called exactly once for each arrival.
+        This method is called exactly once for each arrival.
         """
         return self.max_staleness is None or update.staleness(version) <= self.max_staleness
 
@@ -104,9 +104,9 @@ class Aggregator(ABC):
 
     @abstractmethod
     def step(self, state: ServerState) -> ServerState:
-        """Return the next version; its `used` names the updates that made it and their weights.
+        """Return the next version; its `used` holds the updates that made it and their weights.
 
-        `ServerStep` and `next_version` make it.
+        Use `ServerStep` or `next_version` to make it.
         """
 
     @property
@@ -126,7 +126,7 @@ class Aggregator(ABC):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What it needs to continue from here, except the held updates; tensors and plain data."""
+        """The state needed to resume, without the held updates; tensors and plain data."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -40,27 +40,27 @@ Weights: TypeAlias = "Sequence[float] | Tensor | NDArray[np.floating]"
 class BufferedAggregator(Aggregator):
     """x <- x + eta * sum of w_i * delta_i over the updates held, once they are due.
 
-    A subclass gives the weights w_i, or also the direction if that is no weighted sum. All else
-    is done here. Arguments of the subclass are kept under their own names and never change. What
-    changes during a run is assigned to `self` in `start` (or later): tensors, numbers, strings,
-    lists, tuples, sets and dicts of them, and objects that have ``state_dict`` and
-    ``load_state_dict``. It is the aggregator's state: forgotten at set-up, saved in checkpoints
-    and restored from them, tensors on the device that they have after `start`, or else the
-    model's.
+    A subclass defines the weights w_i, and also the direction if that is not a weighted sum. This
+    class does the rest. Arguments of the subclass are stored under their own names and never
+    change. Values that change during a run are assigned to `self` in `start` (or later): tensors,
+    numbers, strings, lists, tuples, sets and dicts of them, and objects that have ``state_dict``
+    and ``load_state_dict``. They are the aggregator's state, which is forgotten at set-up, saved in
+    checkpoints and restored from them. Tensors are restored on the device that they have after
+    `start`, or else on the model's.
 
-    `buffer_size` updates make a step due, or a deadline every `interval`, whichever comes first;
-    with neither, it is the end of the arrival process's round. A step without updates (an empty
-    round, a deadline at which nothing was there) makes a version of the same model.
+    A step is due after `buffer_size` updates or at a deadline every `interval`, whichever comes
+    first. With neither, it is due at the end of the arrival process's round. A step without updates
+    (an empty round, or a deadline before any arrival) makes a new version with the same model.
 
     Args:
         buffer_size: m, the number of updates that make a step due.
         server_lr: eta, a number or a function of the version that the step starts from.
         server_optimizer: A function of a list of parameters that returns a
-            ``torch.optim.Optimizer``, in place of `server_lr`.
+            ``torch.optim.Optimizer``, used instead of `server_lr`.
         interval: Virtual time between deadlines.
 
     Attributes:
-        federation: Who takes part; known from `setup` on.
+        federation: The participating clients; available from `setup` on.
 
     Raises:
         TypeError: An argument is of another kind.
@@ -96,14 +96,14 @@ class BufferedAggregator(Aggregator):
         self._settings: dict[str, Any] = {}
         self._made = True
 
-    # What a subclass says.
+    # What a subclass defines.
 
     @abstractmethod
     def weights(self, updates: Sequence[ClientUpdate], version: int) -> Weights:
-        """Return the weight of each update; called once a step.
+        """Return the weight of each update; called once per step.
 
-        Weights are finite and not negative. They are recorded, merge the floating buffers, and
-        multiply the deltas unless `direction` is defined.
+        Weights are finite and not negative. They are recorded, used to average the floating
+        buffers, and multiplied with the deltas unless `direction` is defined.
 
         Args:
             updates: The updates that are due, one or more, in order of arrival.
@@ -117,33 +117,33 @@ class BufferedAggregator(Aggregator):
 
         Args:
             updates: The updates that are due, one or more, in order of arrival.
-            weights: What `weights` returned, as floats.
+            weights: The weights returned by `weights`, as floats.
             state: The version that the step starts from.
         """
         return weighted_sum([update.delta for update in updates], weights)
 
     def start(self, federation: Federation, state: ServerState) -> None:
-        """Assign the initial state to `self`; called once a run.
+        """Assign the initial state to `self`; called once per run.
 
         Args:
-            federation: Who takes part.
+            federation: The participating clients.
             state: The version that the run starts from; its tensors show shape, dtype and device.
         """
         return
 
-    # The contract, which a subclass has no reason to touch.
+    # The contract, which a subclass does not need to change.
 
     def setup(self, federation: Federation, state: ServerState) -> None:
-        """Forget any earlier run, then `start`.
+        """Forget any earlier run, then call `start`.
 
         Raises:
-            TypeError: The constructor assigned something that can change in place.
-            ValueError: Something that the constructor assigned has changed.
+            TypeError: The constructor assigned a value that can change in place.
+            ValueError: A value that the constructor assigned has changed.
         """
         if not self._made:
             raise TypeError(
                 f"{type(self).__name__}.__init__ does not call super().__init__(buffer_size, …), "
-                "which makes the buffer: call it first"
+                "which creates the buffer; call it first"
             )
         if not self._settings:
             # Only now have the constructors of all subclasses done their work.
@@ -172,15 +172,15 @@ class BufferedAggregator(Aggregator):
         return self.full
 
     def drain(self) -> list[ClientUpdate]:
-        """Return the updates held, and hold none."""
+        """Return the held updates and empty the buffer."""
         updates, self._held = self._held, []
         return updates
 
     def step(self, state: ServerState) -> ServerState:
-        """Weigh the updates held and move along their direction.
+        """Compute the weights of the held updates and step along their direction.
 
         Raises:
-            TypeError: `weights` or `direction` returned something of another kind.
+            TypeError: `weights` or `direction` returned a value of the wrong kind.
             ValueError: A weight is negative or not finite, or the direction is not finite.
         """
         updates = self.drain()
@@ -203,7 +203,7 @@ class BufferedAggregator(Aggregator):
         return self.full
 
     def rates(self, version: int) -> dict[str, float]:
-        """Return eta of the step from a version; for an optimizer, the rate that it has now."""
+        """Return eta of the step from a version; for an optimizer, its current rate."""
         return {"server": self._server.lr_at(version)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class BufferedAggregator(Aggregator):
         Raises:
             TypeError: An attribute cannot be stored.
         """
-        # The updates held are no part of it: whoever saves it hands them to `receive` again.
+        # Without the held updates: the caller passes them to `receive` again.
         own = {name: pack(value, f"{type(self).__name__}.{name}") for name, value in self._state()}
         return {"server": self._server.state_dict(), "own": own}
 
@@ -230,7 +230,7 @@ class BufferedAggregator(Aggregator):
             setattr(self, name, unpack(packed, known, self._model_device, label))
 
     def importance(self, client_id: int) -> float:
-        """p_i, as `client_weights` says: 1/M, or n_i / sum of n over all clients."""
+        """p_i according to `client_weights`: 1/M, or n_i / sum of n over all clients."""
         if self.client_weights == "uniform":
             return 1.0 / self.federation.num_clients
         return float(self.federation.num_examples[client_id]) / self._num_examples
@@ -263,10 +263,10 @@ class BufferedAggregator(Aggregator):
                 yield name, value
 
     def _check_settings(self, before: Mapping[str, Any]) -> None:
-        """Refuse settings that change: after the run, the next one would start from what is left.
+        """Refuse settings that change, since the next run would start from the changed values.
 
         Args:
-            before: The state of the run before, all of it forgotten by now.
+            before: The state of the previous run, which has been forgotten by now.
         """
         kind, present = type(self).__name__, vars(self)
         changed = [name for name in self._settings if name not in present]
@@ -275,17 +275,17 @@ class BufferedAggregator(Aggregator):
         if changed:
             name = changed[0]
             raise ValueError(
-                f"{kind}.{name} was {self._settings[name]!r} at first and {before[name]!r} later: "
-                "assign what changes during a run in start(federation, state); for another "
-                "setting make another aggregator"
+                f"{kind}.{name} was {self._settings[name]!r} at first and {before[name]!r} later; "
+                "assign values that change during a run in start(federation, state), and make "
+                "another aggregator for another setting"
             )
         for name, value in self._settings.items():
             # A change in place leaves no trace, so what allows one is not accepted.
             if present[name] is value and (is_part(value) or isinstance(value, _CHANGEABLE)):
                 raise TypeError(
-                    f"{kind}.__init__ assigns {name}, a {type(value).__name__}: assign what "
-                    "changes during a run in start(federation, state), and keep a setting in "
-                    "something that cannot change, such as a tuple"
+                    f"{kind}.__init__ assigns {name}, a {type(value).__name__}; assign values that "
+                    "change during a run in start(federation, state), and keep a setting in an "
+                    "object that cannot change, such as a tuple"
                 )
 
     @property
@@ -335,7 +335,7 @@ class BufferedAggregator(Aggregator):
             if not 0 <= value < math.inf:
                 raise ValueError(
                     f"{type(self).__name__}.weights must return finite numbers of at least 0, got "
-                    f"{value} for update {number}; if the rule is no weighted sum, define "
+                    f"{value} for update {number}; if the rule is not a weighted sum, define "
                     "direction as well"
                 )
         return floats

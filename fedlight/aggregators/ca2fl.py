@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 class CA2FL(BufferedAggregator):
     """x <- x + eta * (h + (1/m) * sum of (delta_i - h_i)), after every m updates; h_i <- delta_i.
 
-    h_i is the cached update of client i and h the mean over all M clients, both from before the
+    h_i is the cached update of client i and h is the mean over all M clients, both from before the
     step. There is no factor for staleness. This is `FedVARP` with beta = 1 and asynchronous
     clients, with the same readings: h_i = 0 before a client's first update, the divisor is M from
-    the start, and a client that comes twice is corrected by the same h_i both times.
+    the start, and two updates of one client are corrected by the same h_i.
 
     Args:
         buffer_size: m.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
-        memory_device: Where the cache lies: "model" for the model's device, or "cpu".
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
+        memory_device: Where the cache is stored: "model" for the model's device, or "cpu".
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range.
 
     Source: Wang, Cao, Wu, Chen, Chen, Tackling the Data Heterogeneity in Asynchronous Federated
@@ -66,5 +67,5 @@ class CA2FL(BufferedAggregator):
     def direction(
         self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
     ) -> Tensor:
-        """The mean of the updates, calibrated by the cache, which then takes them up."""
+        """The mean of the updates, calibrated by the cache, which then stores them."""
         return self.memory.corrected(updates, weights, beta=1.0)

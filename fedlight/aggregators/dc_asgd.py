@@ -20,27 +20,29 @@ if TYPE_CHECKING:
 class DCASGD(BufferedAggregator):
     """x <- x + eta * (delta - lam * delta^2 * (x - x_p)), per coordinate, after every update.
 
-    x_p is the model that the client pulled, so that a fresh update is not corrected. The paper
-    writes gradients g = -delta / (lr * K): ``g + lam * g^2 * (x - x_p)``, which is this rule with
-    ``lam / (lr * K)``. Give `local_lr` for the paper's lam; without it lam acts on delta (a
-    reading), and then depends on lr. It is exact for K = 1, as in the paper, and a choice for
-    K > 1.
+    x_p is the model that the client pulled, so a fresh update is not corrected. In the paper, with
+    gradients g = -delta / (lr * K), the rule is ``g + lam * g^2 * (x - x_p)``. This is the rule
+    above with ``lam / (lr * K)`` as its lam. With `local_lr`, lam is the paper's. Without it, lam
+    multiplies delta^2 (a reading), so a suitable value depends on lr. The rule is exact for K = 1,
+    as in the paper, and a choice for K > 1.
 
-    With `decay` lam varies by coordinate (DC-ASGD-a, from the literature): ``lam / sqrt(v + eps)``
+    With `decay`, lam varies by coordinate (DC-ASGD-a, from the literature): ``lam / sqrt(v + eps)``
     with ``v <- decay * v + (1 - decay) * g^2`` from v = 0; g is delta if `local_lr` is not given.
-    Without it lam is constant (DC-ASGD-c).
+    Without `decay`, lam is constant (DC-ASGD-c).
 
     Args:
         lam: lambda, 0 or larger; 0 is asynchronous SGD.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
-        local_lr: lr, the rate that clients use: a number, or a function of the pulled version.
-        decay: In [0, 1); the paper takes 0.95, with lam = 2.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
+        local_lr: lr, the learning rate of the clients: a number, or a function of the pulled
+            version.
+        decay: In [0, 1); the paper uses 0.95, with lam = 2.
         eps: A number above 0 that keeps the root above 0.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: An argument is outside its range; (during the run) `local_lr` gives 0.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is outside its range; (during the run) `local_lr` returns 0.
 
     Source: Zheng et al., Asynchronous Stochastic Gradient Descent with Delay Compensation, ICML
     2017, https://arxiv.org/abs/1609.08326.
@@ -73,7 +75,7 @@ class DCASGD(BufferedAggregator):
             self.mean_square = torch.zeros_like(state.params)
 
     def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
-        """1 for the one client that has come."""
+        """1 for the one client that has arrived."""
         return [1.0] * len(updates)
 
     def direction(

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class FADAS(BufferedAggregator):
     """x <- x + eta_t * u / (sqrt(w_max) + eps): AMSGrad on the mean D of every m updates.
 
-    All per coordinate, from u = w = w_max = 0::
+    Per coordinate, starting from u = w = w_max = 0::
 
         u = b1 * u + (1 - b1) * D
         w = b2 * w + (1 - b2) * D**2
         w_max = max(w_max, w)
 
-    With T, the largest staleness in the buffer, eta_t = eta as long as T <= tau_c. Beyond that
+    Let T be the largest staleness in the buffer. As long as T <= tau_c, eta_t = eta. For larger T,
     eta_t depends on `delay`:
 
     - "reciprocal": min(eta, 1/T), the paper's rule, which has no effect while eta <= 1/T;
@@ -34,23 +34,23 @@ class FADAS(BufferedAggregator):
     - "none": eta, which is FADAS without delay-adaptive rates.
 
     The paper's rule has no bias correction. The authors' code divides u by ``1 - b1^t`` and
-    sqrt(w_max) by ``sqrt(1 - b2^t)`` in step t = 1, 2, ...; `bias_correction` does so, too.
+    sqrt(w_max) by ``sqrt(1 - b2^t)`` in step t = 1, 2, ...; `bias_correction` does the same.
 
     Args:
         buffer_size: m.
         server_lr: eta.
         betas: b1 and b2, each in [0, 1).
         eps: A number above 0 that keeps the divisor above 0.
-        tau_c: The largest staleness (versions) that does not lower the rate.
+        tau_c: The largest staleness (versions) that does not reduce the rate.
         delay: "reciprocal", "divided" or "none".
         bias_correction: Whether to correct both moments as Adam does.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range.
 
     Source: Wang, Wang, Lu, Chen, FADAS: Towards Federated Adaptive Asynchronous Optimization, ICML
-    2024, https://arxiv.org/abs/2407.18365, and the authors' code, from which the defaults are.
+    2024, https://arxiv.org/abs/2407.18365, and the authors' code, whose defaults are used.
 
     Example:
         >>> FADAS(buffer_size=5, server_lr=0.001, delay="none").delay

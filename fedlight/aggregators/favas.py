@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 class FAVAS(BufferedAggregator):
     """x <- (x + sum over S of (x_p + delta_i / a_i)) / (s + 1), S the s clients polled.
 
-    x_p is the model from which client i has worked since its last poll, with K_i steps, and
-    ``a_i = max(1, K_i)``: fast clients do not count for more. The clients go on from the new model,
-    so that any local optimizer will do, with `PolledArrivals`. A client that is polled before its
-    first step has ended sends x_p and is counted in s (a reading).
+    x_p is the model from which client i has made K_i steps since its last poll, and
+    ``a_i = max(1, K_i)``, so fast clients do not count for more. The clients continue from the new
+    model, so any local optimizer can be used, with `PolledArrivals`. A client that is polled before
+    its first step has ended sends x_p and is counted in s (a reading).
 
-    Floating buffers become the mean of those of the clients.
+    Floating buffers become the mean of the clients' buffers.
 
     Args:
-        buffer_size: s, step after so many updates; None for the end of the process's round.
-        expected_steps: The mean of K_i of each client, to be a_i in place of the steps that were
-            made (the paper's deterministic weights).
+        buffer_size: s, the number of updates per step; None to step when the process's round ends.
+        expected_steps: The mean of K_i for each client, used as a_i instead of the actual number of
+            steps (the paper's deterministic weights).
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: An argument is outside its range, or, at set-up, there is not one number for
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is outside its range, or (at set-up) there is not one number for
             each client.
 
     Source: Leconte, Nguyen, Moulines, FAVAS: Federated AVeraging with ASynchronous clients, 2023,
     https://arxiv.org/abs/2305.16099. The rule is from the literature and was not checked against
-    the paper's text, in which a_i of the realised steps is multiplied by the probability that K_i
-    is not 0.
+    the paper's text, in which a_i of the actual steps is multiplied by the probability that K_i is
+    not 0.
 
     Example:
         >>> FAVAS()
@@ -57,7 +57,7 @@ class FAVAS(BufferedAggregator):
             )
 
     def start(self, federation: Federation, state: ServerState) -> None:
-        """Refuse numbers that are not one for each client."""
+        """Check that there is one number for each client."""
         given = self.expected_steps
         if given is not None and len(given) != federation.num_clients:
             raise ValueError(
@@ -72,7 +72,7 @@ class FAVAS(BufferedAggregator):
     def direction(
         self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
     ) -> Tensor:
-        """The mean over the server and what the clients send, less x."""
+        """The mean of the server's model and the models that the clients send, minus x."""
         starts = [pulled(update, "FAVAS averages models and").params for update in updates]
         steps = [update.delta / self._divisor(update) for update in updates]
         sent = [start + step for start, step in zip(starts, steps, strict=True)]

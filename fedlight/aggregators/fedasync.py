@@ -1,4 +1,4 @@
-"""FedAsync: the server mixes in each client's model as it comes."""
+"""FedAsync: the server mixes in each client's model as it arrives."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class FedAsync(BufferedAggregator):
     """x <- (1 - a) * x + a * y with a = alpha_t * s(tau), after every update.
 
     y = x_p + delta is the client's *model*, trained from the version p that it pulled. tau =
-    version - p, so a fresh update has staleness 0 (a reading: its Algorithm 1 counts from the
-    version being made, which would be 1). An update staler than `max_staleness` is dropped and
-    makes no version (a reading). Floating buffers are mixed with the same a.
+    version - p, so a fresh update has staleness 0 (a reading: the paper's Algorithm 1 counts from
+    the version being made, which would give 1). An update with a staleness above `max_staleness` is
+    dropped and makes no version (a reading). Floating buffers are mixed with the same a.
 
     Args:
         alpha: alpha_t in (0, 1], a number or a function of the version that the update is applied
             to: "decays by 0.5 at the 800th epoch" is
             ``lambda version: 0.6 if version + 1 < 800 else 0.3``.
-        staleness: s, a function of tau giving a factor; None for 1.
+        staleness: s, a function of tau that returns a factor; None for 1.
         max_staleness: Largest tau (versions) that is used; None for any.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range.
 
     Source: Xie, Koyejo, Gupta, Asynchronous Federated Optimization, 2019, Algorithm 1 and

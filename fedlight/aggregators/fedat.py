@@ -1,4 +1,4 @@
-"""FedAT: synchronous tiers whose models are averaged asynchronously, slow tiers for more."""
+"""FedAT: synchronous tiers, averaged asynchronously with larger weights for slow tiers."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ class FedAT(BufferedAggregator):
     """x <- sum over the G tiers of (T_{G+1-k} / T) * X_k, whenever a tier ends its round.
 
     X_k is the model of tier k, the weighted mean of its members' models ``y_i = x_p + delta_i`` in
-    its last round, and T_k is how often it has ended one; T is the sum of them. The tier that ends
-    a round is counted before. A tier has the weight of its mirror image: the tiers of `Tiers` are
-    named from the fastest to the slowest, so that the slowest weighs as much as the fastest is
-    often. X_k is the first model until tier k has ended a round; the model thus stays as it is
-    until a tier of positive weight has (as written in the paper). Without groups all clients are
-    one tier, and this is FedAvg.
+    its last round. T_k is the number of rounds that the tier has ended, including the current one,
+    and T is the sum of all T_k. The tiers of `Tiers` are ordered from the fastest to the slowest.
+    Each tier is weighted with the count of the tier at the opposite end, so the weight of the
+    slowest is proportional to the number of rounds of the fastest. X_k is the initial model until
+    tier k has ended a round. The model thus stays the same until a tier with a positive weight has
+    ended one (as written in the paper). Without groups, all clients are one tier, and this is
+    FedAvg.
 
     A recorded weight is the tier's weight times the share of the client in its tier. The paper's
-    proximal term is `FedProx`, its compression is left out.
+    proximal term is `FedProx`; its compression is left out.
 
     Args:
-        buffer_size: A tier steps after so many of its updates; None for the end of its round.
+        buffer_size: The number of its updates after which a tier steps; None for the end of its
+            round.
         client_weights: The shares in a tier: "examples" for ``n_i / sum of n_j``, or "uniform".
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: An argument is outside its range; or, during the run, an update is of no tier.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is outside its range; or (during the run) an update belongs to no
+            tier.
 
     Source: Chai et al., FedAT: A High-Performance and Communication-Efficient Federated Learning
     System with Asynchronous Tiers, SC 2021, Section 4, https://arxiv.org/abs/2010.05958.
@@ -55,7 +58,7 @@ class FedAT(BufferedAggregator):
         self.client_weights = one_of("client_weights", client_weights, ("examples", "uniform"))
 
     def start(self, federation: Federation, state: ServerState) -> None:
-        """All tiers have the first model."""
+        """All tiers have the initial model."""
         self.groups: tuple[str | None, ...] = federation.groups or (None,)
         # One row for each tier: the parameters, and the floating buffers.
         self.models = state.params.expand(len(self.groups), -1).clone()
@@ -72,8 +75,8 @@ class FedAT(BufferedAggregator):
         tier = self._tier(update)
         if tier not in self.groups:
             raise ValueError(
-                f"FedAT knows the tiers {', '.join(map(str, self.groups))}, but client "
-                f"{update.client_id} has the tag {tier!r}; take Tiers(…) as arrivals"
+                f"FedAT has the tiers {', '.join(map(str, self.groups))}, but client "
+                f"{update.client_id} has the tag {tier!r}; use Tiers(…) as arrivals"
             )
         if self.buffer_size is None:
             return False
@@ -83,13 +86,13 @@ class FedAT(BufferedAggregator):
         return True
 
     def end_round_of(self, group: str) -> bool:
-        """Return True: the tier's members have arrived, unless a number of them makes the step."""
+        """Return True, unless a number of updates (`buffer_size`) makes the step due."""
         if self.needs_rounds:
             self.due = group if len(self.groups) > 1 else self.groups[0]
         return self.needs_rounds
 
     def drain(self) -> list[ClientUpdate]:
-        """Return the updates of the tier that is due; the others are held on."""
+        """Return the updates of the tier that is due; the others stay held."""
         due = [update for update in self._held if self._tier(update) == self.due]
         self._held = [update for update in self._held if self._tier(update) != self.due]
         return due
@@ -107,7 +110,7 @@ class FedAT(BufferedAggregator):
         return [size / total for size in sizes]
 
     def step(self, state: ServerState) -> ServerState:
-        """Take up the tier's model, and average those of all tiers."""
+        """Store the tier's new model, and average the models of all tiers."""
         updates = self.drain()
         if not updates:
             return next_version(state, state.params, ())

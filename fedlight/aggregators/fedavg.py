@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 class FedAvg(BufferedAggregator):
     """x <- x + eta * sum over S of w_i * delta_i, with weights that sum to 1 over S.
 
-    S are the participants of the step: ``w_i = n_i / sum over S of n_j`` by examples (a reading),
-    or ``w_i = 1 / |S|``.
+    S is the set of participants of the step. ``w_i = n_i / sum over S of n_j`` with "examples" (a
+    reading), or ``w_i = 1 / |S|`` with "uniform".
 
     Args:
-        buffer_size: |S|, step after so many updates; None for the end of the process's round.
+        buffer_size: |S|, the number of updates per step; None to step when the process's round
+            ends.
         client_weights: "examples" or "uniform".
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
 
     Raises:
         ValueError: An argument is outside its range.

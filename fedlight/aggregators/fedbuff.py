@@ -1,4 +1,4 @@
-"""FedBuff: asynchronous clients, and a server that steps after so many of them."""
+"""FedBuff: asynchronous clients, and a server that steps after a number of their updates."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 class FedBuff(BufferedAggregator):
     """x <- x + eta * (1/m) * sum of s(tau_i) * delta_i, after every m updates.
 
-    delta_i is taken against the version that client i pulled. The divisor is m whatever the
-    staleness, so that stale updates make a smaller step.
+    delta_i is relative to the version that client i pulled. The divisor is m regardless of the
+    staleness, so stale updates make the step smaller.
 
     Args:
         buffer_size: m.
-        staleness: s, a function of tau giving a factor: 1 / sqrt(1 + tau) by default; None for 1.
+        staleness: s, a function of tau that returns a factor: 1 / sqrt(1 + tau) by default; None
+            for 1.
         server_lr: eta.
         normalize: The divisor: "buffer" for m, "weights" for the sum of the s(tau_i), "none" for 1.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range.
 
     Source: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, 2022,

@@ -1,4 +1,4 @@
-"""The server's half of FedDyn; `fedlight.local_optimizers.FedDyn` is the clients'."""
+"""The server's part of FedDyn; `fedlight.local_optimizers.FedDyn` is the clients' part."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 class FedDynServer(BufferedAggregator):
     """h <- h - (alpha/M) * sum of delta_i; then x <- x + (1/m) * sum of delta_i - h / alpha.
 
-    h is zero at first, and its divisor M counts all clients, not the m participants, which have
-    equal weights. There is no server rate. The paper is synchronous: x + delta_i stands for the
-    client's model y_i, which it is for a fresh update (a reading for stale ones).
+    h is zero at first, and its divisor M is the number of all clients. The m participants have
+    equal weights. There is no server rate. The paper is synchronous. Here x + delta_i takes the
+    place of the client's model y_i: the two are equal for a fresh update, and this is a reading for
+    stale ones.
 
-    Use it with ``local_optimizer=FedDyn(lr, alpha)`` of the same alpha.
+    Use it with ``local_optimizer=FedDyn(lr, alpha)`` and the same alpha.
 
     Args:
         alpha: The strength of the clients' dynamic regulariser, above 0.
-        buffer_size: m, step after so many updates; None for the end of the process's round.
+        buffer_size: m, the number of updates per step; None to step when the process's round ends.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range.
 
     Source: Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1,

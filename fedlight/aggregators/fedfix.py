@@ -1,4 +1,4 @@
-"""FedFix: the server steps at fixed times with what has come since the last one."""
+"""FedFix: the server steps at fixed times with the updates that arrived since the last step."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 class FedFix(BufferedAggregator):
     """x <- x + eta * sum of d_i * delta_i over the arrivals in ((k - 1) * dt, k * dt], at k * dt.
 
-    ``d_i = ceil(T_i / dt) * p_i``, not renormalised, with T_i / dt on exact decimals. A window in
-    which nobody arrived makes a version of the same model (a reading). T_i, compute plus
-    communication time, is what the arrival process states; if it states none, the mean over the
-    client's tasks so far, the one being weighed included.
+    ``d_i = ceil(T_i / dt) * p_i``, not renormalised; T_i / dt is computed with exact decimals. A
+    window without arrivals makes a new version with the same model (a reading). T_i, compute plus
+    communication time, is given by the arrival process. If the process does not give it, T_i is the
+    mean over the client's tasks so far, including the one being weighted.
 
     Args:
         interval: dt, virtual time between server updates.
         client_weights: p_i: "uniform" for 1/M, "examples" for n_i / sum of n over all clients.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
 
     Raises:
         ValueError: An argument is outside its range.
@@ -53,7 +54,7 @@ class FedFix(BufferedAggregator):
         self.client_weights = one_of("client_weights", client_weights, ("examples", "uniform"))
 
     def start(self, federation: Federation, state: ServerState) -> None:
-        """Take T_i, if it is known."""
+        """Read T_i, if it is known."""
         self.times = ClientTimes(federation)
 
     def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:

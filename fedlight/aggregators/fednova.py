@@ -1,4 +1,4 @@
-"""FedNova: updates of unequal numbers of local steps, normalised before they are averaged."""
+"""FedNova: updates with unequal numbers of local steps are normalised before they are averaged."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ if TYPE_CHECKING:
 class FedNova(BufferedAggregator):
     """x <- x + eta * tau_eff * sum of w_i * delta_i / a_i, with tau_eff = sum of w_i * a_i.
 
-    a_i is the weight of all gradients in delta_i together, K_i for plain SGD. w_i is n_i over the
-    sum of n over the participants (a reading; in the paper all clients take part). For other local
-    rules, say which one the clients use:
+    a_i is the total weight of all gradients in delta_i, which is K_i for plain SGD. w_i is n_i
+    divided by the sum of n over the participants (a reading; in the paper all clients take part).
+    If the clients use another local rule, give its argument:
 
     - `momentum` rho: a_i = (K_i - rho * (1 - rho^K_i) / (1 - rho)) / (1 - rho);
     - `mu` of FedProx: a_i = (1 - (1 - lr * mu)^K_i) / (lr * mu), and tau_eff = sum of w_i * K_i.
 
     Args:
-        buffer_size: m, step after so many updates; None for the end of the process's round.
+        buffer_size: m, the number of updates per step; None to step when the process's round ends.
         server_lr: eta.
         client_weights: w_i: "examples", or "uniform" for 1/m.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
         momentum: rho, the momentum of the clients, in [0, 1).
         mu: The proximal strength of the clients, 0 or larger; needs `local_lr`.
-        local_lr: lr, the rate of the clients: a number, or a function of the pulled version.
+        local_lr: lr, the learning rate of the clients: a number, or a function of the pulled
+            version.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range, or both `momentum` and `mu` are given, for
             which the paper has no a_i.
 
@@ -67,7 +69,8 @@ class FedNova(BufferedAggregator):
         self.mu = non_negative("mu", mu)
         if self.mu and self.momentum:
             raise ValueError(
-                f"give momentum ({momentum!r}) or mu ({mu!r}), not both: a_i is known for either"
+                f"give momentum ({momentum!r}) or mu ({mu!r}), not both: the paper has no a_i for "
+                "both together"
             )
         self.local_lr = optional(rate, "local_lr", local_lr)
         if self.mu and self.local_lr is None:

@@ -1,4 +1,4 @@
-"""FedVARP and FedStale: old updates of silent clients correct those of the clients that came."""
+"""FedVARP and FedStale: stored updates of all clients correct the updates that have arrived."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 class FedVARP(BufferedAggregator):
     """x <- x + eta * (beta * h + (1/m) * sum of (delta_i - beta * h_i)); then h_i <- delta_i.
 
-    The h_i are the clients' updates before these and h is their mean over all M clients, both from
-    before the step. beta = 1 is FedVARP, 0 < beta < 1 FedStale, and beta = 0 averages without
-    memory. `CA2FL` is beta = 1 with a buffer of asynchronous updates.
+    h_i is the previous update of client i and h is the mean of all h_i over the M clients, both
+    from before the step. beta = 1 is FedVARP, 0 < beta < 1 is FedStale, and beta = 0 averages
+    without memory. `CA2FL` is beta = 1 with a buffer of asynchronous updates.
 
-    Readings: h_i = 0 for a client that was never heard, and the divisor is M from the start. If one
-    buffer holds a client twice, both of its updates are corrected by the h_i from before, and the
-    later one is remembered. Updates are averaged evenly, as FedStale's general weights are for
-    uniform importance and participation.
+    Readings: h_i = 0 before a client's first update, and the divisor is M from the start. If the
+    buffer holds two updates of one client, both are corrected by the same h_i, and the later one is
+    remembered. Updates have equal weights; FedStale's general weights are equal for uniform
+    importance and participation.
 
     Args:
-        buffer_size: m, step after so many updates; None for the end of the process's round.
-        beta: How far the memory is trusted, in [0, 1].
+        buffer_size: m, the number of updates per step; None to step when the process's round ends.
+        beta: The factor of the memory, in [0, 1].
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
-        memory_device: Where the memory lies: "model" for the model's device, or "cpu".
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
+        memory_device: Where the memory is stored: "model" for the model's device, or "cpu".
 
     Raises:
         ValueError: An argument is outside its range.
@@ -73,5 +74,5 @@ class FedVARP(BufferedAggregator):
     def direction(
         self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
     ) -> Tensor:
-        """The mean of the updates, corrected by the memory, which then takes them up."""
+        """The mean of the updates, corrected by the memory, which then stores them."""
         return self.memory.corrected(updates, weights, self.beta)

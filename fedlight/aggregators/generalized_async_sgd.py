@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 class GeneralizedAsyncSGD(BufferedAggregator):
     """x <- x + eta * delta_i / (M * p_i) after every update.
 
-    p_i is the probability with which the next task goes to client i, whether it is busy or not. In
-    the long run it is then client i's share of the updates, whatever its speed, and the weights
-    make up for it. Equal p_i give asynchronous SGD. (The rule is taken from the literature.)
+    p_i is the probability that the next task goes to client i, whether it is busy or not. In the
+    long run, p_i is then client i's share of the updates, regardless of its speed, and the weights
+    compensate for it. Equal p_i give asynchronous SGD. (The rule is taken from the literature.)
 
     Args:
-        probabilities: p_i, one for each of the M clients, above 0. They sum to 1; a deviation up to
-            0.01, as rounded numbers have, is left as it is.
+        probabilities: p_i, one for each of the M clients, above 0. They must sum to 1; a deviation
+            of up to 0.01, as with rounded numbers, is accepted and not corrected.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: An argument is outside its range; or, at the start of a run, there is not one
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is outside its range; or (at the start of a run) there is not one
             probability for each client.
 
     Source: Leconte, Jonckheere, Samsonov, Moulines, Queuing Dynamics of Asynchronous Federated
@@ -49,7 +50,7 @@ class GeneralizedAsyncSGD(BufferedAggregator):
         self.probabilities = _probabilities(probabilities)
 
     def start(self, federation: Federation, state: ServerState) -> None:
-        """Compare the number of probabilities with that of the clients."""
+        """Check that there is one probability for each client."""
         if len(self.probabilities) != federation.num_clients:
             raise ValueError(
                 f"probabilities has {len(self.probabilities)} numbers, but there are "
@@ -67,7 +68,7 @@ def _probabilities(value: object) -> tuple[float, ...]:
     if not isinstance(listed, list | tuple):
         raise TypeError(
             f"probabilities must be a list of one number for each client, got {value!r}; for equal "
-            "ones write probabilities=[1 / num_clients] * num_clients"
+            "probabilities, write probabilities=[1 / num_clients] * num_clients"
         )
     checked = tuple(positive(f"probabilities[{i}]", each) for i, each in enumerate(listed))
     if abs(sum(checked) - 1) > 0.01:

@@ -1,4 +1,4 @@
-"""Malenia SGD: updates from the newest model until every client has given enough of them."""
+"""Malenia SGD: updates of the latest model are collected until every client has sent enough."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 class Malenia(BufferedAggregator):
     """x <- x + eta * (1/M) * sum over i of (1/B_i) * sum over j of delta_ij, with tau = 0.
 
-    B_i is the number of updates of client i since the last step, j counts them, and all start from
-    the newest model; others are dropped. Each client thus has the same weight, however fast it is.
-    The server steps as soon as the harmonic mean of all B_i is at least S / M: with S = M, as in
-    the authors' code, as soon as each client has come once. (The condition for larger S is taken
-    from the literature.) In this variant clients finish what the server will ignore.
+    B_i is the number of updates of client i since the last step, and j counts them. All start from
+    the latest model; other updates are dropped. Each client thus has the same weight, regardless of
+    its speed. The server steps as soon as the harmonic mean of all B_i is at least S / M. With
+    S = M, as in the authors' code, it steps as soon as each client has sent one update. (The
+    condition for larger S is taken from the literature.) In this variant, clients finish tasks that
+    the server will ignore.
 
     Args:
         batch_size: S, above 0; None for M.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range.
 
     Source: Tyurin, Richtárik, Optimal Time Complexities of Parallel Stochastic Optimization Methods
@@ -53,7 +55,7 @@ class Malenia(BufferedAggregator):
         self.batch_size = optional(positive, "batch_size", batch_size)
 
     def start(self, federation: Federation, state: ServerState) -> None:
-        """Nobody has come yet."""
+        """All counts are zero."""
         self.counts: Counter[int] = Counter()
 
     @property
@@ -77,7 +79,7 @@ class Malenia(BufferedAggregator):
         return self.full
 
     def drain(self) -> list[ClientUpdate]:
-        """Return the updates held, and start to count anew."""
+        """Return the held updates, and reset the counts."""
         self.counts = Counter()
         return super().drain()
 

@@ -1,4 +1,4 @@
-"""MIFA: the server steps along the mean of every client's newest update, however old."""
+"""MIFA: the server steps along the mean of every client's latest update, however old it is."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 class MIFA(BufferedAggregator):
     """h_i <- delta_i for each arrival; then x <- x + eta * (1/M) * sum over all h_i.
 
-    Readings: the server steps from the first buffer on, a client that was never heard counts with
-    h_i = 0, and the divisor is M throughout (the analysis has every client answer in the first
-    round). The memory holds delta_i, not the gradient ``-delta_i / lr``, which is the same as long
-    as the clients' rate is constant. If one buffer holds a client twice, the memory keeps the
-    later update, and the earlier one has weight 0.
+    Readings: the server steps from the first buffer on, h_i = 0 before a client's first update, and
+    the divisor is always M (in the paper's analysis every client responds in the first round). The
+    memory holds delta_i, not the gradient ``-delta_i / lr``, which is equivalent as long as the
+    clients' rate is constant. If the buffer holds two updates of one client, the memory keeps the
+    later one, and the earlier one has weight 0.
 
     With a buffer of one this is ACE. `AFACS` is the same rule with ``delta_i / K_i``.
 
     Args:
-        buffer_size: m, step after so many updates; None for the end of the process's round.
+        buffer_size: m, the number of updates per step; None to step when the process's round ends.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
-        memory_device: Where the memory lies: "model" for the model's device, or "cpu".
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
+        memory_device: Where the memory is stored: "model" for the model's device, or "cpu".
 
     Raises:
         ValueError: An argument is outside its range.
@@ -70,6 +71,6 @@ class MIFA(BufferedAggregator):
     def direction(
         self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
     ) -> Tensor:
-        """The mean of the memory, the new updates included."""
+        """The mean of the memory, including the new updates."""
         self.memory.remember(updates)
         return self.memory.mean()

@@ -19,23 +19,25 @@ if TYPE_CHECKING:
 class QuAFL(BufferedAggregator):
     """x <- (x + sum over S of y_i) / (s + 1), S the s clients polled, y_i their own models.
 
-    The clients go on from ``(x + s * y_i) / (s + 1)`` with x the server's model before this step:
-    ``local_optimizer=OwnModel(LocalSGD(lr), per_poll=s)``, with `PolledArrivals`. There the local
-    rate may be corrected, and the quantizer of what the server sends is given once more.
+    The clients continue from ``(x + s * y_i) / (s + 1)``, where x is the server's model before this
+    step. Use ``local_optimizer=OwnModel(LocalSGD(lr), per_poll=s)`` and `PolledArrivals` for this.
+    `OwnModel` can also correct the local rate, and takes the quantizer of the models that the
+    server sends.
 
-    Floating buffers become the mean of those of the clients.
+    Floating buffers become the mean of the clients' buffers.
 
     Args:
-        buffer_size: s, step after so many updates; None for the end of the process's round.
-        quantizer: y_i is sent through it, with x as its key; None for no quantization.
+        buffer_size: s, the number of updates per step; None to step when the process's round ends.
+        quantizer: The quantizer through which y_i is sent, with x as its key; None for no
+            quantization.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range.
 
     Source: Zakerinia, Talaei, Nadiradze, Alistarh, Communication-Efficient Federated Learning With
     Data and Client Heterogeneity, AISTATS 2024, Algorithm 1, https://arxiv.org/abs/2206.10032. That
-    clients mix with the model before the step is read from the authors' code.
+    clients mix with the model before the step is taken from the authors' code.
 
     Example:
         >>> QuAFL()
@@ -54,7 +56,7 @@ class QuAFL(BufferedAggregator):
         self.quantizer = quantizer
 
     def bytes_up(self, size: int, itemsize: int) -> int:
-        """The bytes of y_i as the quantizer sends it."""
+        """The bytes of y_i when sent through the quantizer."""
         quantizer = self.quantizer
         return size * itemsize if quantizer is None else quantizer.nbytes(size)
 
@@ -65,7 +67,7 @@ class QuAFL(BufferedAggregator):
     def direction(
         self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
     ) -> Tensor:
-        """The mean over the server and the clients, less x."""
+        """The mean of the server's and the clients' models, minus x."""
         x = state.params
         models = [
             pulled(update, "QuAFL averages models and").params + update.delta for update in updates

@@ -1,4 +1,4 @@
-"""Rennala SGD: a mini-batch of updates that all start from the newest model."""
+"""Rennala SGD: a mini-batch of updates that all start from the latest model."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 class Rennala(BufferedAggregator):
     """x <- x + eta * (1/m) * sum of delta_i, after m updates of tau_i = 0; others are dropped.
 
-    A client may give several of the m updates; between two steps each starts again at once from the
-    same model. In this variant (a reading of the paper) clients finish what the server will ignore;
-    ``ContinuousArrivals(…, resume="on_arrival", restart_after=1)`` gives the variant that restarts
-    all clients at each step. In the paper K = 1 and all clients draw from the same data: for data
-    that differ, `Malenia` gives each client the same weight.
+    Several of the m updates may come from one client: between two steps, each client starts again
+    immediately from the same model. In this variant (a reading of the paper), clients finish tasks
+    that the server will ignore. ``ContinuousArrivals(…, resume="on_arrival", restart_after=1)``
+    gives the variant that restarts all clients at each step. In the paper K = 1 and all clients
+    draw from the same data. If their data differ, `Malenia` gives each client the same weight.
 
     Args:
         buffer_size: m, the batch size of the paper.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range.
 
     Source: Tyurin, Richtárik, Optimal Time Complexities of Parallel Stochastic Optimization Methods

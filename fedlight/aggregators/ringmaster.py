@@ -1,4 +1,4 @@
-"""Ringmaster ASGD: asynchronous SGD that ignores updates of too large a delay."""
+"""Ringmaster ASGD: asynchronous SGD that ignores updates with a large delay."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 class Ringmaster(BufferedAggregator):
     """x <- x + eta * delta_i after every update of tau_i < R; others are dropped.
 
-    A dropped update makes no version, and its client starts again with the newest model. The
+    A dropped update makes no version, and its client starts again with the latest model. The
     paper's delay threshold is R = `max_staleness` + 1. Without a threshold this is asynchronous
-    SGD. This is the variant without calculation stops; for the one with them, Algorithm 5, give
+    SGD. This is the variant without calculation stops. For the variant with them, Algorithm 5, use
     ``ContinuousArrivals(…, resume="on_arrival", restart_after=R)``. In the paper K = 1 and all
-    clients draw from the same data; fast clients count for more if they do not.
+    clients draw from the same data; if their data differ, fast clients count for more.
 
     Args:
         max_staleness: R - 1, the largest tau_i (versions) that is used; None for any.
         server_lr: eta.
-        server_optimizer: A function of parameters giving an optimizer, in place of `server_lr`.
+        server_optimizer: A function of the parameters that returns an optimizer, used instead of
+            `server_lr`.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has the wrong type.
         ValueError: An argument is outside its range.
 
     Source: Maranjyan, Tyurin, Richtárik, Ringmaster ASGD: The First Asynchronous SGD with Optimal
@@ -49,5 +50,5 @@ class Ringmaster(BufferedAggregator):
         self.max_staleness = optional(non_negative_int, "max_staleness", max_staleness)
 
     def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
-        """1 for the one client that has come."""
+        """1 for the one client that has arrived."""
         return [1.0] * len(updates)

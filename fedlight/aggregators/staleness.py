@@ -1,7 +1,7 @@
-"""How much less a stale update counts: functions of its staleness, 1 for a fresh one.
+"""Discounts for stale updates: functions of the staleness, 1 for a fresh update.
 
-Source: Asynchronous Federated Optimization (FedAsync), Section 4; the constant of its Algorithm 1;
-for `DelayAdaptive` see there.
+Source: Asynchronous Federated Optimization (FedAsync), Section 4; the constant from its
+Algorithm 1. The source of `DelayAdaptive` is given in its docstring.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedlight._checks import non_negative, positive
 
 
 class Discount(ABC):
-    """A function of the staleness with its numbers; equal to another one with the same."""
+    """A function of the staleness; equal to another of the same class with the same numbers."""
 
     @abstractmethod
     def __call__(self, staleness: int) -> float:
@@ -33,7 +33,7 @@ class Discount(ABC):
 
 
 Staleness: TypeAlias = Discount | Callable[[int], float]
-"""s: a function of the staleness tau (versions, 0 for a fresh update) giving a factor."""
+"""s: a function of the staleness tau (versions, 0 for a fresh update) that returns a factor."""
 
 
 class Constant(Discount):
@@ -72,7 +72,7 @@ class Linear(Discount):
 
 
 class Polynomial(Discount):
-    """s(tau) = (tau + 1) ** -a; the paper takes a = 0.5, which is FedBuff's 1 / sqrt(1 + tau).
+    """s(tau) = (tau + 1) ** -a; the paper uses a = 0.5, which is FedBuff's 1 / sqrt(1 + tau).
 
     Args:
         a: Exponent, above 0.
@@ -116,10 +116,10 @@ class Exponential(Discount):
 
 
 class Hinge(Discount):
-    """s(tau) = 1 up to tau = b, then 1 / (a * (tau - b) + 1); the paper takes a = 10, b = 4.
+    """s(tau) = 1 up to tau = b, then 1 / (a * (tau - b) + 1); the paper uses a = 10, b = 4.
 
     Args:
-        a: Slope behind the hinge, above 0.
+        a: Slope beyond the hinge, above 0.
         b: Largest staleness that still counts in full, 0 or larger.
 
     Raises:
@@ -144,13 +144,13 @@ class Hinge(Discount):
 class DelayAdaptive(Discount):
     """s(tau) = min(1, c / max(tau, 1)): full steps up to a delay of c, then smaller ones.
 
-    ``FedBuff(1, staleness=DelayAdaptive(c))`` is delay-adaptive asynchronous SGD. The paper takes
-    the number of clients in flight for c, and any rate of at most ``1 / (4 * L * tau)`` behind it;
-    ``c / tau`` is a reading that does not need the smoothness L.
+    ``FedBuff(1, staleness=DelayAdaptive(c))`` is delay-adaptive asynchronous SGD. In the paper, c
+    is the number of clients in flight, and beyond it any rate of at most ``1 / (4 * L * tau)`` is
+    allowed; ``c / tau`` is a reading that does not need the smoothness L.
 
     Args:
-        c: The largest delay (versions) that still counts in full, above 0; the number of clients
-            that are in flight at a time.
+        c: The largest delay (versions) that still counts in full, above 0; in the paper, the number
+            of clients in flight at a time.
 
     Raises:
         ValueError: `c` is not above 0.
@@ -158,8 +158,8 @@ class DelayAdaptive(Discount):
     Source: Koloskova, Stich, Jaggi, Sharper Convergence Guarantees for Asynchronous SGD for
     Distributed and Federated Learning, NeurIPS 2022, https://arxiv.org/abs/2206.08307; Mishchenko,
     Bach, Even, Woodworth, Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays, NeurIPS
-    2022, https://arxiv.org/abs/2206.07638. The rule is checked against public code, the papers'
-    own constants are not.
+    2022, https://arxiv.org/abs/2206.07638. The rule was checked against public code, the papers'
+    constants were not.
 
     Example:
         >>> DelayAdaptive(2)(0), DelayAdaptive(2)(2), DelayAdaptive(2)(4)
@@ -175,10 +175,10 @@ class DelayAdaptive(Discount):
 
 
 def check_staleness(value: object) -> Staleness:
-    """`staleness` as a function; None is `Constant`.
+    """Return `staleness` as a function; None means `Constant`.
 
     Raises:
-        TypeError: It is no function of an int, or a class that was not called.
+        TypeError: It is not a function of an int, or it is a class instead of an instance.
     """
     if value is None:
         return Constant()
@@ -194,7 +194,7 @@ def discount(function: Staleness, staleness: int) -> float:
     """s(tau), checked.
 
     Raises:
-        ValueError: The function gave a value that is negative or not finite.
+        ValueError: The function returned a value that is negative or not finite.
     """
     value: object = function(staleness)
     if isinstance(value, float) and 0 <= value < math.inf:

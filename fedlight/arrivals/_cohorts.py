@@ -1,4 +1,4 @@
-"""Arguments that hold how many clients are drawn, or say which they are."""
+"""Arguments that give a number of clients to draw, or list the clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Participants:
         self.listed = [self._clients(f"{name}[{k}]", each) for k, each in enumerate(rounds)]
         for number, clients in enumerate(self.listed):
             if not clients and not empty:
-                raise ValueError(f"{name}[{number}] must name one client at least, got none")
+                raise ValueError(f"{name}[{number}] must name at least one client, got none")
 
     @staticmethod
     def _clients(name: str, value: object) -> list[int]:
@@ -63,11 +63,11 @@ class Participants:
 
     @property
     def rounds(self) -> int | None:
-        """The number of rounds that are listed; None if they are drawn, without an end."""
+        """The number of listed rounds; None if clients are drawn, without an end."""
         return None if self.listed is None else len(self.listed)
 
     def check(self, federation: Federation) -> None:
-        """Refuse more clients than there are.
+        """Check that there are enough clients.
 
         Raises:
             ValueError: There are fewer clients.
@@ -86,12 +86,12 @@ class Participants:
                 )
 
     def of_round(self, round_: int, federation: Federation, more: int = 0) -> list[int]:
-        """The clients of a round, a function of the seed and the round alone.
+        """The clients of a round, a function of only the seed and the round.
 
         Args:
             round_: The round.
-            federation: The clients among which they are drawn.
-            more: How many more are drawn; lists hold them already.
+            federation: The clients to draw from.
+            more: The number of additional clients to draw; lists already contain them.
         """
         if self.listed is not None:
             return self.listed[round_]

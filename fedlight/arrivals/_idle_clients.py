@@ -1,4 +1,4 @@
-"""The clients among which the next one is drawn."""
+"""The clients from which the next one is drawn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class IdleClients:
     Drawing is a Fisher-Yates shuffle that is carried out one step at a time: the drawn place is
     filled with the last client of the list. Only the places that differ from the list 0..M-1 are
     stored, so a million clients that never work cost no memory and no set-up time. The resting
-    clients are in a heap by time: at each event only those that are due are looked at.
+    clients are in a heap ordered by time, so each event examines only those that are due.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -76,7 +76,7 @@ class IdleClients:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the clients from `state_dict`."""
+        """Restore the clients from `state_dict`."""
         self._size = state["size"]
         self._changed = dict(state["changed"])
         self._resting = [(until, client) for until, client in state["resting"]]

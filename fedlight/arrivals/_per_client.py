@@ -1,4 +1,4 @@
-"""Arguments that hold one number for all clients, or one for each client."""
+"""Arguments that are one number for all clients, or one number for each client."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def as_list(name: str, value: object) -> list[Any] | None:
     # Iterating over a mapping gives its keys, which are numbers too if they name clients.
     if isinstance(value, Mapping):
         raise TypeError(
-            f"{name} must be a list, got the mapping {value!r}, whose keys would be taken for the "
+            f"{name} must be a list, got the mapping {value!r}, whose keys would be used as the "
             "numbers; write its values as a list, in the order of the clients"
         )
     if isinstance(value, Set):
@@ -110,9 +110,9 @@ def spread_out(value: float | Sequence[float], federation: Federation) -> NDArra
 
 
 def brief(value: object) -> str:
-    """Return the repr of a number or a list; of a long list its beginning and a hash of the rest.
+    """Return the repr of a number or a list; for a long list, its beginning and a hash.
 
-    A checkpoint knows a process by its repr, so lists that differ have different ones.
+    A checkpoint identifies a process by its repr, so different lists must have different ones.
     """
     if isinstance(value, Sequence) and len(value) > 20:
         return f"[{', '.join(map(repr, value[:3]))}, ... {len(value)} in all, {digest(value)}]"
@@ -120,7 +120,7 @@ def brief(value: object) -> str:
 
 
 def shortly(value: float) -> str:
-    """Return a number with six digits, or with as many as it takes to tell it from all others."""
+    """Return a number with six digits, or with as many as are needed to identify it."""
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))
 

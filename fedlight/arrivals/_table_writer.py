@@ -59,10 +59,10 @@ class TableWriter:
     def use(self, clients: Collection[int], version: int) -> None:
         """Record that updates of clients were used or dropped.
 
-        The version before is recorded, since staleness is measured against it.
+        The previous version is recorded, since staleness is relative to it.
 
         Args:
-            clients: The clients, each as often as it has such updates.
+            clients: The clients, each once for each of its updates.
             version: The server's version afterwards.
         """
         for client in clients:
@@ -100,7 +100,7 @@ class TableWriter:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was recorded."""
+        """Return the records so far."""
         return {
             "rows": Growing(self._rows),
             "round_ends": Growing(self._round_ends),

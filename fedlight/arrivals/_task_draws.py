@@ -32,16 +32,16 @@ class Visits:
         return list(self._counts.items())
 
     def load_state_dict(self, state: list[tuple[int, int]]) -> None:
-        """Take the counts from `state_dict`."""
+        """Restore the counts from `state_dict`."""
         self._counts = dict(state)
 
 
 class TaskDraws:
     """Draws the duration and the number of local steps of each client's next task.
 
-    The k-th task of a client is drawn from the streams (seed, concern, client, k). One sequence for
-    all clients would be shorter, but then a client's durations would depend on the order in which
-    the others arrive, so that two aggregators could not be compared on the same draws.
+    The k-th task of a client is drawn from the streams (seed, concern, client, k). A single
+    sequence for all clients would be simpler, but a client's durations would then depend on the
+    order of the other arrivals, and two aggregators could not be compared on the same draws.
 
     Args:
         durations: A duration model.
@@ -70,7 +70,7 @@ class TaskDraws:
         """Return the duration in virtual time, and K, of the client's next task.
 
         Args:
-            client: Who will work.
+            client: The client.
             starts_at: Virtual time of its pull.
         """
         steps, durations = self._steps.generator, self._durations.generator

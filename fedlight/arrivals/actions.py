@@ -12,12 +12,12 @@ class Dispatch(NamedTuple):
     Attributes:
         client_id: The client.
         duration: Virtual time from the pull to the arrival, at least 1e-9.
-        num_steps: K, the number of local steps; 0 for a client that has no time for one.
+        num_steps: K, the number of local steps; 0 for a client that has no time for a step.
         delay: Virtual time from now to the pull.
-        pulled_version: The version to pull; None for the newest one.
-        lost: True if the result never reaches the server. At the time of the arrival the process
-            hears of the task (`on_arrival` with ``task.lost``); the aggregator never does.
-        visit: Number of earlier tasks of the client; None to have them counted.
+        pulled_version: The version to pull; None for the latest one.
+        lost: True if the result never reaches the server. At the time of the arrival, the process
+            is told of the task (`on_arrival` with ``task.lost``), but the aggregator is not.
+        visit: Number of earlier tasks of the client; None to count them automatically.
         tag: The group that the client works in, or None.
         cut: Whether the task is the record of one that was cut; see `Task`.
     """
@@ -38,10 +38,10 @@ class EndRound:
     """The round of the process ends.
 
     Attributes:
-        delay: Virtual time from now to the end, which comes after the arrivals at that time. 0 for
-            now, but not in answer to the end of a round.
-        client_id: The client whose arrival completes the round; of several rounds that end at the
-            same time that of the smallest number is handled first.
+        delay: Virtual time from now to the end, which comes after the arrivals at that time. 0
+            means now, and is not allowed in response to the end of a round.
+        client_id: The client whose arrival completes the round. If several rounds end at the same
+            time, the one with the smallest client number is handled first.
         tag: The group whose round it is; None for a process without groups.
     """
 
@@ -55,7 +55,8 @@ class Wake:
     """`on_wake` of the process is called.
 
     Attributes:
-        delay: Virtual time from now to the call. 0 for now, but not in answer to `on_wake`.
+        delay: Virtual time from now to the call. 0 means now, and is not allowed in response to
+            `on_wake`.
     """
 
     delay: float
@@ -63,10 +64,10 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """What a client has in flight is stopped, and its result is lost.
+    """The client's task in flight is stopped, and its result is lost.
 
-    It is never computed. Nothing happens if the client is not at work. A process that stops clients
-    says so: `may_stop` is True.
+    It is never computed. Nothing happens if the client has no task. A process that stops clients
+    must set `may_stop` to True.
 
     Attributes:
         client_id: The client.
@@ -77,11 +78,12 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a client has in flight ends now, with the steps that it has had time for.
+    """The client's task in flight ends now, with the steps that it has had time for.
 
-    ``K' = floor(K * t / T)`` of its K local steps, t after the pull, for a task of duration T. They
-    arrive now, after what else arrives now; a run without a whole step is cancelled. Nothing
-    happens if the client is not at work. A process that stops clients says so: `may_stop` is True.
+    ``K' = floor(K * t / T)`` of its K local steps, t after the pull, for a task of duration T. The
+    result arrives now, after all other arrivals at this time. A run without a complete step is
+    cancelled. Nothing happens if the client has no task. A process that stops clients must set
+    `may_stop` to True.
 
     Attributes:
         client_id: The client.

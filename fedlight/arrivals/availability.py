@@ -21,15 +21,16 @@ class Availability(Wrapper):
 
     ``start <= t < end`` for a pull at time t and one of the client's windows.
 
-    The process decides what happens to a task that would start outside all windows. By rounds, the
-    client does not take part. By the clock, it starts when its next window does; if clients are
-    drawn (a concurrency, or `PoissonArrivals`), another client is drawn instead. With a
-    `CommunicationPattern` it is silent until its next tick.
+    The process decides what happens to a task that would start outside all windows. With arrivals
+    by rounds, the client does not take part. With arrivals by the clock, it starts when its next
+    window starts; if clients are drawn (a concurrency, or `PoissonArrivals`), another client is
+    drawn instead. With a `CommunicationPattern` it is silent until its next tick.
 
     Args:
         arrivals: Any arrival process.
         windows: ``[(start, end), …]`` for all clients; a mapping from client to such a list; the
-            path of a CSV file with the columns client, start, end; or `DiurnalWindows`.
+            path of a CSV file with the columns client, start, end; or a `Windows` object such as
+            `DiurnalWindows`.
         unfinished: What happens to a task at the end of its client's window. "finish": the client
             completes it; "lose": its result is lost.
 
@@ -76,7 +77,7 @@ class Availability(Wrapper):
         self.windows.setup(federation)
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
-        """Let the available clients start; ask the process what to do about the others."""
+        """Let the available clients start; ask the process what to do with the others."""
         ticks = to_ticks(now)
         # A stack instead of recursion: a process may offer thousands of clients one after another
         # until one of them is available.
@@ -96,12 +97,12 @@ class Availability(Wrapper):
                     postponed = 0
                     yield action
                     continue
-                # Windows of one's own may postpone a task for ever, each time to a later window.
+                # Custom windows may postpone a task forever, each time to a later window.
                 postponed += action.delay > 0
                 if postponed > 1000:
                     raise ValueError(
-                        f"client {action.client_id} finds no time within all of its windows: "
-                        f"{self!r}"
+                        f"client {action.client_id} was postponed more than 1000 times without "
+                        f"finding a time within its windows: {self!r}"
                     )
                 until = None if window is None else to_time(window.start)
                 instead = self.arrivals.on_unavailable(action, until, now)
@@ -111,7 +112,7 @@ class Availability(Wrapper):
                 pending.pop()
 
     def over(self, now: float) -> bool:
-        """Whether all windows of all clients lie in the past."""
+        """Whether all windows of all clients are in the past."""
         return self.windows.over(to_ticks(now)) or super().over(now)
 
     def __repr__(self) -> str:

@@ -22,15 +22,15 @@ __all__ = ["Action", "ArrivalProcess", "Cancel", "Cut", "Dispatch", "EndRound", 
 
 
 class ArrivalProcess(ABC):
-    """Decides which client pulls the model when, for how long and for how many local steps.
+    """Decides which client pulls the model and when, for how long and for how many local steps.
 
-    It never sees the model. The `on_...` methods are called at these moments and return actions, in
-    a list or yielded: `on_wake` at time 0 and when a `Wake` asked for it; `on_arrival` and
-    `on_round_end` after the server has handled an arrival or the end of a round; then `on_version`
-    if the server has made a version or dropped an update. A client that is dispatched without delay
-    pulls the server's newest version.
+    It never sees the model. The `on_...` methods are called at the following moments. They return
+    a list of actions or yield them: `on_wake` at time 0 and when requested by a `Wake`;
+    `on_arrival` and `on_round_end` after the server has handled an arrival or the end of a round;
+    then `on_version` if the server has made a version or dropped an update. A client that is
+    dispatched without delay pulls the server's latest version.
 
-    A subclass defines `setup` and `on_wake`, and usually `on_arrival` or `on_version`. What it
+    A subclass defines `setup` and `on_wake`, and usually `on_arrival` or `on_version`. State that
     changes during a run must be in `state_dict`.
     """
 
@@ -43,8 +43,8 @@ class ArrivalProcess(ABC):
     may_stop: bool = False
     """Whether the process stops clients, with `Cancel` or `Cut`.
 
-    Local runs are then computed when the server needs them and no earlier, so that none is computed
-    in vain.
+    If so, local runs are computed only when the server needs them, so that none is computed
+    unnecessarily.
     """
 
     groups: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class ArrivalProcess(ABC):
 
     @abstractmethod
     def on_wake(self, now: float) -> Iterable[Action]:
-        """Called at time 0, and at each time that a `Wake` asked for."""
+        """Called at time 0, and at each time requested by a `Wake`."""
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
         """Called when a task has arrived (or was lost) and the server has handled it."""
@@ -78,9 +78,9 @@ class ArrivalProcess(ABC):
         """Called when the server has made a version, or has dropped updates.
 
         Args:
-            version: The server's version now.
-            clients: The clients whose updates the server has just used or dropped. A client is in
-                it as often as it has such updates.
+            version: The server's current version.
+            clients: The clients whose updates the server has just used or dropped. It contains a
+                client once for each such update.
             now: Virtual time.
         """
         return ()
@@ -104,7 +104,7 @@ class ArrivalProcess(ABC):
     ) -> Iterable[Action]:
         """Called when `Availability` finds that a client cannot start now.
 
-        The actions returned replace `dispatch`. By default, a process by rounds returns none: the
+        The returned actions replace `dispatch`. By default, a process by rounds returns none: the
         client does not take part. A process by the clock returns the same task at `until`.
 
         Args:
@@ -129,7 +129,7 @@ class ArrivalProcess(ABC):
         return None
 
     def closed_network(self, buffer_size: int) -> ClosedNetwork | None:
-        """Return the queueing network that the process is, whose means are known, or None.
+        """Return the queueing network that describes the process, or None.
 
         Args:
             buffer_size: The number of updates after which the server steps.

@@ -1,4 +1,4 @@
-"""Arbitrary communication patterns: a common clock, and clients that communicate now and then."""
+"""Arbitrary communication patterns: a common clock, and clients that communicate occasionally."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class CommunicationPattern(ArrivalProcess):
-    """Each client makes one local step per tick of a common clock, and communicates now and then.
+    """Each client makes one local step per tick of a common clock, and communicates occasionally.
 
     ``K = b - a`` local steps and duration ``T = b - a`` for the task of a client that communicates
     at the ticks a and b, and not in between: it pulls the version of tick a and arrives at tick b.
 
-    A tick of this clock is one unit of virtual time. The aggregator steps at each tick, as
-    ``AsyncCommSGD(interval=1.0)`` does, so that the version is the number of the tick.
+    A tick of this clock is one unit of virtual time. The aggregator must step at each tick, as
+    ``AsyncCommSGD(interval=1.0)`` does, so that the version equals the number of the tick.
 
     Args:
         pattern: When each client communicates. `periodic`, `random`, `imbalanced` and `from_table`
@@ -39,8 +39,8 @@ class CommunicationPattern(ArrivalProcess):
         TypeError: `pattern` is not a `TickPattern`.
 
     Source: Avdiukhin and Kasiviswanathan, [Federated Learning under Arbitrary Communication
-    Patterns](https://proceedings.mlr.press/v139/avdiukhin21a.html), Algorithm 1. The paper assumes
-    of a pattern only that each client communicates at least once in every `max_gap` ticks (Delta).
+    Patterns](https://proceedings.mlr.press/v139/avdiukhin21a.html), Algorithm 1. The paper's only
+    assumption is that each client communicates at least once in every `max_gap` ticks (Delta).
 
     Example:
         >>> arrivals = CommunicationPattern.from_table([[0], [], [0, 1]])
@@ -90,9 +90,9 @@ class CommunicationPattern(ArrivalProcess):
         """Some clients communicate rarely, the others often; see `ImbalancedTicks`.
 
         Args:
-            rare_share: Share of the clients that communicate rarely: the last ones.
-            often: Probability, at each tick, of the others.
-            rarely: Probability, at each tick, of the rare ones.
+            rare_share: Share of the clients that communicate rarely; these are the last ones.
+            often: Probability per tick for the others.
+            rarely: Probability per tick for the rare ones.
             max_gap: Largest number of ticks between two communications; None for no limit.
         """
         return cls(ImbalancedTicks(rare_share, often, rarely, max_gap))
@@ -116,7 +116,7 @@ class CommunicationPattern(ArrivalProcess):
         self._calendar: dict[int, list[int]] = {0: list(range(federation.num_clients))}
 
     def on_wake(self, now: float) -> Iterator[Action]:
-        """The clients that communicate at this tick pull, and work until they communicate again."""
+        """Let the clients that communicate now pull and work until they communicate again."""
         # Exact: this process is woken at whole units of virtual time only.
         tick = to_ticks(now) // TICKS_PER_UNIT
         for client in sorted(self._calendar.pop(tick, ())):
@@ -124,13 +124,13 @@ class CommunicationPattern(ArrivalProcess):
             if following is not None:
                 self._calendar.setdefault(following, []).append(client)
                 yield Dispatch(client, float(following - tick), following - tick)
-        # A table's last ticks count even if they are empty: the server steps at them too.
+        # A table's last ticks count even if they are empty, since the server also steps then.
         upcoming = min(self._calendar, default=self.pattern.last)
         if upcoming is not None and upcoming > tick:
             yield Wake(float(upcoming - tick))
 
     def on_unavailable(self, dispatch: Dispatch, until: float | None, now: float) -> tuple[()]:
-        """The client is silent until its next tick; the work until then is not done."""
+        """Return none: the client is silent until its next tick and does not work."""
         return ()
 
     def expected_durations(self) -> NDArray[np.float64] | None:
@@ -138,12 +138,12 @@ class CommunicationPattern(ArrivalProcess):
         return self.pattern.expected_gaps()
 
     def state_dict(self) -> dict[str, Any]:
-        """The clients that communicate at each tick to come."""
+        """The clients that communicate at each future tick."""
         calendar = [[tick, list(clients)] for tick, clients in self._calendar.items()]
         return {"calendar": calendar}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._calendar = {tick: list(clients) for tick, clients in state["calendar"]}
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Durations made of others: classes of clients, sums, transfers, changes over time."""
+"""Composed durations: classes of clients, sums, transfers, changes over time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class MixedDurations(DurationModel):
-    """Clients of several classes, each with durations of its own; a client stays in its class.
+    """Clients of several classes, each with its own durations; a client stays in its class.
 
     The first ``ceil(share * M)`` of the M clients are in the first class, and so on; the last
     class takes the rest. With ``drawn=True`` the class of each client is drawn from the seed, with
@@ -40,7 +40,7 @@ class MixedDurations(DurationModel):
         drawn: Whether classes are drawn.
 
     Raises:
-        TypeError: `classes` is no list of such pairs.
+        TypeError: `classes` is not a list of such pairs.
         ValueError: The shares do not add up to 1, or one is not above 0.
 
     Example:
@@ -95,7 +95,7 @@ class MixedDurations(DurationModel):
     def expected(
         self, federation: Federation, num_steps: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64] | None:
-        """The mean of each client's class, or None if one is unknown."""
+        """The mean of each client's class, or None if the mean of a class is unknown."""
         means = [durations.expected(federation, num_steps) for _, durations in self.classes]
         known = [mean for mean in means if mean is not None]
         if len(known) < len(means):
@@ -108,7 +108,7 @@ class MixedDurations(DurationModel):
 
 
 class LogNormalRates(DurationModel):
-    """Each client has a rate of its own, drawn once; its tasks take exponential times.
+    """Each client has its own rate, drawn once; its tasks take exponentially distributed times.
 
     ``T = e / r_i`` with ``r_i = rate * exp(sigma * z_i)``, e standard exponential and z_i standard
     normal, drawn from the seed for each client.
@@ -169,8 +169,8 @@ class SumDurations(DurationModel):
         parts: Duration models.
 
     Raises:
-        TypeError: A part is no duration model.
-        ValueError: There is none.
+        TypeError: A part is not a duration model.
+        ValueError: `parts` is empty.
 
     Example:
         >>> from fedlight.arrivals import HalfNormalDurations, StepDurations
@@ -192,7 +192,7 @@ class SumDurations(DurationModel):
         federation: Federation,
         starts_at: float,
     ) -> float:
-        """Return the sum of one draw of each part; each starts when the one before it ends."""
+        """Return the sum of one draw of each part; each part starts when the previous one ends."""
         now = starts_at
         for part in self.parts:
             now += part.draw(rng, client_id, num_steps, federation, now)
@@ -220,14 +220,14 @@ class SumDurations(DurationModel):
 
 
 class TransferDurations(DurationModel):
-    """The time that bytes take on their way.
+    """The time of a transfer.
 
     ``T_i = latency + nbytes / bandwidth_i``. Add it to the time of the computation:
     ``SumDurations([StepDurations(0.1), TransferDurations(nbytes, bandwidth)])``.
 
     Args:
-        nbytes: Bytes of a task in both directions: of the model that is pulled, and of what is
-            sent (`Channel.nbytes`).
+        nbytes: Bytes of a task in both directions: the pulled model and the update that is sent
+            (`Channel.nbytes`).
         bandwidth: Bytes per unit of virtual time, one for all clients or one for each.
         latency: Virtual time until the first byte.
 
@@ -281,17 +281,18 @@ class TransferDurations(DurationModel):
 class ChangingDurations(DurationModel):
     """Durations that change over time.
 
-    ``T = f(t) * T_0``, t the virtual time of the pull and f a step function.
+    ``T = f(t) * T_0``, where t is the virtual time of the pull and f is a step function.
 
     Args:
         durations: T_0.
-        factors: Pairs (start, factor): from `start` on, until the next one, durations are
-            multiplied by `factor`. Before the first the factor is 1.
-        period: After this much virtual time all starts again, such as a day; None for never.
+        factors: Pairs (start, factor): from `start` until the next start, durations are multiplied
+            by `factor`. Before the first start the factor is 1.
+        period: Virtual time after which f repeats, such as a day; None for never.
 
     Raises:
-        TypeError: `factors` is no list of pairs of numbers.
-        ValueError: The starts do not grow or lie beyond the period, or a factor is not above 0.
+        TypeError: `factors` is not a list of pairs of numbers.
+        ValueError: The starts do not increase or are not below the period, or a factor is not
+            above 0.
 
     Example:
         >>> from fedlight.arrivals import ContinuousArrivals, FixedDurations
@@ -317,10 +318,10 @@ class ChangingDurations(DurationModel):
         ]
         self._starts = [start for start, _ in self.factors]
         if self._starts != sorted(set(self._starts)):
-            raise ValueError(f"the starts of factors must grow, got {self._starts}")
+            raise ValueError(f"the starts of factors must increase, got {self._starts}")
         if self.period is not None and self._starts and self._starts[-1] >= self.period:
             raise ValueError(
-                f"the starts of factors must lie below period={period!r}, got {self._starts[-1]!r}"
+                f"the starts of factors must be below period={period!r}, got {self._starts[-1]!r}"
             )
 
     def draw(

@@ -32,18 +32,19 @@ class ContinuousArrivals(ArrivalProcess):
     `resume`.
 
     Args:
-        durations: How long a task takes, for example ``UniformSpeeds(0.8)``.
+        durations: The duration of a task, for example ``UniformSpeeds(0.8)``.
         concurrency: How many of the M clients work at the same time. When one of them arrives, the
-            next one is drawn uniformly among the idle clients; a client whose update waits at the
-            server is not idle. If no client is idle, the next one that becomes idle takes the
-            place. None lets all clients work, each at its own pace.
+            next one is drawn uniformly from the idle clients; a client whose update waits at the
+            server is not idle. If no client is idle, the next client to become idle starts. None
+            lets all clients work, each at its own pace.
         idle: Virtual time from when a client is free until it pulls or may be drawn again.
         resume: "on_aggregation": a client is free when its update was used or dropped, so it pulls
             a model that contains its own work; "on_arrival": it is free when it arrives.
         local_steps: Policy for K, the number of local steps of a task, or a number of steps.
-        restart_after: R: as soon as a version is made, each client at work whose model is R or more
-            versions old is stopped and starts anew with the newest one, for a whole new duration.
-            What it has done is lost. 1 restarts all clients at each version. None stops nobody.
+        restart_after: R: as soon as a version is made, each working client whose model is R or more
+            versions old is stopped and starts again with the latest model, for a complete new
+            duration. Its work is lost. 1 restarts all clients at each version. None stops no
+            client.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -97,11 +98,11 @@ class ContinuousArrivals(ArrivalProcess):
         self._num_clients = num_clients
         self._started = False
         self._waiting: set[int] = set()
-        # By client the version that it works from, and the same in a heap, the oldest first; what
-        # is no longer true stays in the heap until it comes up.
+        # By client the version that it works from, and the same in a heap, the oldest first;
+        # outdated entries stay in the heap until they reach the top.
         self._working: dict[int, int] = {}
         self._oldest: list[tuple[int, int]] = []
-        # With a place for every client nobody has to be drawn, and the pool would only cost time.
+        # With a place for every client no draws are needed, and the pool would only cost time.
         self._pool: IdleClients | None = None
         if self.concurrency is not None and self.concurrency < num_clients:
             self._pool = IdleClients(federation)
@@ -145,12 +146,12 @@ class ContinuousArrivals(ArrivalProcess):
 
     def on_start(self, task: Task) -> None:
         """Note the version that the client works from."""
-        if self.may_stop and not task.tries:  # of what is tried again the end is not told
+        if self.may_stop and not task.tries:  # the end of a retry is not reported
             self._working[task.client_id] = task.pulled_version
             heapq.heappush(self._oldest, (task.pulled_version, task.client_id))
 
     def _restart(self, version: int, now: float) -> list[Action]:
-        """Stop the clients whose model is too old, and let them start anew."""
+        """Stop the clients whose model is too old, and let them start again."""
         assert self.restart_after is not None
         stopped: list[int] = []
         while self._oldest and version - self._oldest[0][0] >= self.restart_after:
@@ -201,7 +202,7 @@ class ContinuousArrivals(ArrivalProcess):
         return self._tasks.expected_durations()
 
     def closed_network(self, buffer_size: int) -> ClosedNetwork | None:
-        """The network of clients with exponential durations that neither idle nor wait."""
+        """The network, if clients have exponential durations and neither idle nor wait."""
         means = self.expected_durations()
         waits = self.resume == "on_aggregation" and buffer_size > 1
         if waits or self.idle or means is None or not self._tasks.durations.exponential:
@@ -209,7 +210,7 @@ class ContinuousArrivals(ArrivalProcess):
         return ClosedNetwork(means, self.concurrency)
 
     def state_dict(self) -> dict[str, Any]:
-        """The clients that wait or are idle, and how many tasks each client had."""
+        """The clients that wait or are idle, and the number of tasks of each client."""
         state: dict[str, Any] = {
             "started": self._started,
             "waiting": sorted(self._waiting),
@@ -223,7 +224,7 @@ class ContinuousArrivals(ArrivalProcess):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._started = state["started"]
         self._waiting = set(state["waiting"])
         self._tasks.load_state_dict(state["tasks"])

@@ -1,4 +1,4 @@
-"""Further distributions of the time that a task takes."""
+"""Further distributions of the duration of a task."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class ShiftedExponentialDurations(DurationModel):
-    """A task takes a least time, and then an exponentially distributed one.
+    """A task takes a minimum time plus an exponentially distributed time.
 
     ``T = shift + mean * e``, e standard exponential; the mean is ``shift + mean``.
 
     Args:
-        shift: The least time, in virtual time, one for all clients or one for each.
-        mean: Mean of the rest, one for all clients or one for each.
+        shift: The minimum, in virtual time, one for all clients or one for each.
+        mean: Mean of the exponential part, one for all clients or one for each.
 
     Raises:
         TypeError: An argument is neither a number nor a list of numbers.
@@ -57,7 +57,7 @@ class ShiftedExponentialDurations(DurationModel):
         federation: Federation,
         starts_at: float,
     ) -> float:
-        """Return the least time and one exponential number."""
+        """Return the minimum plus one exponential number."""
         rest = of_client(self.mean, client_id) * rng.standard_exponential()
         return max(SHORTEST, of_client(self.shift, client_id) + rest)
 
@@ -79,8 +79,8 @@ class ShiftedExponentialDurations(DurationModel):
 class ExponentialStepDurations(DurationModel):
     """Each local step takes an exponentially distributed time.
 
-    ``T = sum of K numbers mean * e``, e standard exponential and K the task's number of local
-    steps; the mean is ``K * mean``.
+    ``T = sum of K numbers mean * e``, where e is standard exponential and K is the task's number of
+    local steps; the mean is ``K * mean``.
 
     Args:
         mean: Mean of one local step in virtual time, one for all clients or one for each.
@@ -126,20 +126,20 @@ class ExponentialStepDurations(DurationModel):
 
 
 class ParetoDurations(DurationModel):
-    """Each task takes a Pareto distributed time: a tail so heavy that its mean may be infinite.
+    """Each task takes a Pareto distributed time, with a heavy tail and a possibly infinite mean.
 
     ``P(T > t) = (shortest / t)**shape`` for ``t >= shortest``. The mean is
-    ``shortest * shape / (shape - 1)`` for a shape above 1, and infinite otherwise.
+    ``shortest * shape / (shape - 1)`` for a shape above 1, and infinite otherwise. Draws above 9
+    million units, the largest time that is represented exactly, are reduced to it.
 
     Args:
-        shortest: The least time, in virtual time, one for all clients or one for each.
-        shape: How light the tail is, above 0: 1.1 is very heavy, 3 moderate.
+        shortest: The minimum, in virtual time, one for all clients or one for each.
+        shape: The exponent of the tail, above 0; smaller values give a heavier tail: 1.1 is very
+            heavy, 3 moderate.
 
     Raises:
         TypeError: An argument is not a number, or a list of numbers for `shortest`.
         ValueError: A number is not above 0.
-
-    Draws above 9 million units, the last time that is kept exactly, are that long.
 
     Example:
         >>> ParetoDurations(1.0, shape=1.5)
@@ -181,13 +181,13 @@ class ParetoDurations(DurationModel):
 
 
 class UniformDurations(DurationModel):
-    """Each task takes a time that is uniform between two bounds.
+    """Each task takes a time that is uniformly distributed between two bounds.
 
     ``T = low + (high - low) * u``, u uniform in [0, 1).
 
     Args:
-        low: The shortest time, in virtual time.
-        high: The longest time.
+        low: The lower bound, in virtual time.
+        high: The upper bound.
 
     Raises:
         TypeError: An argument is not a number.
@@ -227,16 +227,15 @@ class UniformDurations(DurationModel):
 class DistributionDurations(DurationModel):
     """Each task takes a time drawn from any distribution, such as a frozen one of scipy.stats.
 
-    ``T = scale_i * X``, X from the distribution.
+    ``T = scale_i * X``, X from the distribution. Durations below 1e-9 are raised to 1e-9.
 
     Args:
-        distribution: An object with scipy's methods ``rvs(random_state=generator)`` and
-            ``mean()``: ``scipy.stats.weibull_min(0.7)``, for example. Numbers below 1e-9 are
-            raised to it. SciPy itself is not needed by fedlight.
+        distribution: An object with SciPy's methods ``rvs(random_state=generator)`` and ``mean()``,
+            for example ``scipy.stats.weibull_min(0.7)``. fedlight itself does not need SciPy.
         scale: Factor in virtual time, one for all clients or one for each.
 
     Raises:
-        TypeError: `distribution` has no such methods, or `scale` is not a number.
+        TypeError: `distribution` has no ``rvs``, or `scale` is not a number.
         ValueError: A scale is not above 0.
 
     Example:
@@ -290,7 +289,7 @@ class DistributionDurations(DurationModel):
 
 
 def _words(distribution: Any) -> str:
-    """A distribution in words; scipy's frozen ones keep their name and arguments apart."""
+    """The text for a distribution; SciPy's frozen ones keep name and arguments separately."""
     dist = vars(distribution).get("dist") if hasattr(distribution, "__dict__") else None
     if dist is None:
         return repr(distribution)

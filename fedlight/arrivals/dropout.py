@@ -1,4 +1,4 @@
-"""Drop-outs: clients that start a task and never deliver its result."""
+"""Drop-outs: clients that start a task but never deliver its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DropOut(Wrapper):
 
     ``lost = u < probability``, u uniform in [0, 1), for each task.
 
-    The client is free again at the time at which it would have arrived.
+    The client is free again at the time when it would have arrived.
 
     Args:
         arrivals: Any arrival process.
@@ -46,7 +46,7 @@ class DropOut(Wrapper):
         super().__init__(arrivals)
         self.probability = fraction("probability", probability)
         if self.probability == 1:
-            raise ValueError("probability must be below 1, got 1: nobody would ever arrive")
+            raise ValueError("probability must be below 1, got 1: no client would ever arrive")
 
     def setup(self, federation: Federation) -> None:
         """Set up the wrapped process, and start with the first task of each client."""
@@ -58,18 +58,18 @@ class DropOut(Wrapper):
         """Lose some of the tasks."""
         for action in actions:
             if isinstance(action, Dispatch) and self.probability:
-                # The k-th task of a client has its own stream: who else works does not matter.
+                # The k-th task of a client has its own stream, independent of other clients.
                 rng = self._streams.at(action.client_id, self._visits.next(action.client_id))
                 if rng.random() < self.probability:
                     action = action._replace(lost=True)
             yield action
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the wrapped process, and how many tasks each client had."""
+        """The state of the wrapped process, and the number of tasks of each client."""
         return {**super().state_dict(), "visits": self._visits.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self._visits.load_state_dict(state["visits"])
 

@@ -1,4 +1,4 @@
-"""How long a task takes, in virtual time: T_i."""
+"""T_i, the duration of a task in virtual time."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ if TYPE_CHECKING:
     from fedlight.types import Federation
 
 SHORTEST = 1 / TICKS_PER_UNIT
-"""One tick, in virtual time: shorter draws are raised to it, since time has to go on."""
+"""One tick, in virtual time; shorter draws are raised to it, since time must advance."""
 
 LONGEST = MAX_TICKS / TICKS_PER_UNIT
-"""The last virtual time that is kept exactly; no task can take longer."""
+"""The largest virtual time that is represented exactly; no task can take longer."""
 
 
 class DurationModel(ABC):
-    """How long a task takes: its computation and communication together, in virtual time.
+    """The duration of a task: computation and communication together, in virtual time.
 
-    A subclass defines `draw`. It keeps nothing from draw to draw: what changes over time is a
-    function of `starts_at`, and what is random comes from `rng`. A resumed run then needs no state
-    of it.
+    A subclass defines `draw`. It keeps no state between draws: changes over time are a function of
+    `starts_at`, and random numbers come from `rng`. A resumed run then needs no saved state.
     """
 
     uses_rng: bool = True
     """Whether `draw` reads `rng`; False saves the time to prepare it."""
 
     exponential: bool = False
-    """Whether each client's durations are independent exponential numbers of the same mean."""
+    """Whether each client's durations are independent exponential numbers with the same mean."""
 
     @abstractmethod
     def draw(
@@ -59,13 +58,13 @@ class DurationModel(ABC):
         """Return the duration of one task, in virtual time, at least 1e-9.
 
         Args:
-            rng: Arrivals by the clock give each task a stream of its own; arrivals by rounds give
-                the tasks of a round one stream.
-            client_id: Who works.
-            num_steps: K, the task's local steps.
+            rng: The random generator. Arrivals by the clock give each task its own stream; arrivals
+                by rounds use one stream for the tasks of a round.
+            client_id: The client.
+            num_steps: K, the task's number of local steps.
             federation: The number of clients, their sizes and the seed.
-            starts_at: Virtual time of the client's pull. If `Availability` postpones the task, it
-                is the time before that.
+            starts_at: Virtual time of the client's pull. If `Availability` postpones the task, this
+                is the originally planned time.
         """
 
     def check(self, federation: Federation) -> None:
@@ -77,7 +76,7 @@ class DurationModel(ABC):
     ) -> NDArray[np.float64] | None:
         """Return T_i, the mean duration of each client's tasks, shape ``[M]``.
 
-        None means that it is unknown, as for durations that change over time.
+        None means that it is unknown, for example for durations that change over time.
 
         Args:
             federation: M clients.
@@ -96,7 +95,7 @@ class FixedDurations(DurationModel):
 
     Raises:
         TypeError: `durations` is not a list of numbers.
-        ValueError: A duration is below 1e-9 or above 9 million units, or there is none.
+        ValueError: A duration is below 1e-9 or above 9 million units, or the list is empty.
 
     Source: Fraboni et al., [A General Theory for Federated Optimization with Asynchronous and
     Heterogeneous Clients Updates](https://arxiv.org/abs/2206.10189) (the FedFix paper), Section
@@ -146,7 +145,8 @@ class UniformSpeeds(DurationModel):
     ``UniformSpeeds(0.8)`` is the paper's F80, ``UniformSpeeds(0)`` its F0.
 
     Args:
-        spread: By which share of `slowest` the fastest client is faster, from 0 to below 1.
+        spread: The difference between the slowest and the fastest duration as a share of `slowest`,
+            from 0 to below 1.
         slowest: The longest duration, in virtual time.
 
     Raises:
@@ -185,7 +185,7 @@ class UniformSpeeds(DurationModel):
         """T_i."""
         ahead = federation.num_clients - 1 - client_id
         share = ahead / (federation.num_clients - 1) if ahead else 0.0
-        # Rounded to ticks, as the event queue would, so that `expected` is what really happens.
+        # Rounded to ticks, as in the event queue, so that `expected` is exact.
         return max(SHORTEST, round(self.slowest * (1 - self.spread * share), 9))
 
     def expected(
@@ -346,13 +346,14 @@ class LogNormalDurations(DurationModel):
 
 
 class StepDurations(DurationModel):
-    """A task takes a fixed time and a time in proportion to its local steps.
+    """A task takes a fixed time plus a time proportional to its number of local steps.
 
-    ``T = overhead + per_step * K``, K the task's number of local steps.
+    ``T = overhead + per_step * K``, where K is the task's number of local steps.
 
     Args:
         per_step: Virtual time of one local step, one for all clients or one for each.
-        overhead: Virtual time of a task apart from its steps, such as the transfer of the model.
+        overhead: Virtual time of a task in addition to its steps, such as the transfer of the
+            model.
 
     Raises:
         TypeError: An argument is not a number, or a list of numbers for `per_step`.
@@ -427,7 +428,7 @@ def _duration(name: str, value: object) -> float:
 
 def _tick_or_longer(name: str, value: object) -> float:
     duration = _duration(name, value)
-    # Half a tick would be rounded to 0 and stop the clock; the queue would not know whose it is.
+    # Half a tick would be rounded to 0 and stop the clock. The queue's error could not name it.
     if duration <= SHORTEST / 2:
         raise ValueError(
             f"{name} must be at least {SHORTEST:g} of virtual time, got {value!r}; "

@@ -1,4 +1,4 @@
-"""How many local steps a task makes: K."""
+"""K, the number of local steps of a task."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MOST = 2**53
 class LocalSteps(ABC):
     """A policy for K, the number of local steps of a task.
 
-    A subclass defines `draw`. It keeps nothing from draw to draw, so a resumed run needs no state
-    of it.
+    A subclass defines `draw`. It keeps no state between draws, so a resumed run needs no saved
+    state.
     """
 
     uses_rng: bool = True
@@ -37,9 +37,9 @@ class LocalSteps(ABC):
         """Return K for one task of a client, at least 1.
 
         Args:
-            rng: Arrivals by the clock give each task a stream of its own; arrivals by rounds give
-                the tasks of a round one stream.
-            client_id: Who works.
+            rng: The random generator. Arrivals by the clock give each task its own stream; arrivals
+                by rounds use one stream for the tasks of a round.
+            client_id: The client.
             federation: The number of clients, their sizes, the batch size and the seed.
         """
 
@@ -94,7 +94,7 @@ class UniformSteps(LocalSteps):
 
     ``K ~ Uniform{low, ..., high}``, both ends included.
 
-    ``UniformSteps(1, 2 * c)`` are the "dynamic local steps" of the paper.
+    ``UniformSteps(1, 2 * c)`` gives the "dynamic local steps" of the paper.
 
     Args:
         low: Smallest number of steps, at least 1.
@@ -115,11 +115,11 @@ class UniformSteps(LocalSteps):
             raise ValueError(f"high must be at least low={self.low}, got {self.high}")
 
     def draw(self, rng: np.random.Generator, client_id: int, federation: Federation) -> int:
-        """Return one integer of low..high."""
+        """Return one integer from low to high."""
         return int(rng.integers(self.low, self.high + 1))
 
     def expected(self, federation: Federation) -> NDArray[np.float64]:
-        """The middle of low..high."""
+        """The mean of low and high."""
         return np.full(federation.num_clients, (self.low + self.high) / 2)
 
     def __repr__(self) -> str:
@@ -127,16 +127,17 @@ class UniformSteps(LocalSteps):
 
 
 class LocalEpochs(LocalSteps):
-    """Each task makes as many local steps as `num_epochs` passes over the client's examples take.
+    """Each task makes the local steps of `num_epochs` passes over the client's examples.
 
-    ``K_i = ceil(num_epochs * n_i / min(batch_size, n_i))``, n_i the examples of client i.
+    ``K_i = ceil(num_epochs * n_i / min(batch_size, n_i))``, where n_i is the number of examples of
+    client i.
 
     Args:
         num_epochs: Passes over the client's examples; a fraction of a pass is allowed.
 
     Raises:
         TypeError: `num_epochs` is not a number.
-        ValueError: It is not above 0; or, at set-up, a client would make more than 2**53 steps.
+        ValueError: It is not above 0; or (at set-up) a client would make more than 2**53 steps.
 
     Source: McMahan et al., [Communication-Efficient Learning of Deep Networks from Decentralized
     Data](https://arxiv.org/abs/1602.05629), Section 2, where E is `num_epochs`.
@@ -158,8 +159,8 @@ class LocalEpochs(LocalSteps):
         most = float(np.max(federation.num_examples))
         if self.num_epochs > MOST / most:
             raise ValueError(
-                f"num_epochs={self.num_epochs!r} gives a client of {most:,.0f} examples more local "
-                f"steps than {MOST}; write a smaller number of passes, such as LocalEpochs(1)"
+                f"num_epochs={self.num_epochs!r} gives a client with {most:,.0f} examples more "
+                f"than {MOST} local steps; write a smaller number, such as LocalEpochs(1)"
             )
 
     def expected(self, federation: Federation) -> NDArray[np.float64]:
@@ -182,7 +183,7 @@ class PerClientSteps(LocalSteps):
 
     Raises:
         TypeError: `num_steps` is not a list of integers.
-        ValueError: A number is below 1 or above 2**53, or there is none.
+        ValueError: A number is below 1 or above 2**53, or the list is empty.
 
     Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Algorithm
     2, in which each worker chooses its own number of steps.

@@ -1,4 +1,4 @@
-"""Partial work: clients that stop early and send what they have done."""
+"""Partial work: clients that stop early and send the result of the steps made so far."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class PartialWork(Wrapper):
-    """With some probability a client stops early; its result is that of the steps it has made.
+    """With some probability a client stops early; its result is that of the steps made so far.
 
     ``K' ~ Uniform{max(1, ceil(least * K)), ..., K - 1}`` and ``T' = T * K' / K`` for a task of K
     local steps and duration T that stops early.
 
-    A process by rounds keeps its times, since its results are due at the end of a round. A task of
-    one step cannot stop early.
+    Durations do not change if the process works by rounds, since its results are due at the end of
+    a round. A task of one step cannot stop early.
 
     Args:
         arrivals: Any arrival process.
@@ -36,7 +36,7 @@ class PartialWork(Wrapper):
         least: Smallest share of its local steps that a client makes.
 
     Raises:
-        TypeError: `arrivals` is not an arrival process, or another argument not a number.
+        TypeError: `arrivals` is not an arrival process, or another argument is not a number.
         ValueError: `probability` or `least` is not in [0, 1].
 
     Source: Li et al., [Federated Optimization in Heterogeneous
@@ -83,11 +83,11 @@ class PartialWork(Wrapper):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the wrapped process, and how many tasks each client had."""
+        """The state of the wrapped process, and the number of tasks of each client."""
         return {**super().state_dict(), "visits": self._visits.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self._visits.load_state_dict(state["visits"])
 

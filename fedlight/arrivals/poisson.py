@@ -1,4 +1,4 @@
-"""The open loop: clients start by themselves, at random times."""
+"""Open-loop arrivals: clients start on their own, at random times."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 
 class PoissonArrivals(ArrivalProcess):
-    """Clients start to work at the times of a Poisson process, whatever the server does.
+    """Clients start to work at the times of a Poisson process, independently of the server.
 
     ``gap = -log(1 - u) / rate``, u uniform in [0, 1): the virtual time between two starts is
     exponential with mean ``1 / rate``.
 
-    At each start a client that is not at work is drawn uniformly; it pulls, works and arrives. If
-    all clients are at work, nobody starts.
+    At each start a client that is not working is drawn uniformly; it pulls, works and arrives. If
+    all clients are working, no client starts.
 
     Args:
-        rate: Mean number of starts in one unit of virtual time.
-        durations: How long a task takes.
+        rate: Mean number of starts per unit of virtual time.
+        durations: The duration of a task.
         local_steps: Policy for K, the number of local steps of a task, or a number of steps.
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: `rate` is not above 0, or virtual time cannot hold its gaps.
+        ValueError: `rate` is not above 0, or its gaps are outside the range of virtual time.
 
     Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Algorithm
-    2, in which a worker pulls the model when it decides to take part. The paper leaves the times
-    open; the Poisson process is a choice made here.
+    2, in which a worker pulls the model when it decides to take part. The paper does not specify
+    the times; the Poisson process is our choice.
 
     Example:
         >>> from fedlight.arrivals import UniformSpeeds
@@ -63,8 +63,8 @@ class PoissonArrivals(ArrivalProcess):
         self.rate = positive("rate", rate)
         if not 1 / LONGEST <= self.rate <= 1 / SHORTEST:
             raise ValueError(
-                f"rate must lie between {1 / LONGEST:.1e} and {1 / SHORTEST:g} starts in one unit "
-                f"of virtual time, got {rate!r}; choose another unit"
+                f"rate must be between {1 / LONGEST:.1e} and {1 / SHORTEST:g} starts per unit of "
+                f"virtual time, got {rate!r}; choose another unit"
             )
         self._tasks = TaskDraws(durations, local_steps)
 
@@ -85,7 +85,7 @@ class PoissonArrivals(ArrivalProcess):
         if self._started:
             yield from self._start(now)
         self._started = True
-        # Once no client will be there again, further starts would keep the run alive for nothing.
+        # Once no client will be available again, further starts would only prolong the run.
         if self._clients_left:
             yield Wake(max(SHORTEST, -math.log1p(-self._gaps.next()) / self.rate))
 
@@ -116,7 +116,7 @@ class PoissonArrivals(ArrivalProcess):
         return self._tasks.expected_durations()
 
     def state_dict(self) -> dict[str, Any]:
-        """The starts so far, the idle clients, and how many tasks each client had."""
+        """The starts so far, the idle clients, and the number of tasks of each client."""
         return {
             "started": self._started,
             "gaps": self._gaps.taken,
@@ -126,7 +126,7 @@ class PoissonArrivals(ArrivalProcess):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._started, self._gaps.taken = state["started"], state["gaps"]
         self._clients_left = state["clients_left"]
         self._pool.load_state_dict(state["pool"])

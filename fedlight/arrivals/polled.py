@@ -1,4 +1,4 @@
-"""A server that polls: at its own times it takes what some clients have done so far."""
+"""A polling server: at its own times it collects the results that some clients have so far."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class PolledArrivals(ArrivalProcess):
 
     ``K_i = min(max_steps, whole steps of client i since its last poll)``, which may be 0.
 
-    All clients work from time 0 on, and go on from their poll. A step that ends at the time of the
-    poll counts; what has been done of another one is lost. A client that has made `max_steps` steps
-    waits for its poll. Each poll is the end of a round.
+    All clients work from time 0 on, and continue after their polls. A step that ends at the time of
+    the poll counts; an unfinished step is lost. A client that has made `max_steps` steps waits for
+    its poll. Each poll is the end of a round.
 
     A schedule does not depend on the model: the next poll of a client is known when its task
-    begins, and nothing has to be interrupted.
+    begins, so no task has to be interrupted.
 
     Args:
-        per_poll: s, the clients of a poll, drawn uniformly without replacement; or for each poll
-            the list of its clients, perhaps empty, after which the process ends.
+        per_poll: s, the number of clients of a poll, drawn uniformly without replacement; or a list
+            of clients for each poll, possibly empty, after which the process ends.
         interval: dt, virtual time between two polls.
-        step_durations: How long one local step takes, a `DurationModel` or a list of one number
-            for each client. A random time is drawn for each step.
+        step_durations: The duration of one local step, as a `DurationModel` or a list of one number
+            for each client. Random durations are drawn for each step.
         max_steps: Largest number of steps between two polls of a client, one number for all clients
             or one for each.
 
@@ -55,7 +55,7 @@ class PolledArrivals(ArrivalProcess):
         ValueError: An argument is outside its range.
 
     Source: Zakerinia et al., [QuAFL](https://arxiv.org/abs/2206.10032), Algorithm 1, whose authors
-    let a step that ends at the time of a poll not count, and make the first poll at time 0; Leconte
+    do not count a step that ends at the time of a poll, and make the first poll at time 0; Leconte
     et al., [FAVAS](https://arxiv.org/abs/2305.16099).
 
     Example:
@@ -102,14 +102,14 @@ class PolledArrivals(ArrivalProcess):
         self._visits = Visits()
 
     def on_wake(self, now: float) -> Iterator[Action]:
-        """All clients begin."""
+        """Start all clients."""
         yield from self._go_on(range(self._federation.num_clients), now)
 
     def on_round_end(self, now: float) -> Iterator[Action]:
-        """The polled clients go on."""
+        """Let the polled clients continue."""
         self._polls += 1
         clients = self._who.of_round(self._polls - 1, self._federation)
-        for client in clients:  # those whose task did not begin are polled for nothing
+        for client in clients:  # a client whose task did not begin is polled without a result
             polls = self._ahead.get(client)
             if polls and polls[-1] < self._polls:
                 polls.pop()
@@ -139,7 +139,7 @@ class PolledArrivals(ArrivalProcess):
         self._drawn += 1
 
     def _steps(self, client: int, ticks: int, now: float) -> int:
-        """How many steps the client makes in so many ticks."""
+        """How many steps the client makes in this number of ticks."""
         model, rng, federation = self.step_durations, self._durations.generator, self._federation
         most = of_client(self.max_steps, client)
         if not model.uses_rng:
@@ -162,7 +162,7 @@ class PolledArrivals(ArrivalProcess):
         return np.full(clients, self.interval * clients / self._who.count)
 
     def state_dict(self) -> dict[str, Any]:
-        """The polls so far, those that are known, and how many tasks each client had."""
+        """The polls so far, those that are known, and the number of tasks of each client."""
         return {
             "polls": self._polls,
             "drawn": self._drawn,
@@ -170,7 +170,7 @@ class PolledArrivals(ArrivalProcess):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._polls, self._ahead = state["polls"], {}
         self._drawn = self._polls
         while self._drawn < state["drawn"]:

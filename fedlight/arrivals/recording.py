@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class Recording(Wrapper):
     """Behaves like `arrivals` and writes its schedule to a file when the run is over.
 
-    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: what arrived, and what the
-    process has cancelled. Lost tasks are not in it.
+    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, and the runs
+    that the process has cancelled. Lost tasks are not in it.
 
     Args:
         arrivals: Any arrival process.
         path: The parquet file, written at the end of the run; None to keep the table in memory
-            only. A file that exists is replaced.
+            only. An existing file is replaced.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -102,7 +102,7 @@ class Recording(Wrapper):
             self.table().save(self.path)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was recorded so far, and the state of the process."""
+        """Return the records so far, and the state of the process."""
         return {**super().state_dict(), "table": self._writer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

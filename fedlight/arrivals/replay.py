@@ -1,4 +1,4 @@
-"""A recorded schedule, played again."""
+"""Replay of a recorded schedule."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class ReplayArrivals(ArrivalProcess):
-    """Plays records of (client, pulled version, arrival time, local steps) for any aggregator.
+    """Replays records of (client, pulled version, arrival time, local steps) for any aggregator.
 
     ``pull at dispatched_at``, or, for a record without it, as soon as its pulled version exists and
-    the client's record before it has arrived.
+    the client's previous record has arrived.
 
-    The version that a record names is pulled even if a newer one exists; the server keeps it until
-    then. A record of a cancelled run is pulled and cancelled again.
+    The version given in a record is pulled even if a newer one exists; the server keeps it until
+    then. A cancelled run is pulled and cancelled again.
 
     Args:
         events: The records, a `ScheduleTable`, or the path of a file with one, written by
@@ -38,15 +38,15 @@ class ReplayArrivals(ArrivalProcess):
         durations: T_i, the mean duration of each client's tasks in virtual time, for aggregators
             whose weights depend on it.
         round_ends: Virtual times at which rounds end, for aggregators without a buffer size.
-        pull: "recorded": pull the version that the record names. "newest": pull the newest version
+        pull: "recorded": pull the version given in the record. "newest": pull the newest version
             at `dispatched_at`, for an aggregator that makes its versions at other times than the
             aggregator of the recorded run.
 
     Raises:
         FileNotFoundError: There is no such file.
         TypeError: `events` are not `ReplayEvent` objects, or another argument is of the wrong kind.
-        ValueError: There is no record; with ``pull="newest"`` a record has no `dispatched_at`; or,
-            during the run, a record's version cannot exist before its arrival.
+        ValueError: There is no record; with ``pull="newest"`` a record has no `dispatched_at`; or
+            (during the run) a record's version cannot exist before its arrival.
 
     Example:
         >>> table = ScheduleTable([ReplayEvent(client=0, pulled_version=0, time=1.0, num_steps=2)])
@@ -85,8 +85,8 @@ class ReplayArrivals(ArrivalProcess):
                 raise TypeError(f"events[{number}] must be a ReplayEvent, got {event!r}")
             if event.dispatched_at is None and pull == "newest":
                 raise ValueError(
-                    f"events[{number}] has no dispatched_at, so that pull='newest' has no time at "
-                    "which to look for the newest version"
+                    f"events[{number}] has no dispatched_at, which pull='newest' needs as the time "
+                    "of the pull; add it, or write pull='recorded'"
                 )
         if not self.events:
             raise ValueError("events must hold at least one ReplayEvent, got none")
@@ -139,7 +139,7 @@ class ReplayArrivals(ArrivalProcess):
         self._open = Counter(event.pulled_version for event in named)
 
     def on_wake(self, now: float) -> Iterator[Action]:
-        """Dispatch records with a `dispatched_at` at the start; later, look for overdue ones."""
+        """Dispatch records with a `dispatched_at` at the start; later, check for overdue ones."""
         if not self._started:
             self._started = True
             yield from self._timed()
@@ -147,8 +147,8 @@ class ReplayArrivals(ArrivalProcess):
             return
         if self.may_stop:
             yield from self._stop(now)
-        # A record whose version never comes would wait for ever, and the run end without it in
-        # silence: hence a `Wake` at each one's arrival time.
+        # A record whose version is never made would wait forever, and the run would silently end
+        # without it. So there is a `Wake` at the arrival time of each.
         ticks = to_ticks(now)
         for client in sorted(self._free):
             queue = self._queues[client]
@@ -168,7 +168,7 @@ class ReplayArrivals(ArrivalProcess):
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterator[Action]:
         """Dispatch the records that waited for this version."""
         self._version = version
-        # One that was cancelled when another version was made at the same time has to wait for it.
+        # A run that was cancelled after a later version of the same time has to wait for it.
         yield from self._cancel(now, self._newest)
         yield from self._pull(now)
 
@@ -191,7 +191,7 @@ class ReplayArrivals(ArrivalProcess):
             yield Wake(end) if self.may_stop else EndRound(end, tag=tag)
 
     def _stop(self, now: float) -> Iterator[Action]:
-        """Cancel what was cancelled by now, and then end the rounds that end now."""
+        """Cancel the runs that were cancelled by now, and then end the rounds that end now."""
         ticks, begun = to_ticks(now), self._ended
         while self._ended < len(self._ends) and to_ticks(self._ends[self._ended][0]) <= ticks:
             self._ended += 1
@@ -201,7 +201,7 @@ class ReplayArrivals(ArrivalProcess):
             yield EndRound(0.0, tag=tag)
 
     def on_round_end(self, now: float) -> Iterable[Action]:
-        """After the last round that ends now, cancel what was to be cancelled by now."""
+        """After the last round that ends now, cancel the runs that were cancelled by now."""
         if not self.may_stop:
             return ()
         self._ending -= 1
@@ -262,9 +262,9 @@ class ReplayArrivals(ArrivalProcess):
 
     def _impossible(self, event: ReplayEvent) -> ValueError:
         return ValueError(
-            f"{event} can never happen: version {event.pulled_version} does not exist, with the "
-            f"client free, before its arrival at {event.time}; the server is at version "
-            f"{self._version}"
+            f"{event} can never happen: there is no time before its arrival at {event.time} at "
+            f"which version {event.pulled_version} exists and the client is free; the server is at "
+            f"version {self._version}"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class ReplayArrivals(ArrivalProcess):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._started, self._version = state["started"], state["version"]
         self._free = set(state["free"])
         self._stops, self._ended, self._ending = state.get("stops", (0, 0, 0))

@@ -19,13 +19,13 @@ class UniformArrivals(ArrivalProcess):
     """In each round m of M clients arrive, drawn uniformly without replacement.
 
     ``age ~ Uniform{0, ..., min(max_staleness, t)}`` for each client that arrives in round t: it
-    worked from the model that was the newest `age` rounds ago.
+    started from the model that was the latest one `age` rounds ago.
 
-    The paper's "last recent five models" are ``max_staleness=4``.
+    The paper's "last recent five models" correspond to ``max_staleness=4``.
 
     Args:
-        per_round: m, clients per round; or for each round the list of its clients, after which the
-            process ends.
+        per_round: m, the number of clients per round; or a list of clients for each round, after
+            which the process ends.
         max_staleness: Largest age of a model in rounds; 0 is the synchronous case.
         local_steps: Policy for K, the number of local steps of a task, or a number of steps.
 
@@ -92,8 +92,8 @@ class BiasedArrivals(ArrivalProcess):
     `UniformArrivals`.
 
     Args:
-        per_round: m, clients per round.
-        probabilities: p_i, the weight of each of the M clients; they sum to 1.
+        per_round: m, the number of clients per round.
+        probabilities: p_i, the weight of each of the M clients; they must sum to 1.
         max_staleness: Largest age of a model in rounds; 0 is the synchronous case.
         local_steps: Policy for K, the number of local steps of a task, or a number of steps.
 

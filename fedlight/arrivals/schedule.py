@@ -1,4 +1,4 @@
-"""The schedule of a run: it makes a stream of events from the actions of an arrival process."""
+"""The schedule of a run: it turns the actions of an arrival process into a stream of events."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Schedule:
     """The events of a run, in the order of (time, kind, client, serial).
 
     It owns the clock, numbers the tasks and sets the deadlines. `fedlight.loop.play` takes each
-    event with `next`, has the server handle it, and lets clients continue with `send_on`.
+    event with `next`, lets the server handle it, and lets clients continue with `send_on`.
 
     Args:
-        arrivals: The arrival process; it is set up anew.
+        arrivals: The arrival process; its `setup` is called.
         federation: The clients.
-        interval: Virtual time between deadlines, or None. There is a deadline at each multiple for
-            as long as other events are to come.
+        interval: Virtual time between deadlines, or None. There is a deadline at each multiple, as
+            long as other events follow.
         max_time: There are no events later than this virtual time.
 
     Attributes:
@@ -85,8 +85,8 @@ class Schedule:
         if ticks is None or ((self.lost_in_a_row or not self._coming) and self._over()):
             return None
         if self._deadline_due and ticks > queue.ticks:
-            # Only now is it known that another event follows. Deadlines set without one would
-            # keep a run going in which nothing is left to happen.
+            # Only now is it known that another event follows. Deadlines without one would keep a
+            # finished run going.
             ticks = self._push_deadline(ticks)
         if self._max_ticks is not None and ticks > self._max_ticks:
             return None
@@ -96,11 +96,11 @@ class Schedule:
         """Let clients continue after the server has handled an event.
 
         The process is not told of the arrival of a retried task, because it was told of the first
-        try. It hears of the client again when the update is used or dropped.
+        try. It is told of the client again when the update is used or dropped.
 
         Args:
             event: The event.
-            handled: The answer of the server.
+            handled: The server's response.
 
         Returns:
             The tasks of the clients that pull the model now, and the runs that are stopped, in
@@ -204,7 +204,7 @@ class Schedule:
     def _act(self, actions: Iterable[Action]) -> None:
         if actions is None or isinstance(actions, _ACTIONS):
             raise TypeError(
-                f"{self.arrivals!r} answered with {actions!r}; yield each action, or return a list "
+                f"{self.arrivals!r} returned {actions!r}; yield each action, or return a list "
                 "of actions, and () for none"
             )
         for action in actions:
@@ -223,8 +223,8 @@ class Schedule:
             elif isinstance(action, EndRound):
                 if not self.arrivals.by_rounds:
                     raise ValueError(
-                        f"{self.arrivals!r} answered with {action!r}, but its by_rounds is False: "
-                        "set by_rounds = True in its class, so that aggregators know of its rounds"
+                        f"{self.arrivals!r} returned {action!r}, but its by_rounds is False; set "
+                        "by_rounds = True in its class, so that aggregators know of its rounds"
                     )
                 kind = Kind.ROUND_END
                 ticks = self._after(action.delay, now_too=self._kind is not kind)
@@ -239,7 +239,7 @@ class Schedule:
         """End what a client has in flight."""
         if not self._may_stop:
             raise ValueError(
-                f"{self.arrivals!r} answered with {action!r}, but its may_stop is False: set "
+                f"{self.arrivals!r} returned {action!r}, but its may_stop is False; set "
                 "may_stop = True in its class, so that no local run is computed before it arrives"
             )
         for number, task in self._in_flight.pop(action.client_id, ()):
@@ -256,13 +256,13 @@ class Schedule:
                 self.arrivals.on_stop(task, self.version, self._queue.now)
 
     def _steps_made(self, task: Task) -> int:
-        """The whole steps of a task up to now; of a task that will be lost none counts."""
+        """The complete steps of a task up to now; 0 for a task that will be lost."""
         begin = to_ticks(task.dispatched_at)
         whole = to_ticks(task.arrives_at) - begin
         return 0 if task.lost else task.num_steps * (self._queue.ticks - begin) // whole
 
     def _send(self, task: Task, ticks: int) -> None:
-        """Put the arrival of a task that was cut into the queue, behind the others of this time."""
+        """Put the arrival of a task that was cut into the queue, after the others of this time."""
         event = new_record(Event, (Kind.ARRIVAL, task, None))
         client = task.client_id + self._num_clients
         number = self._queue.push(ticks, event, kind=Kind.ARRIVAL, client=client)
@@ -270,7 +270,7 @@ class Schedule:
         self._in_flight.setdefault(task.client_id, []).append((number, task))
 
     def _leave(self, task: Task) -> None:
-        """Note that a task has arrived and can be stopped no more."""
+        """Note that a task has arrived and can no longer be stopped."""
         others = [each for each in self._in_flight[task.client_id] if each[1] != task]
         if others:
             self._in_flight[task.client_id] = others
@@ -281,7 +281,7 @@ class Schedule:
         ticks = to_ticks(delay)
         if ticks <= 0 and not (now_too and ticks == 0):
             raise ValueError(
-                f"{self.arrivals!r} gave a duration or delay of {delay!r}; "
+                f"{self.arrivals!r} returned a duration or delay of {delay!r}; "
                 "virtual time must advance by at least 1e-9"
             )
         return self._queue.ticks + ticks
@@ -300,8 +300,8 @@ class Schedule:
         elif version > self.version:
             raise ValueError(
                 f"client {client} is to pull version {version} at {now} for its arrival at "
-                f"{to_time(arrival)}, but the server is only at version {self.version}; under an "
-                "aggregator that makes its versions at other times than the recorded one, write "
+                f"{to_time(arrival)}, but the server is only at version {self.version}; if the "
+                "aggregator makes its versions at other times than the recorded one, write "
                 'ReplayArrivals(…, pull="newest")'
             )
         if not 0 <= client < self._num_clients:

@@ -25,7 +25,7 @@ class CountingServer:
 
     Args:
         schedule: The schedule, for the virtual time.
-        buffer_size: m, the number of arrivals that make a version; None if no number does.
+        buffer_size: m, the number of arrivals per version; None if the number does not matter.
         by_rounds: Whether the end of a round makes a version.
 
     Attributes:
@@ -97,8 +97,8 @@ def simulate(
 ) -> ScheduleTable:
     """Return the schedule of an arrival process, made without a model.
 
-    The server makes versions like an aggregator with the same `buffer_size` or `interval`. Without
-    both, it makes one at the end of each round of the process.
+    The server makes versions like an aggregator with the same `buffer_size` or `interval`. With
+    neither, it makes one at the end of each round of the process.
 
     Args:
         arrivals: The arrival process.
@@ -114,7 +114,7 @@ def simulate(
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: Nothing would stop the simulation, an argument is outside its range, or the
+        ValueError: The simulation would never stop, an argument is outside its range, or the
             process does not fit the clients.
 
     Example:
@@ -129,8 +129,8 @@ def simulate(
     limits.check(arrivals)
     if buffer_size is None and interval is None and not arrivals.by_rounds:
         raise ValueError(
-            f"{arrivals!r} has no rounds: give buffer_size (server updates after so many "
-            "arrivals) or interval (virtual time between server updates)"
+            f"{arrivals!r} has no rounds; give buffer_size (the number of arrivals between server "
+            "updates) or interval (the virtual time between server updates)"
         )
     if buffer_size is not None:
         positive_int("buffer_size", buffer_size)

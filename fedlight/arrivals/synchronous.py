@@ -1,4 +1,4 @@
-"""The classical barrier: the round ends with its slowest client, or without it."""
+"""Synchronous rounds, which end when the slowest client arrives, or without waiting for it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ if TYPE_CHECKING:
 
 
 class SynchronousArrivals(ArrivalProcess):
-    """In each round m clients pull the newest model; the round ends when the last one arrives.
+    """In each round m clients pull the latest model; the round ends when the last one arrives.
 
-    ``length of a round = max of T_i over its m clients``, T_i the duration of client i's task.
+    ``length of a round = max of T_i over its m clients``, where T_i is the duration of client i's
+    task.
 
     With `over_select` or a `timeout` a round does not wait for its slowest clients: it ends when m
-    of the clients that it began with have arrived, or at the timeout. Those still at work are
-    stopped at that moment, also those that would arrive at the same time. What arrives at the
-    timeout itself counts.
+    of its clients have arrived, or at the timeout. Clients that are still working are stopped at
+    that moment, even those that would arrive at the same time. Arrivals exactly at the timeout
+    count.
 
     Args:
-        per_round: m, the clients of a round, drawn uniformly without replacement; None for all; or
-            for each round the list of its clients, after which the process ends.
-        durations: How long a task takes; None for one unit of virtual time.
+        per_round: m, the number of clients of a round, drawn uniformly without replacement; None
+            for all; or a list of clients for each round, after which the process ends.
+        durations: The duration of a task; None for one unit of virtual time.
         local_steps: Policy for K, the number of local steps of a task, or a number of steps.
-        over_select: How many clients more begin a round than are waited for: m + `over_select` are
-            drawn. Of None (all) and of listed clients, `over_select` are not waited for.
-        timeout: The longest that a round may last, in virtual time.
-        late: What is done with clients that are late: "cancel" loses what they have done, "cut"
-            takes the local steps that they have had time for (`Cut`).
+        over_select: The number of clients that a round does not wait for. If m is a number,
+            m + `over_select` clients are drawn; if all clients or listed ones take part,
+            `over_select` of them are not waited for.
+        timeout: The maximum length of a round, in virtual time.
+        late: How late clients are handled: "cancel" discards their work, "cut" uses the local steps
+            that they have had time for (`Cut`).
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -89,8 +91,8 @@ class SynchronousArrivals(ArrivalProcess):
             fewest = min(map(len, self._who.listed))
             if self.over_select is not None and fewest <= self.over_select:
                 raise ValueError(
-                    f"over_select={self.over_select} leaves nobody to wait for of a round with "
-                    f"{fewest} clients"
+                    f"over_select={self.over_select} leaves no client to wait for in a round with "
+                    f"{fewest} clients; write a smaller number"
                 )
         self.durations = None if durations is None else as_durations(durations)
         self.local_steps = as_local_steps(local_steps)
@@ -105,7 +107,7 @@ class SynchronousArrivals(ArrivalProcess):
         more = self.over_select or 0
         begin = None
         if self._who is None:
-            begin = more + 1  # one at least is waited for
+            begin = more + 1  # at least one is waited for
         else:
             self._who.check(federation)
             if self._who.count is not None:
@@ -136,12 +138,12 @@ class SynchronousArrivals(ArrivalProcess):
         return self._start(now)
 
     def on_start(self, task: Task) -> None:
-        """Note who is at work."""
-        if self.may_stop and not task.tries:  # of what is tried again the end is not told
+        """Note that the client is working."""
+        if self.may_stop and not task.tries:  # the end of a retry is not reported
             self._working.add(task.client_id)
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
-        """End the round if nobody else is waited for."""
+        """End the round if no other client is waited for."""
         self._working.discard(task.client_id)
         if not self._open:
             return ()
@@ -149,7 +151,7 @@ class SynchronousArrivals(ArrivalProcess):
         return () if self._missing > 0 and self._working else self._end()
 
     def on_round_end(self, now: float) -> Iterable[Action]:
-        """Start the next round, if this one was not the last to be planned."""
+        """Start the next round, if rounds may end early; otherwise it is already planned."""
         return (Wake(delay=0.0),) if self.may_stop else ()
 
     def _end(self) -> Iterator[Action]:
@@ -198,7 +200,7 @@ class SynchronousArrivals(ArrivalProcess):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The next round, and who is at work in one that may end early."""
+        """The next round, and the working clients of a round that may end early."""
         state: dict[str, Any] = {"round": self._round}
         if self.may_stop:
             state["working"], state["missing"] = sorted(self._working), self._missing
@@ -206,7 +208,7 @@ class SynchronousArrivals(ArrivalProcess):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the round that `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._round = state["round"]
         if self.may_stop:
             self._working, self._missing = set(state["working"]), state["missing"]

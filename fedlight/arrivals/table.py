@@ -1,4 +1,4 @@
-"""A recorded schedule: one record for each arrival, and for each run that was cancelled."""
+"""A recorded schedule: one record for each arrival and for each run that was cancelled."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class ReplayEvent:
     """One arrival of a recorded schedule, or one run that was cancelled.
 
     Attributes:
-        client: Number of the client that arrives.
+        client: The index of the client.
         pulled_version: The server version that its task started from.
-        time: Virtual time of the arrival, or at which the run was cancelled.
+        time: Virtual time of the arrival or the cancellation.
         num_steps: K, the local steps of its task; 0 only together with `dispatched_at`, for a
             client that was polled before its first step had ended.
-        dispatched_at: Virtual time of its pull; None for as soon as its version exists and the
-            client's record before it has arrived.
-        visit: How many tasks the client was given before, including lost ones. It decides which
+        dispatched_at: Virtual time of its pull; None for a pull as soon as its version exists and
+            the client's previous record has arrived.
+        visit: Number of earlier tasks of the client, including lost ones. It determines which
             examples the client sees. None counts the client's records.
         stopped_at_version: The server's version when the run was cancelled; None for an arrival.
         tag: The group that the client works in (`Tiers`), or None.
@@ -69,7 +69,7 @@ class ReplayEvent:
             or (self.stopped_at_version is not None and self.dispatched_at == self.time)
         ):
             raise ValueError(
-                "ReplayEvent.dispatched_at must lie between 0 and the arrival at "
+                "ReplayEvent.dispatched_at must be between 0 and the arrival at "
                 f"time={self.time!r}, got {self.dispatched_at!r}"
             )
         if self.visit is not None:
@@ -80,7 +80,7 @@ class ReplayEvent:
             if self.dispatched_at is None:
                 raise ValueError(
                     f"{name}={self.stopped_at_version} needs dispatched_at, the virtual time at "
-                    "which the run that was cancelled began"
+                    "which the cancelled run began"
                 )
         if self.tag is not None and not isinstance(self.tag, str):
             raise TypeError(f"ReplayEvent.tag must be a string or None, got {self.tag!r}")
@@ -88,7 +88,7 @@ class ReplayEvent:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTable:
-    """A recorded schedule, which `ReplayArrivals` plays.
+    """A recorded schedule, which `ReplayArrivals` replays.
 
     ``staleness = version just before its use - pulled_version`` for each arrival that was used.
 
@@ -97,11 +97,11 @@ class ScheduleTable:
         round_ends: Virtual times at which the process's rounds end; empty for arrivals by the
             clock.
         num_clients: M, the number of clients.
-        durations: T_i, the mean duration of each client's tasks in virtual time, or None if the
-            process does not know it.
-        versions: For each arrival the server's version just before the server update that used or
-            dropped it, or None if it was never used. None as a whole if that was not recorded.
-        round_tags: For each of `round_ends` the group whose round it is; empty without groups.
+        durations: T_i, the mean duration of each client's tasks in virtual time, or None if it is
+            unknown.
+        versions: For each record, the server's version just before the server update that used or
+            dropped it, or None if it was never used. None as a whole if this was not recorded.
+        round_tags: For each of `round_ends`, the group whose round it is; empty without groups.
         groups: The tags of the groups, in their order (`Tiers`).
 
     Example:
@@ -126,7 +126,7 @@ class ScheduleTable:
         return len(self.events)
 
     def __repr__(self) -> str:
-        """All fields, or one line that sums up more than a few arrivals."""
+        """All fields, or a one-line summary if there are more than a few records."""
         if len(self.events) <= _MOST_SHOWN:
             shown = {name: getattr(self, name) for name in self.__slots__}
             shown = {k: v for k, v in shown.items() if v or k not in ("round_tags", "groups")}
@@ -146,21 +146,21 @@ class ScheduleTable:
         It is the version just before the update was used minus the version that was pulled.
 
         Raises:
-            ValueError: The table does not say when its updates were used.
+            ValueError: The table does not contain when its updates were used.
         """
         if self.versions is None:
             raise ValueError(
-                "this schedule does not say at which version its updates were used: take one from "
-                "arrivals.simulate(…) or Recording(arrivals, path)"
+                "this schedule does not contain the versions at which its updates were used; make "
+                "one with arrivals.simulate(…) or Recording(arrivals, path)"
             )
         pairs = zip(self.events, self.versions, strict=True)
         return np.array([v - e.pulled_version for e, v in pairs if v is not None], dtype=np.int64)
 
     def to_arrow(self) -> pa.Table:
-        """Return the events as an Arrow table, one row each; all else is in the schema's metadata.
+        """Return the events as an Arrow table, one row each; the rest is in the schema's metadata.
 
-        The columns are the attributes of `ReplayEvent`, and ``version``; ``stopped_at_version``,
-        ``tag`` and ``cut`` only if there are any.
+        The columns are the attributes of `ReplayEvent` and ``version``. ``stopped_at_version``,
+        ``tag`` and ``cut`` are present only if an event uses them.
         """
         import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""At which ticks of a common clock each client communicates."""
+"""The ticks of a common clock at which each client communicates."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ LAST_TICK = MAX_TICKS // TICKS_PER_UNIT
 
 
 class TickPattern(ABC):
-    """At which ticks 1, 2, ... of the common clock each client communicates.
+    """The ticks 1, 2, ... of the common clock at which each client communicates.
 
-    A pattern keeps nothing from call to call: `next` is a function of the client and the tick, and
+    A pattern keeps no state between calls: `next` is a function of the client and the tick, and
     random patterns draw from the stream (seed, concern, client, tick). A resumed run then needs no
-    state of it.
+    saved state.
     """
 
     last: int | None = None
@@ -45,7 +45,7 @@ class TickPattern(ABC):
 
     @abstractmethod
     def next(self, client: int, tick: int) -> int | None:
-        """Return the client's first tick after `tick`, or None if there is no other."""
+        """Return the client's first tick after `tick`, or None if there is none."""
 
     @abstractmethod
     def setup(self, federation: Federation) -> None:
@@ -71,7 +71,7 @@ class PeriodicTicks(TickPattern):
 
     Raises:
         TypeError: An argument is neither an integer nor a list of integers.
-        ValueError: A number is below 1 or above 9 million; or, at set-up, an offset is larger than
+        ValueError: A number is below 1 or above 9 million; or (at set-up) an offset is larger than
             its period.
 
     Source: Avdiukhin and Kasiviswanathan, [Federated Learning under Arbitrary Communication
@@ -117,7 +117,7 @@ class PeriodicTicks(TickPattern):
 
 
 class RandomTicks(TickPattern):
-    """At each tick client i communicates with probability p_i, and at the latest after `max_gap`.
+    """At each tick client i communicates with probability p_i, and after at most `max_gap` ticks.
 
     ``gap ~ min(Geometric(p_i), max_gap)``; the mean is ``(1 - (1 - p_i)**max_gap) / p_i``.
 
@@ -164,9 +164,9 @@ class ImbalancedTicks(TickPattern):
     others; gaps are drawn as in `RandomTicks`.
 
     Args:
-        rare_share: Share of the clients that communicate rarely: the last ones.
-        often: Probability, at each tick, of the others.
-        rarely: Probability, at each tick, of the rare ones; at most `often`.
+        rare_share: Share of the clients that communicate rarely; these are the last ones.
+        often: Probability per tick for the others.
+        rarely: Probability per tick for the rare ones; at most `often`.
         max_gap: Largest number of ticks between two communications of a client; None for no limit.
 
     Raises:
@@ -212,7 +212,7 @@ class ImbalancedTicks(TickPattern):
 
 
 class TableTicks(TickPattern):
-    """A table says which clients communicate at each tick; the run ends with it.
+    """A table lists the clients that communicate at each tick; the run ends with the table.
 
     ``communicates[t - 1]`` are the clients that communicate at tick t.
 
@@ -221,7 +221,7 @@ class TableTicks(TickPattern):
 
     Raises:
         TypeError: `communicates` is not a list of lists of integers.
-        ValueError: A client is named twice at a tick, or none is named at all.
+        ValueError: A client is named twice at a tick, or no client is named at all.
 
     Source: Avdiukhin and Kasiviswanathan, [Federated Learning under Arbitrary Communication
     Patterns](https://proceedings.mlr.press/v139/avdiukhin21a.html), whose patterns are arbitrary.
@@ -282,9 +282,9 @@ class _RandomGaps:
         """Return a probability with which a client communicates within virtual time."""
         probability = fraction(name, value)
         if probability < 1 / LAST_TICK and (self.max_gap is None or self.max_gap > LAST_TICK):
-            often = "never" if probability == 0 else "hardly ever"
+            often = "never" if probability == 0 else "almost never"
             raise ValueError(
-                f"{name} is {probability:g}, so the client would {often} communicate: give "
+                f"{name} is {probability:g}, so the client would {often} communicate; give "
                 "max_gap, the largest number of ticks between two communications"
             )
         return probability

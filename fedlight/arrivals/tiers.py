@@ -1,4 +1,4 @@
-"""Groups of clients, each with an arrival process of its own."""
+"""Groups of clients, each with its own arrival process."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 class Tiers(ArrivalProcess):
     """Several arrival processes side by side, each for a group of clients (a tier).
 
-    Tiers whose processes work by rounds are synchronous inside and asynchronous across: the round
-    of a tier ends when its own process says so, and its clients go on right after the server has
-    handled that end. Of tiers that end a round at the same time, that whose last client has the
-    smallest number is first. Each task and each end of a round has the tier's name as its tag, by
-    which an aggregator tells them apart (`FedAT`).
+    Tiers whose processes work by rounds are synchronous within a tier and asynchronous between
+    tiers. The round of a tier ends when its own process ends it, and its clients continue right
+    after the server has handled that end. If several tiers end a round at the same time, the one
+    whose last client has the smallest number is first. Each task and each end of a round has the
+    tier's name as its tag, so that an aggregator can tell the tiers apart (`FedAT`).
 
     Args:
-        processes: A process for each tier, by name; the fastest tier first where the aggregator
-            asks for it.
+        processes: A process for each tier, by name, with the fastest tier first if the aggregator
+            requires this order.
         clients: The clients of each tier, by name. A tier's process then numbers them from 0 on, in
-            the order of the list. None if the processes name clients of the whole federation
-            themselves, such as ``SynchronousArrivals([[1, 3]] * 100)``.
+            the order of the list. None if the processes list clients of the whole federation
+            themselves, as in ``SynchronousArrivals([[1, 3]] * 100)``.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -67,7 +67,7 @@ class Tiers(ArrivalProcess):
                 'for example Tiers({"fast": SynchronousArrivals(…), "slow": …})'
             )
         if not processes:
-            raise ValueError("processes must hold one arrival process at least, got none")
+            raise ValueError("processes must hold at least one arrival process, got none")
         for name, process in processes.items():
             if not isinstance(process, ArrivalProcess):
                 raise TypeError(
@@ -75,7 +75,10 @@ class Tiers(ArrivalProcess):
                     "SynchronousArrivals(per_round=5)"
                 )
             if process.groups:
-                raise TypeError(f"processes[{name!r}] has groups itself: {process!r}")
+                raise TypeError(
+                    f"processes[{name!r}] must be an arrival process without groups, got "
+                    f"{process!r}"
+                )
         self.processes = dict(processes)
         self.groups = tuple(processes)
         self.clients = None if clients is None else _members(self.groups, clients)
@@ -85,7 +88,7 @@ class Tiers(ArrivalProcess):
         self.may_stop = any(process.may_stop for process in inner)
 
     def setup(self, federation: Federation) -> None:
-        """Set up the process of each tier, with random numbers of its own.
+        """Set up the process of each tier, each with its own random numbers.
 
         Raises:
             ValueError: A process does not fit the clients of its tier, or there is no such client.
@@ -113,7 +116,7 @@ class Tiers(ArrivalProcess):
             process.setup(own)
 
     def on_wake(self, now: float) -> Iterator[Action]:
-        """Start all tiers; later, wake those that asked for it."""
+        """Start all tiers; later, wake those that requested it."""
         if not self._started:
             self._started = True
             for name, process in self.processes.items():
@@ -128,12 +131,12 @@ class Tiers(ArrivalProcess):
         return self._tagged(name, self.processes[name].on_arrival(self._inside(task), now), now)
 
     def on_round_end_of(self, group: str, now: float) -> Iterator[Action]:
-        """Tell the tier whose round has ended; if it asked to be woken now, it is."""
+        """Tell the tier whose round has ended, and wake it if it has requested this."""
         yield from self._tagged(group, self.processes[group].on_round_end(now), now)
         yield from self._woken(group, now)
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterator[Action]:
-        """Tell all tiers, each of its own clients."""
+        """Tell each tier about its own clients."""
         for name, process in self.processes.items():
             own = clients
             if self.clients is not None:
@@ -231,7 +234,7 @@ class Tiers(ArrivalProcess):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._started = state["started"]
         for process, own in zip(self.processes.values(), state["tiers"], strict=True):
             process.load_state_dict(own)
@@ -259,13 +262,13 @@ def _members(groups: tuple[str, ...], clients: object) -> dict[str, list[int]]:
         if listed is None:
             raise TypeError(f"clients[{name!r}] must be a list of clients, got {clients[name]!r}")
         if not listed:
-            raise ValueError(f"clients[{name!r}] must hold one client at least, got none")
+            raise ValueError(f"clients[{name!r}] must hold at least one client, got none")
         label = f"clients[{name!r}]"
         found[name] = [non_negative_int(f"{label}[{k}]", each) for k, each in enumerate(listed)]
         for client in found[name]:
             if client in tier_of:
                 raise ValueError(
-                    f"{label} names client {client}, which is in tier {tier_of[client]!r} already"
+                    f"{label} names client {client}, which is already in tier {tier_of[client]!r}"
                 )
             tier_of[client] = name
     return found

@@ -1,4 +1,4 @@
-"""Published traces of devices: when they were available, and how fast they were."""
+"""Published traces of devices: their availability and their speeds."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SAMPLE = Path(__file__).parent / "sample_traces.json"
 
 
 class Device(NamedTuple):
-    """What a trace says of one device.
+    """The data of one device in a trace.
 
     Attributes:
         windows: Pairs (start, end) of its availability, in the trace's unit of time; None if the
-            trace says nothing of it.
-        period: After this time its availability repeats; None for never.
+            trace does not contain it.
+        period: The time after which its availability repeats; None for never.
         computation: Milliseconds for one example, or None.
         communication: Kilobits per second, or None.
     """
@@ -47,27 +47,27 @@ class Device(NamedTuple):
 def read_traces(path: str | Path) -> list[Device]:
     """Read the traces of devices from a JSON, CSV, Parquet or pickle file.
 
-    A JSON or pickle file holds a mapping from device to fields, or a list of such: ``active`` and
-    ``inactive`` (the starts and the ends of its windows), ``finish_time`` (after which they
-    repeat), ``computation`` (milliseconds for one example) and ``communication`` (kilobits per
-    second). These are the names of the traces published with
-    [FedScale](https://arxiv.org/abs/2105.11367); a file may hold some of them. A CSV or Parquet
-    file holds the columns ``client``, and ``start`` and ``end`` with a row for each window, or
-    ``computation`` and ``communication``, and perhaps ``period``.
+    A JSON or pickle file holds a mapping from devices to fields, or a list of fields. The fields
+    are ``active`` and ``inactive`` (the starts and the ends of the windows), ``finish_time`` (after
+    which they repeat), ``computation`` (milliseconds for one example) and ``communication``
+    (kilobits per second). These are the names in the traces published with
+    [FedScale](https://arxiv.org/abs/2105.11367); a file need not contain all of them. A CSV or
+    Parquet file holds the column ``client``, and either ``start`` and ``end`` with a row for each
+    window or ``computation`` and ``communication``, and optionally ``period``.
 
-    A pickle may hold plain data only: numbers, strings, lists, dicts. Nothing else in it is loaded,
-    so that a file from elsewhere cannot run code.
+    A pickle may hold only plain data: numbers, strings, lists, dicts. Nothing else is loaded from
+    it, so that a file from elsewhere cannot run code.
 
     Args:
-        path: The file; its ending says which kind it is.
+        path: The file; its suffix determines the format.
 
     Returns:
         The devices, in the order of the file.
 
     Raises:
         FileNotFoundError: There is no such file.
-        TypeError: `path` is no path.
-        ValueError: The file is damaged, or holds something else; the error names the device or row.
+        TypeError: `path` is not a path.
+        ValueError: The file is damaged or has other content; the error names the device or row.
 
     Example:
         >>> devices = read_traces(SAMPLE)
@@ -122,7 +122,7 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 
 
 def sample_traces() -> list[Device]:
-    """Return eight made-up devices: phones that charge at night, and slower ones at all hours.
+    """Return eight invented devices: phones charging at night, and slower, always available ones.
 
     The unit of time is a second. The file has the format of the published traces.
     """
@@ -135,13 +135,13 @@ class TraceWindows(Windows):
     Client i is device ``i % D`` of D devices. Its windows repeat after its period.
 
     Args:
-        devices: What `read_traces` gave.
-        unit: Length of one unit of virtual time, in the trace's unit: 3600 for hours of a trace
-            in seconds.
+        devices: The devices returned by `read_traces`.
+        unit: Length of one unit of virtual time, in the trace's unit of time: 3600 for hours if the
+            trace is in seconds.
 
     Raises:
-        TypeError: `devices` is no list of devices.
-        ValueError: The trace says nothing of availability.
+        TypeError: `devices` is not a list of devices.
+        ValueError: The trace does not contain the availability of a device.
 
     Example:
         >>> from fedlight.arrivals import Availability, ContinuousArrivals, FixedDurations
@@ -194,19 +194,19 @@ class TraceDurations(DurationModel):
     """The time of computation and transfer on the devices of a trace.
 
     ``T_i = (passes * b_i * K * computation / 1000 + 8 nbytes / (1000 * communication)) / unit``
-    with b_i examples for each of K local steps, in milliseconds for one example and kilobits per
-    second. Client i is device ``i % D`` of D devices.
+    with b_i examples for each of K local steps, `computation` in milliseconds per example and
+    `communication` in kilobits per second. Client i is device ``i % D`` of D devices.
 
     Args:
-        devices: What `read_traces` gave.
+        devices: The devices returned by `read_traces`.
         nbytes: Bytes of a task in both directions.
-        passes: Cost of a training step over that of an inference, which published traces have
-            measured; FedScale takes 3.
-        unit: Seconds of one unit of virtual time.
+        passes: Cost of a training step relative to inference, which is what published traces
+            measure; FedScale uses 3.
+        unit: Seconds per unit of virtual time.
 
     Raises:
-        TypeError: `devices` is no list of devices, or an argument is not a number.
-        ValueError: The trace says nothing of speeds.
+        TypeError: `devices` is not a list of devices, or an argument is not a number.
+        ValueError: The trace does not contain the speed of a device.
 
     Source: Lai et al., [FedScale: Benchmarking Model and System Performance of Federated Learning
     at Scale](https://arxiv.org/abs/2105.11367).
@@ -285,8 +285,8 @@ class _PlainData(pickle.Unpickler):
             ValueError: Always.
         """
         raise _NotPlainError(
-            f"{self._name!r} holds {module}.{name}; a pickle of traces may hold plain data only. "
-            "If you trust it, load it yourself and write it as JSON"
+            f"{self._name!r} holds {module}.{name}, but a pickle of traces may hold plain data "
+            "only; if you trust it, load it yourself and write it as JSON"
         )
 
 
@@ -340,7 +340,7 @@ def _from_rows(rows: list[dict[str, Any]], path: Path) -> list[Device]:
                 device.windows.append((float(row["start"]), float(row["end"])))
             given: dict[str, Any] = {n: _number(row[n]) for n in _COLUMNS if n in columns}
         except (KeyError, TypeError, ValueError):
-            raise ValueError(f"a row of {str(path)!r} holds no numbers: {row}") from None
+            raise ValueError(f"a row of {str(path)!r} must hold numbers, got {row}") from None
         devices[row["client"]] = device._replace(**given)
     return [_checked(device, number, path) for number, device in enumerate(devices.values())]
 
@@ -349,7 +349,9 @@ def _checked(device: Device, number: int, path: Path) -> Device:
     where = f"device {number} of {str(path)!r}"
     for start, end in device.windows or []:
         if not 0 <= start <= end < LONGEST * 1e6:
-            raise ValueError(f"{where} has the window ({start:g}, {end:g}), which ends before it")
+            raise ValueError(
+                f"{where} must have windows with 0 <= start <= end, got ({start:g}, {end:g})"
+            )
     for name in ("period", "computation", "communication"):
         value = device._asdict()[name]
         if value is not None and not 0 < value < float("inf"):
@@ -366,6 +368,6 @@ def _number(value: Any) -> float | None:
 def _check_devices(devices: object) -> None:
     if not isinstance(devices, list) or not devices or not isinstance(devices[0], Device):
         raise TypeError(
-            f"devices must be the list that read_traces gives, got {devices!r:.100}; for example "
+            f"devices must be a list as returned by read_traces, got {devices!r:.100}; for example "
             "read_traces('traces.json')"
         )

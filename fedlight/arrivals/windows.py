@@ -1,4 +1,4 @@
-"""When clients are available: windows of virtual time."""
+"""The availability of clients: windows of virtual time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
 
 class Windows(ABC):
-    """When each client can pull the model: half-open windows ``[start, end)`` of virtual time.
+    """Half-open windows ``[start, end)`` of virtual time in which each client can pull the model.
 
     A subclass defines `find`. Times are in ticks of 1e-9 units of virtual time, so that a pull at
     the very end of a window is recognised.
@@ -53,7 +53,7 @@ class Windows(ABC):
 
     @abstractmethod
     def find(self, client: int, ticks: int) -> Window | None:
-        """Return the client's window that holds the time `ticks`, or else its next one, or None."""
+        """Return the client's window that contains `ticks`, else its next one, or None."""
 
     def over(self, ticks: int) -> bool:
         """Return whether all windows of all clients have ended by `ticks`."""
@@ -63,18 +63,18 @@ class Windows(ABC):
 class IntervalWindows(Windows):
     """Given intervals of virtual time, the same for all clients or a list for each client.
 
-    ``start <= t < end``: client i can pull the model at such times t.
+    Client i can pull the model at times t with ``start <= t < end``.
 
     Args:
         intervals: ``[(start, end), …]`` for all clients, or a mapping from client to such a list. A
-            client that the mapping does not name is never available.
+            client that is not in the mapping is never available.
 
     Raises:
         TypeError: `intervals` has another form.
         ValueError: There is no interval, one ends before it starts, or two overlap.
 
     Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Algorithm
-    1, in which workers take part at times of their own.
+    1, in which workers choose when they take part.
 
     Example:
         >>> windows = IntervalWindows({0: [(0, 2), (5, 8)], 1: [(1, 3)]})
@@ -119,7 +119,7 @@ class IntervalWindows(Windows):
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: A column is missing, or a line holds no numbers.
+            ValueError: A column is missing, or a line does not hold numbers.
         """
         if not Path(path).is_file():
             raise FileNotFoundError(f"there is no file of intervals {str(path)!r}")
@@ -173,16 +173,17 @@ class IntervalWindows(Windows):
 
 
 class DiurnalWindows(Windows):
-    """Each client is available for the same share of every day, from its own time of day on.
+    """Each client is available for the same share of every day, starting at its own time of day.
 
-    ``phase_i + n * period <= t < phase_i + n * period + share * period``, n any integer: client i
-    can pull the model at such times t.
+    ``phase_i + n * period <= t < phase_i + n * period + share * period`` for any integer n: client
+    i can pull the model at these times t.
 
     Args:
         period: Length of a day, in virtual time.
-        share: Part of the day during which a client is available, above 0, at most 1.
-        phases: When each client's day begins, in virtual time; one number for all clients or one
-            for each. None draws them uniformly over the day, as for people in all time zones.
+        share: Share of the day during which a client is available, above 0, at most 1.
+        phases: The time at which each client's day begins, in virtual time; one number for all
+            clients or one for each. None draws them uniformly over the day, as for people in all
+            time zones.
 
     Raises:
         TypeError: An argument is of the wrong kind.

@@ -1,4 +1,4 @@
-"""The base class of what is put around an arrival process, such as `DropOut`."""
+"""The base class of wrappers around an arrival process, such as `DropOut`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Wrapper(ArrivalProcess):
     """An arrival process that changes the actions of another one.
 
-    A subclass defines `change`. One that keeps something from action to action also defines
-    `setup`, `state_dict` and `load_state_dict`; each of them calls the method of this class first.
+    A subclass defines `change`. A subclass with state also defines `setup`, `state_dict` and
+    `load_state_dict`, each of which calls the method of this class first.
 
     Args:
         arrivals: The wrapped process.
@@ -45,7 +45,7 @@ class Wrapper(ArrivalProcess):
         """Return the actions to take instead of `actions`.
 
         Args:
-            actions: What the wrapped process answered to any of its `on_...` methods.
+            actions: The actions returned by any of the `on_...` methods of the wrapped process.
             now: Virtual time.
         """
 
@@ -108,5 +108,5 @@ class Wrapper(ArrivalProcess):
         return {"arrivals": self.arrivals.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give the wrapped process its state."""
+        """Restore the state of the wrapped process."""
         self.arrivals.load_state_dict(state["arrivals"])

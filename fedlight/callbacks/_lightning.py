@@ -29,14 +29,14 @@ HOOKS: Mapping[str, str] = {
     "setup": "when fit, validate, test or predict begins",
     "on_fit_start": "before the first event",
     "on_sanity_check_start": "before the validation of num_sanity_val_steps",
-    "on_sanity_check_end": "after it",
+    "on_sanity_check_end": "after that validation",
     "on_train_start": "before the first event, after on_fit_start",
     "on_train_epoch_start": "when the first update of a round arrives",
     "on_validation_start": "before a validation",
     "on_validation_epoch_start": "before a validation",
     "on_validation_epoch_end": "after a validation",
     "on_validation_end": "after a validation",
-    "on_train_epoch_end": "after each round (server update), behind its validation",
+    "on_train_epoch_end": "after each round (server update) and its validation",
     "on_train_end": "after the last event",
     "on_fit_end": "after on_train_end",
     "on_test_start": "before a test",
@@ -50,7 +50,7 @@ HOOKS: Mapping[str, str] = {
     "on_exception": "when fit is interrupted by an exception",
     "teardown": "when fit, validate, test or predict ends",
     "state_dict": "when a checkpoint is written",
-    "load_state_dict": "when a run goes on from a checkpoint",
+    "load_state_dict": "when a run resumes from a checkpoint",
 }
 """The hooks of `lightning.Callback` that are called, and when. A round stands for an epoch."""
 
@@ -215,7 +215,7 @@ class AdaptedSummary(Adapted):
 
 
 class AdaptedDeviceStats(Adapted):
-    """Sends the figures of Lightning's `DeviceStatsMonitor` to the loggers after each round."""
+    """Sends the statistics of Lightning's `DeviceStatsMonitor` to the loggers after each round."""
 
     handled = frozenset(
         f"on_{stage}_batch_{end}"
@@ -224,11 +224,11 @@ class AdaptedDeviceStats(Adapted):
     )
 
     def setup(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
-        """Check that there are a logger and what is needed to read the figures."""
+        """Check that there is a logger and that the statistics can be read."""
         self.callback.setup(_for_device_stats(trainer), module, stage)
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Log the figures; they are not part of the history, which the machine must not change."""
+        """Log the statistics; the history omits them, since it must not depend on the machine."""
         self.callback.on_train_batch_end(_for_device_stats(trainer), module, None, None, 0)
 
 
@@ -247,7 +247,7 @@ def _for_device_stats(trainer: FedTrainer) -> SimpleNamespace:
 
 
 class Mirror(Callback):
-    """Writes what one of our callbacks found into the Lightning callback that it stands for.
+    """Writes the results of one of our callbacks into the Lightning callback that it replaces.
 
     Args:
         callback: Lightning's callback.
@@ -386,8 +386,8 @@ class Treatment(NamedTuple):
     Attributes:
         status: "runs", "mapped" or "refused".
         text: How, or what to write instead.
-        make: Makes the callbacks that take its place, of it and of ``default_root_dir``; None if
-            it is refused.
+        make: Makes the callbacks that replace it, from the callback and ``default_root_dir``; None
+            if it is refused.
     """
 
     status: str
@@ -402,28 +402,30 @@ _AVERAGE = (
     "self.average.update_parameters(module) in on_round_end"
 )
 _FROZEN = (
-    "what is trained is fixed for a run: set requires_grad_(False) in the module's setup, and "
-    "train the rest in a second fit of another FedTrainer"
+    "the set of trained parameters is fixed for a run: set requires_grad_(False) in the module's "
+    "setup, and train the rest in a second fit with another FedTrainer"
 )
 
 CALLBACKS: Mapping[str, Treatment] = {
     "BackboneFinetuning": Treatment("refused", _FROZEN),
     "BaseFinetuning": Treatment("refused", _FROZEN),
-    "BasePredictionWriter": Treatment("refused", "write what trainer.predict returns"),
+    "BasePredictionWriter": Treatment("refused", "write the result of trainer.predict to a file"),
     "BatchSizeFinder": Treatment("refused", "give FederatedDataModule(…, batch_size=…)"),
-    "Callback": Treatment("runs", "a subclass of yours: its hooks that have a meaning", _PLAIN),
-    "Checkpoint": Treatment("runs", "a subclass of yours: its hooks that have a meaning", _PLAIN),
+    "Callback": Treatment("runs", "your subclass: the hooks that have a meaning here", _PLAIN),
+    "Checkpoint": Treatment("runs", "your subclass: the hooks that have a meaning here", _PLAIN),
     "DeviceStatsMonitor": Treatment(
         "runs", "after each round instead of each batch", _adapted(AdaptedDeviceStats)
     ),
     "EMAWeightAveraging": Treatment("refused", _AVERAGE),
     "EarlyStopping": Treatment(
-        "mapped", "fedlight.callbacks.EarlyStopping, which counts checks of rounds", _early_stopping
+        "mapped",
+        "fedlight.callbacks.EarlyStopping; patience counts the rounds that have the metric",
+        _early_stopping,
     ),
     "GradientAccumulationScheduler": Treatment(
         "refused", "give FederatedDataModule(…, batch_size=…)"
     ),
-    "LambdaCallback": Treatment("runs", "its hooks that have a meaning", _PLAIN),
+    "LambdaCallback": Treatment("runs", "the hooks that have a meaning here", _PLAIN),
     "LearningRateFinder": Treatment(
         "refused", "compare several rates: one FedTrainer for each LocalSGD(lr=…)"
     ),
@@ -437,13 +439,14 @@ CALLBACKS: Mapping[str, Treatment] = {
         _checkpoint,
     ),
     "ModelPruning": Treatment(
-        "refused", "prune the module after fit with torch.nn.utils.prune, or before it for good"
+        "refused",
+        "prune the module with torch.nn.utils.prune after fit, or permanently before fit",
     ),
     "ModelSummary": Treatment("runs", "before the first event", _adapted(AdaptedSummary)),
     "OnExceptionCheckpoint": Treatment(
         "refused",
-        'write fedlight.callbacks.FedCheckpoint("checkpoints"), whose last.ckpt is the last whole '
-        "round before the exception",
+        'write fedlight.callbacks.FedCheckpoint("checkpoints"), whose last.ckpt is the last '
+        "complete round before the exception",
     ),
     "ProgressBar": Treatment("refused", "write a fedlight.Callback that draws in on_round_end"),
     "RichModelSummary": Treatment("runs", "before the first event", _adapted(AdaptedSummary)),
@@ -457,7 +460,7 @@ CALLBACKS: Mapping[str, Treatment] = {
         "refused", "leave it out: fedlight.callbacks.ProgressBar shows the updates per second"
     ),
     "Timer": Treatment(
-        "runs", "ends the run between two events, after real time", _adapted(AdaptedTimer)
+        "runs", "measures real time; ends the run between two events", _adapted(AdaptedTimer)
     ),
     "WeightAveraging": Treatment("refused", _AVERAGE),
 }
@@ -465,7 +468,7 @@ CALLBACKS: Mapping[str, Treatment] = {
 
 
 def adapt(callback: theirs.Callback, root: Path) -> list[Callback]:
-    """The callbacks that stand for one of Lightning's.
+    """The callbacks that replace one of Lightning's.
 
     Args:
         callback: Lightning's, or a user's subclass.
@@ -487,15 +490,15 @@ def adapt(callback: theirs.Callback, root: Path) -> list[Callback]:
             )
         if own and treatment.status == "mapped":
             raise TypeError(
-                f"the callback {name} is a subclass of {kind.__name__}, in whose place stands "
-                f"another class here: derive it from {re.split('[,;]', treatment.text)[0]}"
+                f"the callback {name} is a subclass of {kind.__name__}, which another class "
+                f"replaces here: derive it from {re.split('[,;]', treatment.text)[0]}"
             )
         return treatment.make(callback, root)
     raise AssertionError(f"{name} is no lightning.Callback")
 
 
 def as_given(callbacks: Iterable[Callback]) -> list[Any]:
-    """The callbacks, and Lightning's own beside those that call them or stand for them."""
+    """The callbacks, with Lightning's in place of their adapters and beside their replacements."""
     listed = list(callbacks)
     stands = {id(each.of): each.callback for each in listed if isinstance(each, Mirror)}
     given: list[Any] = []

@@ -1,13 +1,13 @@
-"""Channels: what an update goes through on its way from the client to the server.
+"""Channels: compression and clipping of updates on their way from the client to the server.
 
-``FedTrainer(channel=...)`` takes one channel, or several in a list, which an update goes through in
-turn. The channel changes the delta (the parameters of the update) alone: buffers, counters and the
-state of a local optimizer travel as they are. The server and `UpdateRecord.norm` see what has
-arrived, and ``fed/bytes`` counts what was sent.
+``FedTrainer(channel=...)`` takes one channel, or a list of channels that an update passes in turn.
+A channel changes only the delta (the parameters of the update); buffers, counters and the state of
+a local optimizer are sent unchanged. The server and `UpdateRecord.norm` see the update that
+arrives, and ``fed/bytes`` counts the bytes that are sent.
 
-A stack of n clients goes through the channel as one block ``[n, P]``, for P parameters. A row of
-the result depends on nothing but that row, the client, and the number of its visit: stacked, alone,
-or in a resumed run, a client sends the same bits.
+A stack of n clients passes the channel as one block ``[n, P]``, for P parameters. A row of the
+result depends only on that row, the seed, the client, the number of its visit and its memory: a
+client sends the same bits in a stack, alone, or in a resumed run.
 """
 
 from fedlight.channel.base import Chain, Channel, Message, Senders, as_channel

@@ -1,4 +1,4 @@
-"""Random numbers of a channel, and norms of rows: equal bits for one client and for many."""
+"""Random numbers of a channel, and norms of rows: the same bits for one client and for many."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _GAMMA, _FIRST, _SECOND = (
 
 
 def keys_of(tasks: Sequence[Task], seed: int) -> list[int]:
-    """A 63-bit name for each (seed, client, visit)."""
+    """A 63-bit key for each (seed, client, visit)."""
     return [derived_seed(seed, Concern.CHANNEL, task.client_id, task.visit) for task in tasks]
 
 
 def words(keys: Sequence[int], count: int, device: torch.device) -> Tensor:
-    """Random words of 64 bits, ``[n, count]``; a row is a function of its key alone."""
+    """Random words of 64 bits, ``[n, count]``; a row is a function of only its key."""
     starts = [_signed(_mixed(key)) for key in keys]
     counter = torch.arange(1, count + 1, device=device) * _GAMMA
     if device.type != "cpu":
@@ -41,9 +41,9 @@ def words(keys: Sequence[int], count: int, device: torch.device) -> Tensor:
 
 
 def uniform(keys: Sequence[int], like: Tensor) -> Tensor:
-    """Uniform numbers in [0, 1), of the shape ``[n, P]`` and the dtype of `like`.
+    """Uniform numbers in [0, 1), with the shape ``[n, P]`` and the dtype of `like`.
 
-    They are multiples of 2^-53 in double precision and of 2^-24 in others.
+    They are multiples of 2^-53 in double precision and of 2^-24 in other precisions.
     """
     count, device = like.shape[1], like.device
     if like.dtype == torch.float64:
@@ -56,8 +56,8 @@ def uniform(keys: Sequence[int], like: Tensor) -> Tensor:
 def row_norms(rows: Tensor) -> Tensor:
     """The Euclidean norms of rows, ``[n, 1]``.
 
-    Each row is summed separately: a reduction over one dimension of a block may take another
-    order for another number of rows.
+    Each row is summed separately, since the order of a reduction over one dimension of a block may
+    depend on the number of rows.
     """
     norms: Sequence[Tensor] = torch._foreach_norm(list(rows.unbind()), 2)
     return torch.stack(list(norms))[:, None]
@@ -75,7 +75,7 @@ def _mix_(words: Tensor) -> Tensor:
 
 
 def _mixed(word: int) -> int:
-    """The same for one number: keys that follow one another start far from one another."""
+    """The same for one number: consecutive keys get distant starts."""
     word = (word + _GAMMA) & _MASK
     word = ((word ^ (word >> 30)) * _FIRST) & _MASK
     word = ((word ^ (word >> 27)) * _SECOND) & _MASK

@@ -1,4 +1,4 @@
-"""A share of the parameters: how many, and which."""
+"""A share of the parameters: its number and its choice."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def share_of(value: object) -> float:
 
 
 def number_of(share: float, size: int) -> int:
-    """k, the number of parameters that a share of all `size` is."""
+    """k, the number of parameters in a share of all `size` parameters."""
     return max(1, round(share * size))
 
 
 def bits_of_index(size: int) -> int:
-    """ceil(log2 size): bits of the place of one parameter."""
+    """ceil(log2 size): bits of the position of one parameter."""
     return (size - 1).bit_length()
 
 
 def largest(values: Tensor, k: int) -> Tensor:
-    """Where the k largest numbers of each row are, as a mask; of equal ones the first.
+    """A mask of the k largest numbers of each row; the first ones among equal numbers.
 
-    ``topk`` itself takes any of equal numbers, and not the same ones on every device.
+    ``topk`` itself may choose any of equal numbers, and not the same ones on every device.
     """
     threshold = values.topk(k, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
     above, equal = values > threshold, values == threshold

@@ -1,4 +1,4 @@
-"""The interface of channels, and several of them in turn."""
+"""The interface of channels, and chains of several channels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """What has to be sent for one update, in numbers: not the values, which no size depends on.
+    """The size of what is sent for one update; it does not depend on the values.
 
     Attributes:
         size: P, the number of parameters.
-        numbers: How many numbers are sent.
+        numbers: The number of values that are sent.
         bits: Bits of each of them.
-        index_bits: Bits that say which parameter a number belongs to; 0 if the server knows.
-        extra_bits: Bits of whatever is sent once, such as a norm.
+        index_bits: Bits that give the parameter a value belongs to; 0 if the server knows it.
+        extra_bits: Bits that are sent once per update, such as a norm.
     """
 
     size: int
@@ -44,10 +44,10 @@ class Senders:
     Args:
         tasks: Their n tasks.
         seed: The seed of the fit.
-        memory: What error feedback has kept of each client, ``[n, P]``, or None.
+        memory: The memory of error feedback for each client, ``[n, P]``, or None.
 
     Attributes:
-        memory: The same; a channel that `remembers` replaces it by what it keeps now.
+        memory: The same; a channel that `remembers` replaces it with the new memory.
     """
 
     def __init__(self, tasks: Sequence[Task], seed: int, memory: Tensor | None = None) -> None:
@@ -56,14 +56,14 @@ class Senders:
         self._calls = 0
 
     def uniform(self, like: Tensor) -> Tensor:
-        """Independent uniform numbers in [0, 1), of the shape ``[n, P]`` and the dtype of `like`.
+        """Independent uniform numbers in [0, 1), with the shape ``[n, P]`` and the dtype of `like`.
 
         A row is a function of the seed, the client, its visit and the number of the call.
         """
         return uniform(self._next(), like)
 
     def words(self, like: Tensor) -> Tensor:
-        """Independent random whole numbers of 64 bits, of the shape ``[n, P]`` of `like`."""
+        """Independent random integers of 64 bits, with the shape ``[n, P]`` of `like`."""
         return words(self._next(), like.shape[1], like.device)
 
     def _next(self) -> list[int]:
@@ -72,39 +72,39 @@ class Senders:
 
 
 class Channel(ABC):
-    """What updates go through on their way.
+    """A transformation of updates on their way to the server.
 
     A subclass defines `send` and `message`. Each row of the result of `send` must be a function of
-    that row, of its random numbers (`Senders`) and of its memory alone, to the bit: no sum over
-    rows, and no reduction whose order depends on how many rows there are (`row_norms`).
+    only that row, its random numbers (`Senders`) and its memory, to the bit: no sum over rows, and
+    no reduction whose order depends on the number of rows (`row_norms`).
     """
 
     remembers: bool = False
-    """Whether something is kept of a client from update to update, in `Senders.memory`."""
+    """Whether it keeps a memory of each client between updates, in `Senders.memory`."""
 
     @abstractmethod
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Return what arrives at the server.
+        """Return the updates that arrive at the server.
 
         Args:
-            updates: The updates of n clients, ``[n, P]``; not to be changed in place.
-            senders: The clients: their random numbers, and what is remembered of them.
+            updates: The updates of n clients, ``[n, P]``; do not change them in place.
+            senders: The clients, with their random numbers and their memory.
         """
 
     @abstractmethod
     def message(self, message: Message) -> Message:
-        """Return what is sent for one update if `message` is what comes into the channel."""
+        """Return the size of what is sent for one update, given the size of the channel's input."""
 
     def contraction(self) -> Channel:
         """Return the form of this channel that error feedback needs.
 
         C is a contraction if ``E |C(u) - u|^2 <= (1 - a) |u|^2`` for some a > 0. Channels that are
-        unbiased at the price of a larger variance return a scaled form.
+        unbiased but have a larger variance return a scaled form.
         """
         return self
 
     def nbytes(self, size: int, itemsize: int) -> int:
-        """Return the bytes that are sent for one update of `size` numbers of `itemsize` bytes."""
+        """Return the bytes sent for one update of `size` numbers with `itemsize` bytes each."""
         return self.message(Message(size, size, 8 * itemsize)).nbytes
 
 
@@ -114,11 +114,11 @@ class Chain(Channel):
     ``C(u) = C_k(... C_2(C_1(u)))``
 
     Args:
-        channels: C_1, C_2, ..., at most one of which is an `ErrorFeedback`. Without any, updates
-            arrive as they are.
+        channels: C_1, C_2, ..., with at most one `ErrorFeedback`. With an empty list, updates
+            arrive unchanged.
 
     Raises:
-        TypeError: One of them is no channel.
+        TypeError: One of them is not a channel.
         ValueError: More than one keeps a memory.
 
     Example:
@@ -143,7 +143,7 @@ class Chain(Channel):
         self.remembers = any(each.remembers for each in self.channels)
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Return what arrives when the updates have gone through all channels."""
+        """Return the updates after all channels."""
         for each in self.channels:
             updates = each.send(updates, senders)
         return updates
@@ -163,10 +163,10 @@ class Chain(Channel):
 
 
 def as_channel(name: str, value: object) -> Channel:
-    """Return a channel as it is, and several of them as a `Chain`.
+    """Return a channel unchanged, and several channels as a `Chain`.
 
     Raises:
-        TypeError: `value` is neither.
+        TypeError: `value` is neither a channel nor an iterable of channels.
     """
     if isinstance(value, Channel):
         return value

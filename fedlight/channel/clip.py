@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Clip(Channel):
-    """An update that is longer than `norm` is scaled down to that length.
+    """An update with a norm above `norm` is scaled down to that norm.
 
     ``C(u) = u * min(1, norm / |u|)``, with the Euclidean norm over all P parameters.
 
     All P numbers are sent. ``FedTrainer(max_update_norm=norm)`` does the same before the channel,
-    and also notes in the history how long the update was.
+    and also records the original norm in the history.
 
     Args:
         norm: The largest norm, in the unit of the parameters.
@@ -41,7 +41,7 @@ class Clip(Channel):
         self.norm = positive("norm", norm)
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Return the updates, the long ones scaled down."""
+        """Return the updates, scaled down if their norm is too large."""
         return updates * (self.norm / row_norms(updates)).clamp(max=1)
 
     def message(self, message: Message) -> Message:

@@ -1,4 +1,4 @@
-"""Error feedback: what one update leaves out is added to the client's next one."""
+"""Error feedback: the part that one update leaves out is added to the client's next one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ErrorFeedback(Channel):
-    """A client keeps what the channel has not let through, and adds it to its next update.
+    """A client keeps the part that the channel has left out, and adds it to its next update.
 
     ::
 
@@ -20,25 +20,25 @@ class ErrorFeedback(Channel):
         send  C(u)
         e_i = u - C(u)
 
-    The memory e_i of client i starts at 0, so all that a client has sent and e_i together are the
-    sum of all its deltas. The next delta is whatever the client sends next, from whichever version
-    it started. The order is that of the arrivals. An update that is larger than
-    ``max_update_norm`` or fails does not change e_i. Of one that the server drops
-    (`Aggregator.drops`) nothing was used, so all of it stays: ``e_i = u``; it is computed when the
-    client's next update is.
+    The memory e_i of client i starts at 0, so the sum of all that a client has sent plus e_i equals
+    the sum of all its deltas. The next delta is the client's next update, regardless of the version
+    that it started from. The order is that of the arrivals. An update that is larger than
+    ``max_update_norm`` or fails does not change e_i. If the server drops an update
+    (`Aggregator.drops`), nothing of it was used, so all of it is kept: ``e_i = u``. It is then
+    computed together with the client's next update.
 
-    C must be a contraction. `TopK` is one; of `RandomK` the form without its factor is taken, and
-    of `QSGD` the form divided by 1 + w.
+    C must be a contraction. `TopK` is one. For `RandomK` the form without its factor is used, and
+    for `QSGD` the form divided by 1 + w.
 
-    The memory costs P numbers for each client that has sent an update. Nothing more is sent than
-    by C alone.
+    The memory costs P numbers for each client that has sent an update. The same number of bytes is
+    sent as with C alone.
 
     Args:
-        channel: C, a channel or several in turn.
+        channel: C, a channel or a list of channels.
 
     Raises:
-        TypeError: It is no channel.
-        ValueError: It has error feedback in it already.
+        TypeError: It is not a channel.
+        ValueError: It already contains error feedback.
 
     Source: Stich, Cordonnier and Jaggi, [Sparsified SGD with
     Memory](https://arxiv.org/abs/1809.07599), NeurIPS 2018, Algorithm 1; Karimireddy, Rebjock,
@@ -57,13 +57,13 @@ class ErrorFeedback(Channel):
         channel = as_channel("channel", channel)
         if channel.remembers:
             raise ValueError(
-                f"channel has error feedback in it already, got {channel!r}; write "
+                f"channel must not contain error feedback already, got {channel!r}; write "
                 "ErrorFeedback([TopK(0.01), QSGD(8)]) for one memory around both"
             )
         self.channel = channel.contraction()
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Return C(delta + e), and leave u - C(u) in the memory."""
+        """Return C(delta + e), and store u - C(u) in the memory."""
         full = updates if senders.memory is None else updates + senders.memory
         sent = self.channel.send(full, senders)
         senders.memory = full - sent

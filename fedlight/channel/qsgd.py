@@ -1,4 +1,4 @@
-"""QSGD: numbers are rounded at random to a few levels."""
+"""QSGD: numbers are randomly rounded to a few levels."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class QSGD(Channel):
-    """Each number is rounded, up or down at random, to one of s levels between 0 and the norm.
+    """Each number is randomly rounded, up or down, to a multiple of 1 / s of the norm.
 
     ``C(u)_j = |u| * sign(u_j) * l_j / s`` with the level ``l_j = floor(r) + (1 with probability
     r - floor(r))``, ``r = s |u_j| / |u|``, where |u| is the Euclidean norm over all P parameters
     and ``s = 2**(bits - 1) - 1``.
 
     It is unbiased, ``E C(u) = u``, with the variance ``E |C(u) - u|^2 <= w |u|^2``,
-    ``w = min(P / s^2, sqrt(P) / s)``. Error feedback takes ``C / (1 + w)``, with the number of
-    the update's numbers that are not 0 in place of P.
+    ``w = min(P / s^2, sqrt(P) / s)``. Error feedback uses ``C / (1 + w)``, with P replaced by the
+    number of nonzero values in the update.
 
-    For each update `bits` bits a number are sent (sign and level), and the norm. The paper's
-    Elias code would need fewer for large s, but their number would depend on the values.
+    For each update, `bits` bits per number (sign and level) and the norm are sent. The paper's
+    Elias code would need fewer bits for large s, but their number would depend on the values.
 
     Args:
         bits: Bits of each number, from 2 (levels -1, 0 and 1) to 16.
-        scaled: Whether what arrives is divided by 1 + w.
+        scaled: Whether the result is divided by 1 + w.
 
     Raises:
-        TypeError: `bits` is not a whole number.
+        TypeError: `bits` is not an integer.
         ValueError: `bits` is not from 2 to 16.
 
     Source: Alistarh, Grubic, Li, Tomioka and Vojnovic, [QSGD: Communication-Efficient SGD via

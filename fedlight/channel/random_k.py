@@ -1,4 +1,4 @@
-"""Random-k: a random part of an update is sent."""
+"""Random-k: a random choice of an update's numbers is sent."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class RandomK(Channel):
-    """A random choice of k numbers arrives, the others are 0.
+    """A random choice of k numbers arrives; the others become 0.
 
-    ``C(u)_j = (P / k) u_j`` for k places j drawn without replacement, else 0;
+    ``C(u)_j = (P / k) u_j`` for k positions j drawn without replacement, else 0;
     ``k = max(1, round(share * P))``, for P parameters.
 
     The factor makes it unbiased, ``E C(u) = u``, with the variance
     ``E |C(u) - u|^2 = (P/k - 1) |u|^2``. Without the factor (``scaled=False``) it is biased, with
     the error ``(1 - k/P) |u|^2``. `ErrorFeedback` needs this form and selects it automatically.
 
-    The places follow from the seed, the client and its visit, which the server knows: k numbers
-    are sent for each update, without their places.
+    The positions are determined by the seed, the client and its visit, which the server knows. So k
+    numbers are sent for each update, without their positions.
 
     Args:
         share: The share of the parameters that is sent, above 0 and at most 1.
-        scaled: Whether what arrives is multiplied by P / k.
+        scaled: Whether the result is multiplied by P / k.
 
     Raises:
         TypeError: `share` is not a number.
@@ -56,7 +56,7 @@ class RandomK(Channel):
         return sent * (size / k) if self.scaled else sent
 
     def message(self, message: Message) -> Message:
-        """Return k numbers at places that the server knows."""
+        """Return k numbers at positions that the server knows."""
         k = number_of(self.share, message.size)
         if k == message.size:
             return message

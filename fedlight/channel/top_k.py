@@ -1,4 +1,4 @@
-"""Top-k: the largest numbers of an update alone are sent."""
+"""Top-k: only the largest numbers of an update are sent."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 class TopK(Channel):
-    """The k numbers of the largest size arrive, the others are 0.
+    """The k numbers with the largest absolute values arrive; the others become 0.
 
     ``C(u)_j = u_j`` for the k largest ``|u_j|``, else 0; ``k = max(1, round(share * P))``, for P
-    parameters. Of equal ones those with the lowest j arrive.
+    parameters. Among equal ones, those with the lowest j are chosen.
 
-    It is biased: ``|C(u) - u|^2 <= (1 - k/P) |u|^2``. What is left out is lost unless error
-    feedback is put around it: ``ErrorFeedback(TopK(share))``.
+    It is biased: ``|C(u) - u|^2 <= (1 - k/P) |u|^2``. The other numbers are lost, unless the
+    channel is wrapped in error feedback: ``ErrorFeedback(TopK(share))``.
 
-    Numbers of equal size, such as the two columns of a softmax over two classes, are told apart by
-    their last bits, in which executors differ: then runs that are else equal to float tolerance may
-    send other coordinates.
+    For numbers of equal absolute value, such as the two columns of a softmax over two classes, the
+    last bits decide, and these differ between executors. Runs that otherwise agree to float
+    tolerance may then send different coordinates.
 
-    For each update, k numbers and their places are sent: ``k * (32 + ceil(log2 P))`` bits in
-    single precision, and never more than all numbers take without their places.
+    For each update, k numbers and their positions are sent: ``k * (32 + ceil(log2 P))`` bits in
+    single precision, and never more than all numbers need without positions.
 
     Args:
         share: The share of the parameters that is sent, above 0 and at most 1.
@@ -56,7 +56,7 @@ class TopK(Channel):
         return updates.where(largest(updates.abs(), k), 0)
 
     def message(self, message: Message) -> Message:
-        """Return k numbers, each with its place; all numbers, if that takes fewer bytes."""
+        """Return k numbers with their positions, or all numbers if that takes fewer bytes."""
         k = min(number_of(self.share, message.size), message.numbers)
         if k == message.numbers:
             return message

@@ -31,7 +31,7 @@ class LocalAdam(LocalOptimizer):
 
     Args:
         lr: eta_L, a number or a function of the pulled version.
-        betas: b1 and b2 in [0, 1).
+        betas: b1 and b2, each in [0, 1).
         eps: A number above 0 that keeps the divisor above 0.
         weight_decay: d, 0 or larger; added to the gradient, not decoupled as in AdamW.
         max_grad_norm: A gradient with a larger Euclidean norm is scaled down to this norm.

@@ -1,7 +1,8 @@
-"""The base of all local optimizers, and the local run on which they work.
+"""The base of all local optimizers, and the local run that they work on.
 
 Everything here is written for a stack of n clients: each parameter of shape ``[*shape]`` is a
-tensor ``[n, *shape]`` whose first dimension counts clients. The sequential executor has n = 1.
+tensor ``[n, *shape]`` whose first dimension indexes the clients. The sequential executor uses
+n = 1.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class LocalRun:
     server's model or with another client's state.
 
     Attributes:
-        params: y, the present parameters; a step changes them in place.
+        params: y, the current parameters; a step changes them in place.
         pulled: x_p, the parameters at the start of the run.
         lr: eta_L of each run, shape ``[n]``, or one number if all are equal.
         num_steps: K of each run, shape ``[n]``.
         client: The client state of each run as it was at the dispatch; empty without
             `LocalOptimizer.client_state`.
-        has_state: Whether each client has a state that an earlier run left; empty without
+        has_state: Whether each client has a state from an earlier run; empty without
             `LocalOptimizer.client_state`.
         shared: The server's vector, pulled together with the model; empty without
             `LocalOptimizer.shared_state`.
@@ -51,12 +52,13 @@ class LocalRun:
         tasks: The task of each run, which names its client; n of them.
         seed: The seed of the whole simulation.
         seeds: The seed of each run, if the stack holds clients of several simulations.
-        step: The present local step: 0, 1, ..., K - 1; -1 in `LocalOptimizer.begin` and
+        step: The current local step: 0, 1, ..., K - 1; -1 in `LocalOptimizer.begin` and
             `LocalOptimizer.finish`.
         evaluate: Set by the executor during a step; `gradient` calls it.
-        unused: The positions in `params` of those that the loss of this step does not use. Their
-            gradient is given as zeros, and what a step makes of them is undone by the executor.
-        skipped: How many steps so far were skipped, since ``training_step`` returned None.
+        unused: The positions in `params` of the parameters that the loss of this step does not use.
+            Their gradient is given as zeros, and the executor undoes changes that a step makes to
+            them.
+        skipped: Number of steps skipped so far because ``training_step`` returned None.
     """
 
     params: list[Tensor]
@@ -78,26 +80,26 @@ class LocalRun:
     skipped: int = 0
 
     def remembered(self, name: str) -> list[Tensor]:
-        """Return tensors shaped like `params` that last until the end of the run; zeros at first.
+        """Return tensors shaped like `params`, kept until the end of the run; zeros at first.
 
-        Ask for them in `LocalOptimizer.begin` or from the first step on if
-        `LocalOptimizer.finish` reads them: later the stack may hold fewer clients.
+        If `LocalOptimizer.finish` reads them, call this in `LocalOptimizer.begin` or in the first
+        step, since the stack may hold fewer clients later.
         """
         if name not in self.memory:
             self.memory[name] = [torch.zeros_like(param) for param in self.params]
         return self.memory[name]
 
     def gradient(self, at: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Compute the gradient of each client's loss once more, on the batch of this step.
+        """Compute the gradient of each client's loss again, on the batch of this step.
 
-        It can be called any number of times within `LocalOptimizer.step`. The extra pass leaves no
-        trace: its loss and what ``training_step`` logs are not recorded, metric objects forget it,
-        and buffers such as BatchNorm's statistics stay as the first pass of the step left them.
-        Random numbers that ``training_step`` draws (dropout) are new ones.
+        It can be called any number of times within `LocalOptimizer.step`. The extra pass has no
+        side effects: its loss and the values that ``training_step`` logs are not recorded, metric
+        objects ignore it, and buffers such as BatchNorm's statistics stay as they are after the
+        first pass of the step. Random numbers in ``training_step`` (dropout) are drawn anew.
 
         Args:
             at: The parameters at which to compute it, ``[n, *shape]`` each; `params` if None.
-                `params` have the same values afterwards as before.
+                The values of `params` are the same before and after the call.
 
         Returns:
             One tensor ``[n, *shape]`` per parameter, not to be changed in place.
@@ -122,13 +124,13 @@ class LocalRun:
             torch._foreach_copy_(self.params, kept)
 
     def generators(self, name: str) -> list[np.random.Generator]:
-        """Make one random generator per client for the present step.
+        """Make one random generator per client for the current step.
 
-        Each is named by (seed, `name`, client, visit, step), so a client draws the same numbers
-        alone, in any stack and after a resume. See `fedlight.randomness.generator`.
+        Each is determined by (seed, `name`, client, visit, step), so a client draws the same
+        numbers alone, in any stack and after a resume. See `fedlight.randomness.generator`.
 
         Args:
-            name: What the numbers are for; another name gives other numbers.
+            name: The purpose of the numbers; another name gives other numbers.
         """
         seeds = self.seeds or [self.seed] * len(self.tasks)
         return [
@@ -177,21 +179,21 @@ def _set_params(run: LocalRun, params: list[Tensor]) -> None:
         _slot.__set__(run, params)
         return
     raise AttributeError(
-        "run.params are changed in place: another list would train nothing. Write "
+        "run.params must be changed in place, since another list would have no effect; write "
         "run.descend(direction), or run.params[0].copy_(value) for each of them"
     )
 
 
-# A slot that is set once: executors hold the same tensors, and would not see others.
+# A slot that is set once: executors hold the same tensors and would not see replacements.
 LocalRun.params = property(_slot.__get__, _set_params)  # type: ignore[assignment,misc]
 
 
 class LocalOptimizer(ABC):
-    """One local step y <- y - lr * h(y) from y = x_p on, written once for all executors.
+    """Local steps y <- y - lr * h(y), starting from y = x_p, written once for all executors.
 
-    A subclass writes `step`. The class attributes below declare what else it needs; all of it is
-    off by default. An object is shared by all clients and all runs, so a step keeps nothing on
-    ``self``: use `LocalRun.remembered` within a run, and `client_state` between runs.
+    A subclass defines `step`. The class attributes below declare what else it needs; all of them
+    are off by default. An object is shared by all clients and all runs, so a step must not store
+    anything on ``self``: use `LocalRun.remembered` within a run, and `client_state` between runs.
     """
 
     client_state: bool = False
@@ -211,13 +213,13 @@ class LocalOptimizer(ABC):
     """Whether a run begins with a pass over all the client's examples (SCAFFOLD's option 1)."""
 
     stackable: bool = True
-    """Whether it can work on several clients at once; if not, clients run sequentially."""
+    """Whether it can process several clients at once; if not, clients run sequentially."""
 
     lr: Rate | None = None
-    """eta_L, a number or a function of the pulled version; None if it has rates of its own."""
+    """eta_L, a number or a function of the pulled version; None if it has its own rates."""
 
     def bytes_down(self, size: int, itemsize: int) -> int:
-        """Bytes that the pulled parameters take on their way, if the rule itself quantizes them.
+        """Bytes that are sent for the pulled parameters, if the rule itself quantizes them.
 
         Args:
             size: Number of parameters.
@@ -229,24 +231,24 @@ class LocalOptimizer(ABC):
         """Prepare for a run, before its first step.
 
         Args:
-            run: All the runs of the stack.
+            run: All runs of the stack.
             module: The module. It holds the run's parameters only in the sequential executor.
         """
         return
 
     @abstractmethod
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
-        """Make one local step of every run of the stack, without tracking gradients.
+        """Make one local step of every run of the stack; gradients are not tracked.
 
         Args:
             run: The runs that still have steps to make; change `run.params` in place.
-            grads: The gradient at `run.params`, one tensor ``[n, *shape]`` per parameter. They are
-                not to be changed in place: two parameters that are only ever added to each other
-                (the two biases of an LSTM) share the memory of one gradient.
+            grads: The gradient at `run.params`, one tensor ``[n, *shape]`` per parameter. Do not
+                change it in place: two parameters that are only ever added to each other (the two
+                biases of an LSTM) share the memory of one gradient.
         """
 
     def finish(self, run: LocalRun) -> list[Tensor]:
-        """Return the clients' new states after the last step; by default they stay as they are.
+        """Return the clients' new states after the last step; by default they do not change.
 
         Returns:
             One tensor ``[n, *shape]`` per parameter; an empty list without `client_state`.

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 class FedDyn(LocalOptimizer):
     """y <- y - lr * (g - h_i + alpha * (y - x_p)); after the run h_i <- h_i - alpha * (y - x_p).
 
-    g is the stochastic gradient of f_i at y and h_i the client's state, zero at first: an estimate
-    of the gradient of f_i at the solution. `fedlight.aggregators.FedDynServer` of the same alpha is
-    the server's half; with both, the fixed point is the minimum of the mean of all f_i even if
-    clients differ and make many steps. In its first task a client does what `FedProx` with
-    mu = alpha does. Momentum and clipping act on the sum in brackets.
+    g is the stochastic gradient of f_i at y. h_i is the client's state, zero at first: an estimate
+    of the gradient of f_i at the solution. `fedlight.aggregators.FedDynServer` with the same alpha
+    is the server's part. With both, the fixed point is the minimum of the mean of all f_i, even if
+    clients differ and make many steps. In a client's first task, the rule is `FedProx` with
+    mu = alpha. Momentum and clipping act on the sum in brackets.
 
     The paper is synchronous. Here a client stores h_i when its update arrives, even if the server
     drops the update.
 
     Args:
         lr: eta_L, a number or a function of the pulled version.
-        alpha: Strength of the regulariser, above 0; the authors' code takes 0.01.
+        alpha: Strength of the regulariser, above 0; the authors' code uses 0.01.
         momentum: As in `LocalSGD`.
         weight_decay: As in `LocalSGD`.
         nesterov: As in `LocalSGD`.

@@ -21,19 +21,20 @@ from torch import Tensor, nn
 
 
 class ModuleOptimizer(LocalOptimizer):
-    """The optimizer that the module's ``configure_optimizers`` returns, made anew for each task.
+    """The optimizer that the module's ``configure_optimizers`` returns, created for each task.
 
     A learning-rate scheduler starts with the task and steps after each local step, or after every
-    `frequency` local steps if its dictionary says so. An ``interval`` of "epoch" is refused, as
-    a local run has none, and so is a scheduler that waits for a metric. For a rate that follows the
-    rounds, use a function of the version instead (``LocalSGD(lr=lambda version: …)``). This
-    optimizer works on one client at a time.
+    `frequency` local steps if its dictionary says so. An ``interval`` of "epoch" is refused, since
+    a local run has no epochs, and so is a scheduler that waits for a metric. For a rate that
+    depends on the round, use a function of the version instead
+    (``LocalSGD(lr=lambda version: …)``). This optimizer works on one client at a time.
 
     Raises:
-        TypeError: (at the start of ``fit``) the scheduler is none.
+        TypeError: (at the start of ``fit``) the scheduler has no ``step``, or its `frequency` is
+            not an integer.
         ValueError: (at the start of ``fit``) the module returns no optimizer, several, one that
-            needs a closure, or one over parameters of something else; a scheduler that does not
-            count local steps; or a dictionary with a key that means nothing.
+            needs a closure, or one with parameters that are not the module's; a scheduler that does
+            not count local steps; or a dictionary with an unknown key.
 
     Example:
         >>> ModuleOptimizer()
@@ -47,14 +48,14 @@ class ModuleOptimizer(LocalOptimizer):
         optimizers, schedulers = _unpack(module, module.configure_optimizers())
         if len(optimizers) != 1:
             raise ValueError(
-                f"configure_optimizers of {type(module).__name__} gives {len(optimizers)} "
-                "optimizers; a local run needs exactly one: return one, or pass "
+                f"configure_optimizers of {type(module).__name__} returns {len(optimizers)} "
+                "optimizers, but a local run needs exactly one; return one, or pass "
                 "local_optimizer=LocalSGD(lr=…)"
             )
         if isinstance(optimizers[0], torch.optim.LBFGS):
             raise ValueError(
-                f"configure_optimizers of {type(module).__name__} gives LBFGS, which calls the "
-                "loss several times a step; use an optimizer that steps on one gradient"
+                f"configure_optimizers of {type(module).__name__} returns LBFGS, which evaluates "
+                "the loss several times per step; use an optimizer that needs one gradient per step"
             )
         params = list(module.parameters())
         own = set(map(id, params))
@@ -62,10 +63,10 @@ class ModuleOptimizer(LocalOptimizer):
         foreign = sum(id(param) not in own for param in given)
         if foreign:
             raise ValueError(
-                f"configure_optimizers of {type(module).__name__} gives an optimizer over "
-                f"{foreign} of {len(given)} parameters that are none of the module's, so that it "
-                "would train nothing of them here; give it self.parameters(), and keep layers as "
-                "attributes of the module (in an nn.ModuleList, not in a list)"
+                f"configure_optimizers of {type(module).__name__} returns an optimizer in which "
+                f"{foreign} of {len(given)} parameters are not the module's and would not be "
+                "trained; give it self.parameters(), and keep layers as attributes of the module "
+                "(in an nn.ModuleList, not in a list)"
             )
         run.native = _Native(
             optimizer=optimizers[0],
@@ -93,7 +94,7 @@ class ModuleOptimizer(LocalOptimizer):
 
 
 def configured_rates(module: LightningModule) -> list[float]:
-    """Return the learning rates with which the module's optimizer starts, one per group."""
+    """Return the initial learning rates of the module's optimizer, one per group."""
     optimizers, _ = _unpack(module, module.configure_optimizers())
     return [float(group["lr"]) for each in optimizers for group in each.param_groups]
 
@@ -112,7 +113,7 @@ def _unpack(module: LightningModule, configured: Any) -> tuple[list[Any], list[A
     if isinstance(configured, torch.optim.Optimizer):
         return [configured], []
     if isinstance(configured, dict) and "optimizer" in configured:
-        given = f"configure_optimizers of {type(module).__name__} gives"
+        given = f"configure_optimizers of {type(module).__name__} returns"
         _known_keys(given, "a dictionary", configured, _OF_OPTIMIZER)
         scheduler = configured.get("lr_scheduler")
         return [configured["optimizer"]], [] if scheduler is None else [scheduler]
@@ -128,25 +129,25 @@ def _unpack(module: LightningModule, configured: Any) -> tuple[list[Any], list[A
     if configured is None:
         return [], []
     raise ValueError(
-        f"configure_optimizers of {type(module).__name__} gives {type(configured).__name__}; "
+        f"configure_optimizers of {type(module).__name__} returns {type(configured).__name__}; "
         "return a torch.optim.Optimizer, or a dict with 'optimizer' and 'lr_scheduler'"
     )
 
 
-# The keys of Lightning's dictionaries. A scheduler that counts steps needs no metric, so that
-# `monitor` and `strict` have no effect on it, as under Lightning; `name` is that of its curve.
+# The keys of Lightning's dictionaries. A scheduler that counts steps needs no metric, so `monitor`
+# and `strict` have no effect on it, as in Lightning; `name` is the name of its curve.
 _OF_OPTIMIZER = ("optimizer", "lr_scheduler", "monitor")
 _OF_SCHEDULER = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
 
 
 def _scheduler(module: LightningModule, scheduler: Any) -> tuple[Any, int]:
-    """A scheduler and after how many local steps it steps.
+    """A scheduler and the number of local steps after which it steps.
 
     Raises:
-        TypeError: `frequency` is no integer, or it is no scheduler.
+        TypeError: `frequency` is not an integer, or the scheduler has no ``step``.
         ValueError: It waits for a metric or counts epochs, or a key is unknown.
     """
-    given = f"configure_optimizers of {type(module).__name__} gives"
+    given = f"configure_optimizers of {type(module).__name__} returns"
     frequency, plateau, named = 1, False, False
     if isinstance(scheduler, dict):
         told = dict(scheduler)
@@ -157,7 +158,7 @@ def _scheduler(module: LightningModule, scheduler: Any) -> tuple[Any, int]:
         if told.get("interval", "step") != "step":
             raise ValueError(
                 f"{given} a scheduler with interval={told['interval']!r}, but a local run has no "
-                "epochs: write interval='step', which steps it after every `frequency` local "
+                "epochs; write interval='step', which steps it after every `frequency` local "
                 f"steps, or {_BY_ROUNDS}"
             )
         frequency, named = positive_int("frequency", told.get("frequency", 1)), "interval" in told
@@ -167,12 +168,12 @@ def _scheduler(module: LightningModule, scheduler: Any) -> tuple[Any, int]:
     if plateau or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ValueError(
             f"{given} a {type(scheduler).__name__}, which waits for a metric that a local run does "
-            "not have: write a scheduler that counts local steps, such as "
+            "not have; use a scheduler that counts local steps, such as "
             f"torch.optim.lr_scheduler.StepLR, or {_BY_ROUNDS}"
         )
     if not callable(getattr(scheduler, "step", None)):
         raise TypeError(
-            f"{given} the lr_scheduler {scheduler!r}, which has no step(); give one of "
+            f"{given} the lr_scheduler {scheduler!r}, which has no step(); use one from "
             "torch.optim.lr_scheduler"
         )
     return scheduler, frequency
@@ -180,7 +181,7 @@ def _scheduler(module: LightningModule, scheduler: Any) -> tuple[Any, int]:
 
 _BY_ROUNDS = (
     "FedTrainer(local_optimizer=LocalSGD(lr=lambda version: 0.1 * 0.99**version)) for a rate that "
-    "follows the rounds"
+    "depends on the round"
 )
 
 
@@ -188,7 +189,7 @@ def _known_keys(given: str, what: str, told: dict[str, Any], known: tuple[str, .
     for name in told:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
             raise ValueError(f"{given} {what} with the unknown key {name!r}; {hint}")
 
 
@@ -196,6 +197,6 @@ def _known_keys(given: str, what: str, told: dict[str, Any], known: tuple[str, .
 def _say_of_interval(module: str) -> None:
     rank_zero_info(
         f"fedlight: the scheduler of {module} is stepped after each local step, since a local run "
-        "has no epochs (Lightning steps it after each epoch); interval='step' in its dictionary "
-        "says so"
+        "has no epochs (Lightning steps it after each epoch); write interval='step' in its "
+        "dictionary to say so"
     )

@@ -1,4 +1,4 @@
-"""Clients that go on from their own model."""
+"""Clients that continue from their own model."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ if TYPE_CHECKING:
 
 
 class OwnModel(LocalOptimizer):
-    """A client goes on from its own model y_i, mixed with the one that it has pulled.
+    """A client continues from its own model y_i, mixed with the pulled one.
 
     ``y_i <- (x_p + s * y_i) / (s + 1)`` at the start of a task, then the K steps of `optimizer`.
-    y_i is the model with which the client's task before ended; the first task starts from x_p. The
-    update is still ``delta = y_i - x_p``, so that an aggregator finds y_i as x_p + delta.
+    y_i is the model at the end of the client's previous task; the first task starts from x_p. The
+    update is still ``delta = y_i - x_p``, so an aggregator obtains y_i as x_p + delta.
 
     Args:
-        optimizer: Makes the local steps; one without a client state.
-        per_poll: s, the number of clients polled together, or the lists of clients that
-            `PolledArrivals` has: s is then the length of list number p, since poll p + 1 is
-            answered with version p. None for no mixing: the client keeps its model, and what it
-            pulls says only what its update is relative to.
+        optimizer: The optimizer for the local steps, without a client or shared state.
+        per_poll: s, the number of clients polled together, or the same lists of clients as for
+            `PolledArrivals`. With lists, s is the length of ``per_poll[p]`` for a client that pulls
+            version p, since poll p + 1 is answered with version p. None for no mixing: the client
+            keeps its model, and its update is relative to the model that it pulls.
         lr_correction: Whether the local rate is multiplied by ``(s + 1) / s``, as in the code of
             QuAFL's authors.
-        quantizer: x_p is sent through it, with y_i as its key.
+        quantizer: The quantizer through which x_p is sent, with y_i as its key; None for no
+            quantization.
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: `optimizer` has a client state or a shared one, or `per_poll` is below 1.
+        ValueError: `optimizer` has a client or shared state, `per_poll` is below 1, or
+            `lr_correction` is given without `per_poll`.
 
     Source: Zakerinia et al., QuAFL, AISTATS 2024, Algorithm 1, https://arxiv.org/abs/2206.10032.
 
@@ -61,8 +63,8 @@ class OwnModel(LocalOptimizer):
             )
         if optimizer.client_state or optimizer.shared_state:
             raise ValueError(
-                f"optimizer must keep no state of its own between tasks, as {optimizer!r} does: "
-                "the client's state is its model; take LocalSGD(lr=…)"
+                f"optimizer must keep no state between tasks, but {optimizer!r} does; the client's "
+                "state is its model here, so use for example LocalSGD(lr=…)"
             )
         self.optimizer = optimizer
         self.needs_full_gradient = optimizer.needs_full_gradient
@@ -91,18 +93,18 @@ class OwnModel(LocalOptimizer):
         return corrected
 
     def _polled(self, version: int) -> int:
-        """S of the poll that was answered with a version."""
+        """The s of the poll that was answered with a version."""
         if isinstance(self.per_poll, tuple):
             if version >= len(self.per_poll):
                 raise ValueError(
-                    f"per_poll lists {len(self.per_poll)} polls, but a client goes on from version "
-                    f"{version}: give one list for each poll, as to PolledArrivals"
+                    f"per_poll lists {len(self.per_poll)} polls, but a client pulls version "
+                    f"{version}; give one list for each poll, as for PolledArrivals"
                 )
             return self.per_poll[version]
         return self.per_poll or 0
 
     def bytes_down(self, size: int, itemsize: int) -> int:
-        """The bytes of x_p as the quantizer sends it."""
+        """The bytes of x_p when sent through the quantizer."""
         quantizer = self.quantizer
         return size * itemsize if quantizer is None else quantizer.nbytes(size)
 

@@ -1,4 +1,4 @@
-"""SAM: SGD with the gradient at the worst point nearby."""
+"""SAM: SGD with the gradient at a nearby point of high loss."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 class SAM(LocalOptimizer):
     """y <- y - lr * (the gradient of f_i at y + rho * g / |g|), both gradients on one batch.
 
-    g is the stochastic gradient of f_i at y, and |g| its Euclidean norm over all parameters of the
-    client (a constant of 1e-12 is added). A step costs two passes over the batch, and K counts
-    steps. BatchNorm's statistics are those of the first pass. Weight decay, momentum and clipping
-    act on the second gradient alone. With `FedAvg` this is FedSAM; with rho = 0 it is `LocalSGD`.
+    g is the stochastic gradient of f_i at y, and |g| is its Euclidean norm over all parameters (a
+    constant of 1e-12 is added). A step costs two passes over the batch; K counts steps, not passes.
+    BatchNorm's statistics are those of the first pass. Weight decay, momentum and clipping act only
+    on the second gradient. With `FedAvg` this is FedSAM; with rho = 0 it is `LocalSGD`.
 
     Args:
         lr: eta_L, a number or a function of the pulled version.
-        rho: Distance of the point at which the second gradient is taken, 0 or larger.
+        rho: Distance from y to the point of the second gradient, 0 or larger.
         momentum: As in `LocalSGD`.
         weight_decay: As in `LocalSGD`.
         nesterov: As in `LocalSGD`.
@@ -56,7 +56,7 @@ class SAM(LocalOptimizer):
         self.lr = self._sgd.lr
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
-        """Climb to the worst point nearby, and descend with the gradient found there."""
+        """Ascend by a distance of rho, and make a step with the gradient at that point."""
         if self.rho == 0:
             self._sgd.step(run, grads)
             return

@@ -23,29 +23,29 @@ class Scaffold(LocalOptimizer):
     """y <- y - lr * (g - c_i + c): SGD whose drift is corrected by control variates.
 
     g is the stochastic gradient of f_i at y. The control variates c_i of the client and c of the
-    server are zero at first. c is pulled together with the model x_p. After its K steps the client
-    keeps a new c_i+:
+    server are zero at first. c is pulled together with the model x_p. After K steps the client
+    stores a new c_i+:
 
     - option 2: ``c_i+ = c_i - c + (x_p - y_K) / (K * lr)``, the mean of the gradients g;
     - option 1: ``c_i+`` = the gradient of f_i at x_p over all the client's examples. This costs
-      one more pass over the data for each task, made in training mode and in batches (the last one
-      also takes the remainder). The loss has to be a mean over the batch.
+      an additional pass over the data for each task, in training mode and in batches (the last
+      batch includes the remainder). The loss must be a mean over the batch.
 
     The server step that uses the update then adds ``(1/M) * (c_i+ - c_i)`` to c, where M is the
     number of all clients and c_i the stored state that c_i+ replaced.
 
-    The paper is synchronous and leaves open what asynchronous clients do. Here a client stores
-    c_i+ when its update arrives, even if the server drops the update; the change of c ignores the
-    server's learning rate, staleness and n_i; and updates that are dropped do not change c.
+    The paper is synchronous and does not define the asynchronous case. Here a client stores c_i+
+    when its update arrives, even if the server drops the update. The change of c does not depend on
+    the server's learning rate, staleness or n_i. Dropped updates do not change c.
 
     Args:
         lr: eta_L, a number or a function of the pulled version. There is no momentum, weight decay
-            or clipping, because c_i+ would no longer be a gradient.
+            or clipping, because c_i+ would no longer be a mean of gradients.
         option: 1 or 2.
 
     Raises:
         TypeError: An option of `LocalSGD` is given that SCAFFOLD does not have.
-        ValueError: An argument is outside its range; (during the run) `lr` gives 0 in option 2.
+        ValueError: An argument is outside its range; (during the run) `lr` returns 0 with option 2.
 
     Source: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
     ICML 2020, Algorithm 1, lines 10 to 17, https://arxiv.org/abs/1910.06378. Used with
@@ -64,15 +64,15 @@ class Scaffold(LocalOptimizer):
         if refused:
             given = ", ".join(f"{name}={value!r}" for name, value in refused.items())
             raise TypeError(
-                f"Scaffold takes lr and option only, got {given}: c_i is a mean of gradients only "
-                "after plain SGD; leave it out, or put momentum on the server "
+                f"Scaffold takes only lr and option, got {given}; c_i is a mean of gradients only "
+                "with plain SGD, so leave it out, or use momentum on the server "
                 "(server_optimizer=lambda params: torch.optim.SGD(params, 1.0, momentum=0.9))"
             )
         self.lr: Rate = rate("lr", lr)
         if isinstance(option, bool) or option not in (1, 2):
             raise ValueError(
-                f"option must be 1 (c_i+ is the gradient at the pulled model) or 2 (c_i+ from the "
-                f"steps made), got {option!r}"
+                "option must be 1 (c_i+ is the gradient at the pulled model) or 2 (c_i+ comes from "
+                f"the local steps), got {option!r}"
             )
         self.option = option
         self.needs_full_gradient = option == 1
@@ -81,12 +81,12 @@ class Scaffold(LocalOptimizer):
         """Refuse a rate of 0, by which option 2 would divide."""
         if self.option == 2 and 0.0 in self._rates(run):
             raise ValueError(
-                "Scaffold divides by lr, but lr gave 0 for the version that was pulled; "
-                "give a rate above 0, or take option=1"
+                "Scaffold divides by lr, but lr returned 0 for the pulled version; "
+                "give a rate above 0, or use option=1"
             )
 
     def _rates(self, run: LocalRun) -> list[float]:
-        """The rates of the runs, without reading them from the device, for which the host waits."""
+        """The rates of the runs, without a read from the device, which would make the host wait."""
         if isinstance(run.lr, float):
             return [run.lr]
         return [rate_at("lr", self.lr, task.pulled_version) for task in run.tasks]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LocalSGD(LocalOptimizer):
-    """y <- y - lr * g, with g the stochastic gradient of f_i at y.
+    """y <- y - lr * g, where g is the stochastic gradient of f_i at y.
 
     With momentum b and weight decay d::
 

@@ -342,7 +342,7 @@ def test_a_setting_that_changes_is_told_before_the_next_run(
     aggregator.setup(make_federation(), state)
     feed(aggregator, make_update, state, [1.0])
     assert aggregator.state_dict()["own"] == {"count": 1}  # the run itself can go on
-    with pytest.raises(ValueError, match=r"Counts.count was 0 at first and 1 later: assign what"):
+    with pytest.raises(ValueError, match=r"Counts.count was 0 at first and 1 later; assign"):
         aggregator.setup(make_federation(), state)
 
 
@@ -383,7 +383,7 @@ def answering(weights=None, direction=None):
             "finite numbers of at least 0, got nan for update 1",
         ),
         (lambda u: [float("inf"), 1], ValueError, "Wrong.weights must return finite numbers"),
-        (lambda u: [0.5, -0.5], ValueError, "got -0.5 for update 1; if the rule is no weighted"),
+        (lambda u: [0.5, -0.5], ValueError, "got -0.5 for update 1; if the rule is not a weighted"),
     ],
     ids=range(14),
 )
@@ -656,7 +656,7 @@ def test_a_direction_that_is_not_finite_is_named_at_its_step(value):
             return found
 
     run = trainer(aggregator=Divides())
-    with pytest.raises(ValueError, match=r"Divides.direction must give finite numbers, got 1 of"):
+    with pytest.raises(ValueError, match=r"Divides.direction must return finite numbers, but 1 of"):
         run.fit(Boring(), classes())
     assert run.version == 2
 

@@ -276,7 +276,7 @@ def test_phases_must_fit(federation):
 def test_windows_that_never_meet_are_an_error(drive):
     """Days that begin half a day apart, one around the other: no loop at one virtual time."""
     one, two = (DiurnalWindows(2.0, 0.25, phases=phase) for phase in (0.0, 1.0))
-    with pytest.raises(ValueError, match="client 0 finds no time within all of its windows"):
+    with pytest.raises(ValueError, match="client 0 was postponed more than 1000 times"):
         drive(lambda: Availability(Availability(clock(1.0), one), two), 1, buffer_size=1)
 
 

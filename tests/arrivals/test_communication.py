@@ -201,7 +201,7 @@ def test_what_must_fit(federation):
         (
             lambda: CommunicationPattern.random(1e-300),
             ValueError,
-            "the client would hardly ever com",
+            "the client would almost never com",
         ),
         (
             lambda: CommunicationPattern.random(0, 10**9),

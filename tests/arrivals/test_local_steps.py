@@ -82,7 +82,7 @@ def test_bad_arguments(make, error, says):
 
 
 def test_epochs_that_cannot_be_counted(federation):
-    with pytest.raises(ValueError, match="num_epochs=1e\\+300 gives a client of 6 examples more"):
+    with pytest.raises(ValueError, match="num_epochs=1e\\+300 gives a client with 6 examples more"):
         LocalEpochs(1e300).check(federation(2))
     LocalEpochs(1e12).check(federation(2))
 

@@ -160,11 +160,11 @@ def test_a_frozen_distribution_of_scipy() -> None:
         (lambda: MixedDurations({1.0: 2}), TypeError, "classes must be a list of pairs"),
         (lambda: SumDurations([]), ValueError, "at least one duration model"),
         (lambda: TransferDurations(1, 0), ValueError, "bandwidth must be larger than 0"),
-        (lambda: ChangingDurations(UniformSpeeds(0), [(2, 1), (1, 1)]), ValueError, "must grow"),
+        (lambda: ChangingDurations(UniformSpeeds(0), [(2, 1), (1, 1)]), ValueError, "increase"),
         (
             lambda: ChangingDurations(UniformSpeeds(0), [(12, 1)], period=10),
             ValueError,
-            "must lie below period=10, got 12",
+            "must be below period=10, got 12",
         ),
     ],
 )

@@ -71,9 +71,9 @@ def test_expected_durations(federation):
         (
             {"rate": 1e-300},
             ValueError,
-            "rate must lie between 1.1e-07 and 1e.09 starts .* got 1e-3",
+            "rate must be between 1.1e-07 and 1e.09 starts .* got 1e-3",
         ),
-        ({"rate": 1e300}, ValueError, "rate must lie between 1.1e-07 and 1e.09 starts .* got 1e.3"),
+        ({"rate": 1e300}, ValueError, "rate must be between 1.1e-07 and 1e.09 starts .* got 1e.3"),
         ({"rate": "a"}, TypeError, "rate must be a number, got 'a'"),
         ({"durations": None}, TypeError, "durations must be a duration model, got None"),
         ({"local_steps": None}, TypeError, "local_steps must be a LocalSteps policy"),

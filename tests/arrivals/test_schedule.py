@@ -224,7 +224,7 @@ def test_what_a_process_answers_is_checked():
         def on_wake(self, now):
             return Dispatch(0, 1.0, 1)
 
-    with pytest.raises(TypeError, match=r"answered with Dispatch\(.*yield each"):
+    with pytest.raises(TypeError, match=r"returned Dispatch\(.*yield each"):
         Bare().simulate(num_clients=1, max_rounds=1)
 
     far = Script([Dispatch(9, 1.0, 1)])

@@ -131,7 +131,8 @@ def test_the_sample_is_used_as_it_is() -> None:
         ("a.json", "[]", "must hold a mapping from device to fields"),
         ("a.json", '[{"speed": 1}]', "must be a mapping with some of active, communication"),
         ("a.json", '[{"active": [1], "inactive": []}]', "as many ends (inactive) as starts"),
-        ("a.json", '[{"active": [2], "inactive": [1]}]', "has the window (2, 1)"),
+        ("a.json", '[{"active": [2], "inactive": [1]}]', "with 0 <= start <= end, got (2, 1)"),
+        ("a.json", '[{"active": [-1], "inactive": [1]}]', "with 0 <= start <= end, got (-1, 1)"),
         ("a.json", '[{"computation": 0}]', "must have a computation above 0, got 0.0"),
         (
             "a.json",
@@ -139,7 +140,7 @@ def test_the_sample_is_used_as_it_is() -> None:
             "a window that ends after its period 8",
         ),
         ("a.csv", "client,begin\n0,1\n", "must have the column client, and start and end"),
-        ("a.csv", "client,start,end\n0,one,2\n", "holds no numbers"),
+        ("a.csv", "client,start,end\n0,one,2\n", "must hold numbers, got"),
         ("a.txt", "", "path must end in .json, .csv, .parquet, .pkl, .pickle, got"),
     ],
 )
@@ -151,5 +152,5 @@ def test_bad_files(name, text, words, tmp_path) -> None:
         read_traces(tmp_path / "none.json")
     with pytest.raises(TypeError, match=r"path must be a path, got 3 \(int\)"):
         read_traces(3)
-    with pytest.raises(TypeError, match="devices must be the list that read_traces gives"):
+    with pytest.raises(TypeError, match="devices must be a list as returned by read_traces"):
         TraceWindows(str(tmp_path / name))

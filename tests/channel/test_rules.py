@@ -241,7 +241,7 @@ def test_a_tiny_update_arrives() -> None:
             ValueError,
             r"a channel can have one ErrorFeedback, got \[.*one memory around both",
         ),
-        (lambda: ErrorFeedback(ErrorFeedback(TopK(0.1))), ValueError, r"in it already, got Err"),
+        (lambda: ErrorFeedback(ErrorFeedback(TopK(0.1))), ValueError, r"already, got Err"),
     ],
 )
 def test_bad_input(make, error, words) -> None:

@@ -122,33 +122,33 @@ def test_it_is_what_one_gets_without_asking():
 @pytest.mark.parametrize(
     ("configure", "message"),
     [
-        (lambda module: None, "gives 0 optimizers; a local run needs exactly one"),
-        (lambda module: [sgd(module), sgd(module)], "gives 2 optimizers; a local run needs"),
-        (lambda module: ([sgd(module), sgd(module)], []), "gives 2 optimizers; a local run needs"),
-        (lambda module: "adam", "gives str; return a torch.optim.Optimizer, or a dict"),
-        (lambda module: {"lr_scheduler": 1}, "gives dict; return a torch.optim.Optimizer"),
-        (lambda module: torch.optim.LBFGS(module.parameters()), "gives LBFGS, which calls the"),
+        (lambda module: None, "returns 0 optimizers, but a local run needs exactly one"),
+        (lambda module: [sgd(module), sgd(module)], "returns 2 optimizers, but a local run needs"),
+        (lambda module: ([sgd(module), sgd(module)], []), "returns 2 optimizers, but a local run needs"),
+        (lambda module: "adam", "returns str; return a torch.optim.Optimizer, or a dict"),
+        (lambda module: {"lr_scheduler": 1}, "returns dict; return a torch.optim.Optimizer"),
+        (lambda module: torch.optim.LBFGS(module.parameters()), "returns LBFGS, which evaluates"),
         (lambda module: scheduled(module, frequency=0), "frequency must be at least 1, got 0"),
         (
             lambda module: {
                 "optimizer": (optimizer := sgd(module)),
                 "lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
             },
-            "gives a ReduceLROnPlateau, which waits for a metric .*StepLR, or .*lambda version",
+            "returns a ReduceLROnPlateau, which waits for a metric .*StepLR, or .*lambda version",
         ),
         (
             lambda module: scheduled(module, interval="epoch"),
-            "interval='epoch', but a local run has no epochs: write interval='step'.*lambda ver",
+            "interval='epoch', but a local run has no epochs; write interval='step'.*lambda ver",
         ),
         (lambda module: scheduled(module, interval="batch"), "interval='batch', but a local run"),
-        (lambda module: scheduled(module, reduce_on_plateau=True), "gives a StepLR, which waits"),
+        (lambda module: scheduled(module, reduce_on_plateau=True), "returns a StepLR, which waits"),
         (
             lambda module: scheduled(module, freqency=2),
             "lr_scheduler with the unknown key 'freqency'; did you mean 'frequency'",
         ),
         (
             lambda module: scheduled(module) | {"frequency": 2},
-            "a dictionary with the unknown key 'frequency'; known are optimizer, lr_scheduler",
+            "a dictionary with the unknown key 'frequency'; known keys are optimizer, lr_scheduler",
         ),
         (
             lambda module: {"optimizer": sgd(module), "lr_scheduler": {"interval": "step"}},

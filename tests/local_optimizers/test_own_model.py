@@ -47,7 +47,7 @@ def test_polls_of_different_sizes():
     optimizer.begin(made, None)
     assert made.params[0].flatten().tolist() == [4.0, 3.0]
     assert [optimizer.lr(version) for version in (0, 1)] == pytest.approx([0.2, 0.4 / 3])
-    with pytest.raises(ValueError, match="per_poll lists 2 polls, but a client goes on from ver"):
+    with pytest.raises(ValueError, match="per_poll lists 2 polls, but a client pulls version 2"):
         optimizer.lr(2)
 
 

@@ -245,7 +245,7 @@ def test_float32_control_variates_are_gradients(executor):
     "given", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"max_grad_norm": 1.0}], ids=str
 )
 def test_what_would_break_it_is_refused_with_the_reason(given):
-    with pytest.raises(TypeError, match=r"Scaffold takes lr and option only, got .*plain SGD"):
+    with pytest.raises(TypeError, match=r"Scaffold takes only lr and option, got .*plain SGD"):
         Scaffold(0.1, **given)
 
 
@@ -258,7 +258,7 @@ def test_other_options_are_refused(option):
 @EXECUTORS
 def test_a_rate_of_zero_is_refused_where_it_is_divided_by(executor):
     arguments = (client_data([4]), [(0, 0, 1.0, 1)], executor)
-    with pytest.raises(Exception, match=r"Scaffold divides by lr, but lr gave 0"):
+    with pytest.raises(Exception, match=r"Scaffold divides by lr, but lr returned 0"):
         fit(Net(), *arguments, optimizer=Scaffold(lambda v: 0.0), aggregator=FedAvg(1))
     fit(Net(), *arguments, optimizer=Scaffold(lambda v: 0.0, option=1), aggregator=FedAvg(1))
 

@@ -1,7 +1,7 @@
-"""What becomes of each part of Lightning: the tables of fedlight, of Lightning and of the tests.
+"""How fedlight treats each part of Lightning: the tables of fedlight, of Lightning, of the tests.
 
-``python -m tests.parity.lightning_page`` writes ``docs/lightning.md``. Its rows are those of the
-tables that fedlight itself works with. `in_lightning` lists what the installed Lightning has, and
+``python -m tests.parity.lightning_page`` writes ``docs/lightning.md``. Its rows come from the
+tables that fedlight itself uses. `in_lightning` lists what the installed Lightning has, and
 `covered` which tests claim which rows, with ``@pytest.mark.covers(hooks=[…], arguments=[…])``.
 """
 
@@ -35,7 +35,7 @@ WORKS, DIFFERS, REFUSED, NONE = "works", "differs", "refused", "no meaning"
 
 
 class Row(NamedTuple):
-    """What becomes of a part of Lightning: `WORKS`, `DIFFERS`, `REFUSED` or `NONE`, and a remark.
+    """How a part of Lightning is treated: `WORKS`, `DIFFERS`, `REFUSED` or `NONE`, and a remark.
 
     Attributes:
         status: One of the four.
@@ -69,7 +69,7 @@ DATA_HOOKS: Table = {
         Row(NONE, "never called, with a warning: define them in the module"),
     ),
     "teardown": Row(WORKS, "before the teardown of callbacks and module"),
-    "on_exception": Row(WORKS, "after that of the callbacks, in fit"),
+    "on_exception": Row(WORKS, "after on_exception of the callbacks, in fit"),
     "state_dict": Row(NONE, "never called, with a warning: the data are not in a checkpoint"),
     "load_state_dict": Row(NONE, "never called, with a warning: the data are not in a checkpoint"),
     "load_from_checkpoint": Row(NONE, "the data are not part of a checkpoint"),
@@ -79,14 +79,16 @@ DATA_HOOKS: Table = {
 _OF_ALL = {
     "datamodule": Row(DIFFERS, "a FederatedDataModule, the second argument"),
 }
-_MODULE = Row(WORKS, "the first argument, by the name module too; None for the module of fit")
+_MODULE = Row(WORKS, "the first argument, also called module; None for the module of fit")
 _PATH = Row(WORKS, 'loads the weights; a path, "last" or "best"')
 
 METHODS: Table = {
-    "fit(model)": Row(WORKS, "the first argument, by the name module too"),
+    "fit(model)": Row(WORKS, "the first argument, also called module"),
     **{f"{verb}({name})": Row(REFUSED, text) for (verb, name), text in REFUSALS.items()},
     **{f"fit({name})": row for name, row in _OF_ALL.items()},
-    "fit(ckpt_path)": Row(WORKS, 'goes on to the same bits; a path, "last" or "best"'),
+    "fit(ckpt_path)": Row(
+        WORKS, 'resumes the run with bit-identical results; a path, "last" or "best"'
+    ),
     **{
         f"{verb}({name})": row
         for verb in ("validate", "test")
@@ -99,7 +101,7 @@ METHODS: Table = {
     },
     "predict(model)": _MODULE,
     "predict(dataloaders)": Row(WORKS, "as in Lightning; dataset= takes a data set"),
-    "predict(datamodule)": Row(DIFFERS, "a FederatedDataModule; its test data are taken"),
+    "predict(datamodule)": Row(DIFFERS, "a FederatedDataModule; its test data are used"),
     "predict(return_predictions)": Row(WORKS, "True by default"),
     "predict(ckpt_path)": _PATH,
 }
@@ -116,10 +118,10 @@ _NEVER_OF_CALLBACKS = {
 }
 
 PASSED_ON: Table = {
-    "fit": Row(REFUSED, "a run is going on; make another FedTrainer"),
-    "validate": Row(WORKS, "FedTrainer.validate, of the present weights"),
-    "test": Row(WORKS, "FedTrainer.test, of the present weights"),
-    "predict": Row(WORKS, "FedTrainer.predict, with the present weights"),
+    "fit": Row(REFUSED, "a run is already in progress; make another FedTrainer"),
+    "validate": Row(WORKS, "FedTrainer.validate, with the current weights"),
+    "test": Row(WORKS, "FedTrainer.test, with the current weights"),
+    "predict": Row(WORKS, "FedTrainer.predict, with the current weights"),
 }
 """Methods of `FedTrainer` that Lightning's trainer has too."""
 
@@ -133,8 +135,7 @@ def tables() -> dict[str, Table]:
     fates = {Fate.WORKS: WORKS, Fate.NAMED: NONE, Fate.NO_MEANING: NONE}
     return {
         "hooks": {
-            name: Row(fates[hook.fate], hook.note + ("; warned of" if _warned(hook) else ""))
-            for name, hook in HOOKS.items()
+            name: Row(fates[hook.fate], hook.note + _warning(hook)) for name, hook in HOOKS.items()
         },
         "callback_hooks": {
             **{name: Row(WORKS, text) for name, text in CALLBACK_HOOKS.items()},
@@ -143,7 +144,9 @@ def tables() -> dict[str, Table]:
                 for text, names in _NEVER_OF_CALLBACKS.items()
                 for name in names.split()
             },
-            "state_key": Row(NONE, "checkpoints know a callback by its class and its number in it"),
+            "state_key": Row(
+                NONE, "checkpoints identify a callback by its class and its index within the class"
+            ),
         },
         "data_hooks": DATA_HOOKS,
         "arguments": {
@@ -165,8 +168,8 @@ def tables() -> dict[str, Table]:
     }
 
 
-def _warned(hook: Any) -> bool:
-    return hook.fate is Fate.NAMED
+def _warning(hook: Any) -> str:
+    return "; fit warns about it" if hook.fate is Fate.NAMED else ""
 
 
 def in_lightning() -> dict[str, set[str]]:
@@ -222,20 +225,20 @@ def covered() -> dict[str, dict[str, list[str]]]:
 HEAD = f"""# What works of Lightning
 
 These tables list every hook, every argument of the trainer, every callback and every attribute of
-`self.trainer` of Lightning {{version}}, and what becomes of it in a federation.
+`self.trainer` in Lightning {{version}}, and how fedlight treats each of them.
 
 | | |
 |---|---|
-| **{WORKS}** | As under `lightning.Trainer`. The remark says when, or what it means here. |
+| **{WORKS}** | As with `lightning.Trainer`. The remark says when, or what it means here. |
 | **{DIFFERS}** | It is accepted, and the remark says what differs. |
 | **{REFUSED}** | It raises an error. The remark says what to write instead. |
 | **{NONE}** | It is never called. The remark says what to write instead. |
 
 A round (one server update) takes the place of an epoch.
 
-The page is generated, most of it from the tables by which `FedTrainer` itself decides. The tests in
-`tests/parity` fail if Lightning has a name that is not here, and if a row has no test.
-`{COMMAND}` writes the page anew.
+This page is generated, mostly from the tables that `FedTrainer` itself uses. The tests in
+`tests/parity` fail if Lightning has a name that is not listed here or if a row has no test.
+`{COMMAND}` regenerates the page.
 """
 
 TITLES = {
@@ -248,7 +251,7 @@ TITLES = {
         "[others](extending.md#a-callback).",
         "hook",
     ),
-    "hooks": ("Hooks of a module", "In the order in which a fit meets them.", "hook"),
+    "hooks": ("Hooks of a module", "In the order in which `fit` reaches them.", "hook"),
     "data_hooks": (
         "Hooks of a data module",
         "These are the hooks of a subclass of `FederatedDataModule`.",
@@ -256,8 +259,8 @@ TITLES = {
     ),
     "attributes": (
         "Attributes of `self.trainer`",
-        "In a local run, time is what the client knows: the version that it has pulled. The other\n"
-        "attributes of [FedTrainer](api/trainer.md) can be read too.",
+        "In a local run, time is the version that the client has pulled. The other attributes of\n"
+        "[FedTrainer](api/trainer.md) can be read too.",
         "attribute",
     ),
 }
@@ -277,11 +280,11 @@ def page() -> str:
 
 
 def _cell(text: str) -> str:
-    """A remark as a cell: code stays code, and nothing is taken for markup."""
+    """A remark as a cell: code stays code, and nothing else is read as markup."""
     text = text.replace("{value!r}", "…").replace("``", "`").replace("|", "\\|")
     return text.rstrip(".").replace("*", "\\*").replace("<", "\\<")
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)} is written")
+    print(f"wrote {PAGE.relative_to(ROOT)}")

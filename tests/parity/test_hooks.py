@@ -444,7 +444,7 @@ def test_a_hook_that_is_never_called_is_named(hook):
         raise AssertionError("it was called")
 
     module = type("Hooked", (Point,), {hook: never})()
-    with pytest.warns(UserWarning, match=rf"Hooked overrides hooks which .* {hook}: ") as seen:
+    with pytest.warns(UserWarning, match=rf"Hooked overrides hooks that .* {hook}: ") as seen:
         fitted(module, points(*TWO), max_rounds=2)
     assert len(seen) == 1
 

@@ -340,7 +340,7 @@ def test_one_process_gathers_and_reduces():
         (lambda m: m.trainer.nonsense, "has no 'nonsense'"),
         (lambda m: m.trainer.train_dataloader, "the clients' data are in self.trainer.datamodule"),
         (lambda m: m.trainer.fit_loop, "self.trainer.current_epoch counts rounds"),
-        (lambda m: m.optimizers(), "an optimizer lives as long as one local run"),
+        (lambda m: m.optimizers(), "an optimizer exists only during one local run"),
         (lambda m: m.trainer._data_connector, "has no '_data_connector'"),
     ],
 )
