@@ -18,11 +18,9 @@ class Interrupt:
 
     Attributes:
         signal: SIGINT or SIGTERM once it has come; None before.
-        of_many: Whether it ends many runs, about which something is said once for all of them.
     """
 
     signal: signal.Signals | None = None
-    of_many: bool = False
 
     def end_the_script(self) -> None:
         """Raise what the signal raises in other programs, now that the run has ended in order.
@@ -64,19 +62,14 @@ class Alone:
 _outer: list[Interrupt] = []  # that of the context around all others, such as a study's
 
 
-def ends_many() -> bool:
-    """Whether a signal would end many runs, of which the current one is one."""
-    return any(each.of_many for each in _outer)
-
-
 @contextmanager
-def graceful_interrupts(of_many: bool = False) -> Iterator[Interrupt]:
+def graceful_interrupts() -> Iterator[Interrupt]:
     """Record the first SIGINT or SIGTERM; a second signal has its default effect.
 
     Within another such context it is the other one's: a signal ends all fits of a study.
     Outside the main thread nothing changes, because Python handles signals in the main thread only.
     """
-    interrupt = Interrupt(of_many=of_many)
+    interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return

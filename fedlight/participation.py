@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._checks import positive
+from fedlight._voice import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
 from fedlight.arrivals.simulation import federation_of
@@ -226,10 +226,11 @@ def warn_if_unfair(run: FinishedRun) -> None:
         return
     report = _report(run.history, run.aggregator, run.arrivals, run.federation, None)
     if report.is_far:
-        rank_zero_warn(
+        words = (
             f"fedlight: some clients count for more than their importance: {report}; a remedy: "
             f"{report.remedy} (participation_report(trainer) shows all clients)"
         )
+        voice().note(run, Note("unfair", words, warns=True))
 
 
 def _anyone_counts(history: Iterable[RoundRecord]) -> bool:

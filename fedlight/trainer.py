@@ -441,7 +441,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         """Let go of everything; what fails does not keep the rest from being let go."""
         with ExitStack() as stack:  # in the opposite order
             if status == "success":
-                stack.callback(say_if_lost, self._logs)
+                stack.callback(say_if_lost, run, self._logs)
             stack.callback(run.module.teardown, "fit")
             stack.callback(run.close)
             stack.callback(finalize, self.loggers, status)

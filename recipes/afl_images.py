@@ -53,6 +53,7 @@ def main(
     cli.distinct(p=p)
     task, data = afl_paper.load(dataset)
     rounds = max_rounds or task.max_rounds
+    every = min(task.val_every, rounds)
     for optimizer, (m, M, c) in task.runs(experiment, local_optimizer):
         folder = path and Path(path) / f"{m} of {M}, {c} steps, {type(optimizer).__name__}"
         study = sweep(
@@ -64,14 +65,13 @@ def main(
             module=task.module,
             local_optimizer=optimizer,
             max_rounds=rounds,
-            check_val_every_n_rounds=min(task.val_every, rounds),
+            check_val_every_n_rounds=every,
             path=folder,
             logger_dir=folder and folder / "logs",
         )
         title = afl_paper.title(aggregator, optimizer, m, M, c, rounds)
-        print(f"\n{title}, {seeds} seed{'s' * (seeds != 1)}\n")
-        table = study.table(["p", "setting"], last=10)
-        print(afl_paper.beside(table, task.numbers.get(title, {})).to_markdown())
+        table = study.table(["p", "setting"], last=min(10, rounds // every))
+        print(f"\n{afl_paper.beside(table, title, task.numbers).to_markdown()}")
         if folder:
             study.plot("round", panels="p").savefig(folder / "curves.png")
 

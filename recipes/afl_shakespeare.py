@@ -68,9 +68,8 @@ def main(
             logger_dir=folder and folder / "logs",
         )
         title = afl_paper.title(rule, optimizer, size.m, data.num_clients, size.c, rounds)
-        print(f"\n{title}, {seeds} seed{'s' * (seeds != 1)}\n")
-        numbers = afl_paper.SHAKESPEARE.get(title, {})
-        print(afl_paper.beside(study.table(), numbers).to_markdown())
+        table = afl_paper.beside(study.table(), title, afl_paper.SHAKESPEARE)
+        print(f"\n{table.to_markdown()}")
         if folder:
             study.plot("round").savefig(folder / "curves.png")
 

@@ -85,6 +85,10 @@ def test_table_2_has_all_settings_and_sizes(run):
     titles = [line for line in printed.splitlines() if "clients" in line]
     sizes = ["5/10 clients, 5 local", "5/10 clients, 10 local", "20/100 clients, 5 local"]
     assert [size in title for size, title in zip(sizes, titles, strict=True)] == [True] * 3
+    assert all(title.endswith(", 1 rounds: val_acc, 1 seed") for title in titles)
+    words = [line for line in printed.splitlines() if line and not line.startswith("|")]
+    assert words == titles, "a heading for each table"
+    assert "| best | last | rounds |" in printed  # not the mean of ten
 
 
 def test_table_3_has_the_other_local_optimizers(run):
@@ -308,6 +312,8 @@ def test_shakespeare(run, tmp_path):
         in printed
     )
     assert f"Always the most frequent character: {share:.4f}" in printed
+    assert "2 rounds: val_acc, 1 seed" in printed
+    assert "\nval_acc" not in printed
     assert 0 <= rows(printed)["async-dynamic"] <= 1
     assert "[0." not in printed
     assert (tmp_path / "study" / "LocalAdam" / "curves.png").stat().st_size > 1000

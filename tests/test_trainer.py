@@ -59,8 +59,8 @@ def own(metrics):
 def messages(monkeypatch):
     """What the run says, by Lightning's logger."""
     said = []
-    for name in ("fedlight.trainer", "fedlight._endings", "fedlight._arguments"):
-        monkeypatch.setattr(f"{name}.rank_zero_info", said.append, raising=False)
+    for name in ("trainer", "_endings", "_arguments", "_voice"):
+        monkeypatch.setattr(f"fedlight.{name}.rank_zero_info", said.append, raising=False)
     return said
 
 
@@ -240,7 +240,7 @@ def test_updates_left_in_the_buffer_are_reported(messages):
     run = fitted(Point(), points(*HELD), **three(aggregator=FedAvg(buffer_size=2)))
     assert run.version == 1
     assert len(run.aggregator.held) == 1
-    assert any("1 updates were left in the aggregator's buffer" in said for said in messages)
+    assert any("1 update was left in the aggregator's buffer" in said for said in messages)
 
 
 def test_a_run_without_a_step_warns():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._checks import number, one_of, positive_int
+from fedlight._voice import Note, voice
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -109,10 +110,11 @@ class EarlyStopping(Callback):
         """Warn if there was never anything to look at."""
         rounds = trainer.history
         if self.strict and rounds and not any(self.monitor in each.metrics for each in rounds):
-            rank_zero_warn(
+            words = (
                 f"EarlyStopping monitors {self.monitor!r}, which no round had, so that it stopped "
                 f"nothing. There are {sorted(trainer.callback_metrics)}"
             )
+            voice().note(trainer.run, Note("nothing monitored", words, warns=True))
 
     def _is_due(self, trainer: FedTrainer) -> bool:
         every = trainer.check_val_every_n_rounds or trainer.check_val_every_n_updates
@@ -159,7 +161,8 @@ class EarlyStopping(Callback):
     def _stop(self, trainer: FedTrainer, reason: str) -> None:
         trainer.should_stop = True
         self.stopped_round, self.reason = trainer.version, reason
-        rank_zero_info(f"fedlight: stopped early after round {trainer.version}: {reason}")
+        words = f"fedlight: stopped early after round {trainer.version}: {reason}"
+        voice().note(trainer.run, Note("stopped early", words))
 
     def _forget(self) -> None:
         self.best_score = math.inf if self.mode == "min" else -math.inf

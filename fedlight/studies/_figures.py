@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlight.plot import COLOURS, DASHES, History, curves
+from fedlight.studies._measures import has_metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +26,7 @@ def draw(
     smooth: int,
     log: bool,
     zoom: float,
+    without: Mapping[str, str],
 ) -> Figure:
     """Draw a panel for each of the parts of a study, metrics and horizontal axes.
 
@@ -38,6 +40,7 @@ def draw(
         smooth: Draw the mean of this many points, up to the current one.
         log: Draw the vertical axis in a logarithmic scale.
         zoom: Choose the range of the vertical axis by what lies behind this share of a panel.
+        without: Why a part has no lines, by its title.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -47,12 +50,13 @@ def draw(
     figure, places = _grid(number, len(columns) if len(columns) > 1 else None)
     of_metric: dict[str, list[Axes]] = {metric: [] for metric in metrics}
     first: Axes | None = None  # the first picture that has lines, and so the legend
-    for ax, ((title, lines), (metric, x)) in zip(
+    for ax, ((title, all_lines), (metric, x)) in zip(
         places, product(panels.items(), columns), strict=True
     ):
         ax.set_title(title, fontsize=10)
+        lines = _with_metric(all_lines, metric)
         if not lines:
-            _say_failed(ax)
+            _say_why(ax, without[title])
             continue
         curves(lines, metric, x, smooth=smooth, ax=ax)
         first = ax if first is None else first
@@ -61,7 +65,7 @@ def draw(
         if set(lines) == set(next(filter(None, panels.values()))) and ax is not first:
             ax.legend([], frameon=False)
         of_metric[metric].append(ax)
-    for group in of_metric.values():
+    for group in filter(None, of_metric.values()):
         low, high_end = _range(group, zoom, log)
         for ax in group:
             ax.set_ylim(low, high_end)
@@ -73,6 +77,7 @@ def draw_ends(
     x: str,
     metric: str,
     log: bool,
+    without: Mapping[str, str],
 ) -> Figure:
     """Draw the last values over an axis of the study: mean and standard deviation over the seeds.
 
@@ -81,6 +86,7 @@ def draw_ends(
         x: Name of the horizontal axis.
         metric: Name of the metric.
         log: Draw the vertical axis in a logarithmic scale.
+        without: Why a part has no values, by its title.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -102,15 +108,21 @@ def draw_ends(
         ax.set(title=title, xlabel=x, ylabel=f"last {metric}", yscale="log" if log else "linear")
         ax.spines[["top", "right"]].set_visible(False)
         if not lines:
-            _say_failed(ax)
+            _say_why(ax, without[title])
         if any(lines):
             ax.legend(frameon=False)
     return figure
 
 
-def _say_failed(ax: Axes) -> None:
+def _with_metric(lines: Lines, metric: str) -> dict[str, list[History]]:
+    """The histories that have the metric."""
+    found = {name: [h for h in each if has_metric(h, metric)] for name, each in lines.items()}
+    return {name: histories for name, histories in found.items() if histories}
+
+
+def _say_why(ax: Axes, words: str) -> None:
     """A picture without lines says why."""
-    ax.text(0.5, 0.5, "all runs failed", ha="center", va="center", transform=ax.transAxes)
+    ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes)
     ax.set(xticks=[], yticks=[])
 
 

@@ -85,6 +85,7 @@ def entries_of(
     axes: Sequence[str],
     columns: str | None,
     measures: Mapping[str, Callable[[Any], float]],
+    of_target: bool = False,
 ) -> dict[tuple[Any, Any], Entry]:
     """The entries of a table by row and column.
 
@@ -93,16 +94,17 @@ def entries_of(
         axes: The axes of the rows.
         columns: The axis of the columns; None for a column of each measure.
         measures: Measures by name; a single one if columns are an axis.
+        of_target: Whether a measure is the place at which a target is reached.
     """
     if columns is None:
         return {
-            (row, name): Entry.of(members, measure)
+            (row, name): Entry.of(members, measure, of_target)
             for row, members in grouped(runs, axes).items()
             for name, measure in measures.items()
         }
     (measure,) = measures.values()
     return {
-        (place[:-1], place[-1]): Entry.of(members, measure)
+        (place[:-1], place[-1]): Entry.of(members, measure, of_target)
         for place, members in grouped(runs, [*axes, columns]).items()
     }
 
@@ -123,7 +125,7 @@ def frame_of(runs: Sequence[StudyRun], names: Names) -> Any:
         for run in runs
         for record in run.history
     ]
-    columns = dict.fromkeys(name for row in rows for name in row)
+    columns = dict.fromkeys([*called.values(), "seed", "round", *(n for row in rows for n in row)])
     words = {called[axis] for axis, values in names.items() if len(set(map(type, values))) > 1}
     return pa.table(
         {

@@ -1,7 +1,12 @@
-"""What a study measures in the history of a run."""
+"""What a study measures in the history of a run.
+
+The value is nan for a run without a point of the metric, such as one that ended before its first
+round or validation.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,8 +16,6 @@ from fedlight._checks import positive_int
 from fedlight.plot import curve
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from fedlight.studies.runs import StudyRun
     from fedlight.types import RoundRecord
 
@@ -21,7 +24,9 @@ def best_of(metric: str, mode: str) -> Callable[[Sequence[RoundRecord]], float]:
     """The best value of a run."""
 
     def best(history: Sequence[RoundRecord]) -> float:
-        values = _points(history, metric)[1]
+        values = curve(history, metric)[1]
+        if not len(values):
+            return math.nan
         return float(values.min() if mode == "min" else values.max())
 
     return best
@@ -33,9 +38,9 @@ def place_of(
     """The first place on an axis at which a target is reached; nan if it is not."""
 
     def reached(history: Sequence[RoundRecord]) -> float:
-        places, values = _points(history, metric, axis)
+        places, values = curve(history, metric, axis)
         good = values <= target if mode == "min" else values >= target
-        return float(places[good.argmax()]) if good.any() else float("nan")
+        return float(places[good.argmax()]) if good.any() else math.nan
 
     return reached
 
@@ -50,7 +55,9 @@ def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]
         positive_int("last", last)
 
     def end(history: Sequence[RoundRecord]) -> float:
-        times, values = _points(history, metric, "virtual_time" if last < 1 else "round")
+        times, values = curve(history, metric, "virtual_time" if last < 1 else "round")
+        if not len(values):
+            return math.nan
         if last < 1:
             return float(values[times >= (1 - last) * times[-1]].mean())
         return float(values[-int(last) :].mean())
@@ -62,8 +69,8 @@ def at_place(metric: str, axis: str, place: float) -> Callable[[Sequence[RoundRe
     """The value at a place on an axis, by a straight line between the points around it."""
 
     def at(history: Sequence[RoundRecord]) -> float:
-        places, values = _points(history, metric, axis)
-        return float(np.interp(place, places, values))
+        places, values = curve(history, metric, axis)
+        return float(np.interp(place, places, values)) if len(values) else math.nan
 
     return at
 
@@ -79,23 +86,24 @@ def ends_over(
     end = end_of(metric, 1)
     found: dict[str, dict[float, list[float]]] = {}
     for run in runs:
-        if run.error is None:
+        if run.error is None and has_metric(run.history, metric):
             line = ", ".join(str(run.cell[each]) for each in lines)
             place = float(str(run.cell[axis]))
             found.setdefault(line, {}).setdefault(place, []).append(end(run.history))
     return found
 
 
-def _points(
-    history: Sequence[RoundRecord], metric: str, axis: str = "round"
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The points of a metric.
+def has_metric(history: Sequence[RoundRecord], metric: str) -> bool:
+    """Whether a round has the metric."""
+    return any(metric in record.metrics for record in history)
+
+
+def check_metric(runs: Sequence[StudyRun], metric: str) -> None:
+    """Refuse a metric that none of the rounds of some runs has.
 
     Raises:
-        ValueError: No round has it.
+        ValueError: There are rounds, and none has it.
     """
-    places, values = curve(history, metric, axis)
-    if not len(values):
-        known = sorted({name for record in history for name in record.metrics})
-        raise ValueError(f"metric={metric!r} is in no round; the metrics are {known}")
-    return places, values
+    known = {name for run in runs for record in run.history for name in record.metrics}
+    if known and metric not in known:
+        raise ValueError(f"metric={metric!r} is in no round; the metrics are {sorted(known)}")

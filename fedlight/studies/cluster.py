@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from fedlight._checks import non_negative, positive
+from fedlight._voice import Note, speaking
+from fedlight.studies._saying import StudyVoice
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.workers import Over, Work, Workers, go_through
@@ -88,11 +90,13 @@ class RayWorkers(Workers):
 
     def _result(self, reference: Any, planned: Planned, shared: Surroundings) -> OneRun:
         try:
-            plain, planned.schedule = self._ray.get(reference)
+            plain, planned.schedule, notes = self._ray.get(reference)
         except Exception as error:  # of Ray, such as a worker that has died
             return _ended(planned, shared, planned.failed(error))
         run = None if plain is None else StudyRun.from_plain(plain, dict(planned.cell.names))
-        return _ended(planned, shared, run)
+        ended = _ended(planned, shared, run)
+        ended.notes = notes
+        return ended
 
     def _cancel(self, going: dict[Any, Planned], shared: Surroundings, over: Over) -> None:
         """Stop the runs under way, and take those that have just finished."""
@@ -122,12 +126,13 @@ def _ended(planned: Planned, shared: Surroundings, result: StudyRun | None) -> O
     return run
 
 
-def _work(given: tuple[Planned, Surroundings]) -> tuple[Any, Any]:
+def _work(given: tuple[Planned, Surroundings]) -> tuple[Any, Any, list[Note]]:
     """What a task does: one run."""
     planned, shared = given
     run = OneRun(planned, shared)
-    go_through(run)
-    return None if run.result is None else run.result.to_plain(), planned.schedule
+    with speaking(StudyVoice()):
+        go_through(run)
+    return None if run.result is None else run.result.to_plain(), planned.schedule, run.notes
 
 
 def _import_ray() -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight._arguments import check_data
 from fedlight._comparing import first_module
+from fedlight._voice import Note, voice
 from fedlight.arrivals import Recording, ReplayArrivals
 from fedlight.callbacks import Callback, FedCheckpoint, TensorBoardMetrics
 from fedlight.checkpoint import CheckpointError
@@ -108,6 +109,7 @@ class OneRun:
         trainer: Its trainer, once it has begun.
         result: Its record, once it is over; None if it was interrupted.
         error: What it raised, or None.
+        notes: What it has told about its end; a study says it for all of its runs.
     """
 
     planned: Planned
@@ -116,6 +118,7 @@ class OneRun:
     trainer: FedTrainer | None = None
     result: StudyRun | None = None
     error: Exception | None = None
+    notes: list[Note] = field(default_factory=list)
 
     def steps(self) -> Generator[Sequence[Any], None, None]:
         """Go through the run; what goes wrong in it is its result.
@@ -132,6 +135,7 @@ class OneRun:
             return
         trainer = self.trainer
         assert trainer is not None
+        self.notes = voice().notes_of(trainer.run)
         if trainer.interrupted:
             return
         if self.planned.records:

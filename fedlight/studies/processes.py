@@ -9,14 +9,14 @@ import signal
 import sys
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from fedlight._checks import positive_int
-from fedlight._endings import keep_what_is_said_once, say_once
+from fedlight._voice import Note, keep_what_is_said_once, say_once
 from fedlight.executors.processes import cores_to_use
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.runs import Planned, StudyRun
@@ -73,6 +73,7 @@ class Processes(Workers):
                     worker = going.pop(cast(Connection, pipe))
                     run = OneRun(worker.planned, work.shared)
                     run.result = worker.result()
+                    run.notes = worker.notes
                     work.over(run)
                 work.progress.tick([])
         finally:
@@ -87,6 +88,7 @@ class _Worker:
     planned: Planned
     process: ForkProcess
     pipe: Connection
+    notes: list[Note] = field(default_factory=list)
 
     @classmethod
     def start(cls, planned: Planned, shared: Surroundings) -> _Worker:
@@ -133,6 +135,7 @@ class _Worker:
         self.planned.schedule = answer["schedule"]
         for message in answer["said"]:
             say_once(message)
+        self.notes = answer["notes"]
         return StudyRun.from_plain(answer["run"], dict(self.planned.cell.names))
 
 
@@ -147,13 +150,19 @@ def _work(planned: Planned, shared: Surroundings, pipe: Connection, parent: int)
         go_through(run)
         answer = None
         if run.result is not None:
-            answer = {"run": run.result.to_plain(), "schedule": planned.schedule, "said": said}
+            answer = {
+                "run": run.result.to_plain(),
+                "schedule": planned.schedule,
+                "said": said,
+                "notes": run.notes,
+            }
         pipe.send(answer)
     except BrokenPipeError:
         return
     except Exception as error:  # of the study itself, not of the run
         error.add_note(traceback.format_exc())
-        pipe.send({"run": planned.failed(error).to_plain(), "schedule": None, "said": said})
+        plain = planned.failed(error).to_plain()
+        pipe.send({"run": plain, "schedule": None, "said": said, "notes": []})
 
 
 def _end_with_parent() -> None:

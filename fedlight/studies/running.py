@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from fedlight._in_words import in_words
 from fedlight._interrupts import graceful_interrupts
 from fedlight.studies._progress import StudyBar
+from fedlight.studies._saying import speaking_for
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.workers import Work, Workers
@@ -71,6 +72,7 @@ def run_plan(
         watch(each, not runs)
         if each.result is not None:
             runs[each.planned] = each.result
+            voice.count(each.planned, each.notes)
             if store is not None:
                 store.keep(each.planned, each.result)
             progress.over(each)
@@ -99,7 +101,11 @@ def run_plan(
     def stopped() -> bool:
         return interrupt.signal is not None
 
-    with graceful_interrupts(of_many=True) as interrupt, StudyBar(plan, runs, bar) as progress:
+    with (
+        graceful_interrupts() as interrupt,
+        speaking_for(plan) as voice,
+        StudyBar(plan, runs, bar) as progress,
+    ):
         with torch.enable_grad():
             while todo and not stopped():
                 before = len(runs)

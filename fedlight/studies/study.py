@@ -20,7 +20,7 @@ from fedlight.studies._groups import (
     on_common_axes,
     row_axes,
 )
-from fedlight.studies._measures import at_place, best_of, end_of, ends_over, place_of
+from fedlight.studies._measures import at_place, best_of, check_metric, end_of, ends_over, place_of
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store
 from fedlight.studies.tables import Entry, StudyTable, differences
@@ -103,6 +103,10 @@ class Study:
     ) -> StudyTable:
         """Return a metric as mean ± standard deviation over the seeds.
 
+        A run that ended before its first round, or before the metric was first logged, has no
+        value. Means and differences are taken over the others, and the entry says how many those
+        are; it is "no value" if there are none. With no round, a run counts as 0 rounds.
+
         Args:
             rows: The axis of the rows, or several; None for all that `columns` leaves.
             columns: The axis of the columns; None for a column each of the best and the last value.
@@ -120,7 +124,8 @@ class Study:
             confidence: Confidence of the intervals.
 
         Raises:
-            ValueError: There is no such axis, or an axis is in neither `rows` nor `columns`.
+            ValueError: There is no such axis, or an axis is in neither `rows` nor `columns`; or
+                rounds have metrics, but none has this one.
         """
         one_of("value", value, ("best", "last"))
         metric, mode = self._metric(metric, mode)
@@ -165,7 +170,8 @@ class Study:
             confidence: Confidence of the intervals.
 
         Returns:
-            Mean ± standard deviation over the runs that reach it, and how many of them do.
+            Mean ± standard deviation over the runs that reach it, and how many of them do. A run
+            without a round does not reach it.
 
         Raises:
             ValueError: `axis` is another word, or there is no such axis of the study.
@@ -175,7 +181,7 @@ class Study:
 
         reached = place_of(target, metric, mode, axis)
         title = f"{X_AXES[axis]} to {metric} of {target:g}, {self._seeds()}"
-        axes, entries = self._entries(rows, columns, {axis: reached})
+        axes, entries = self._entries(rows, columns, {axis: reached}, of_target=True)
         table = StudyTable(title, axes, columns, entries, digits)
         return self._compared(table, reference, axis, confidence)
 
@@ -189,6 +195,8 @@ class Study:
     ) -> StudyTable:
         """Return the metric at places on an axis, by straight lines between its points.
 
+        Runs without a point have no value, as in `table`.
+
         Args:
             places: The places, such as ``[250, 500, 1000]`` gradients; each is a column.
             axis: "round", "virtual_time", "gradients", "models" or "bytes".
@@ -200,7 +208,7 @@ class Study:
             ValueError: `axis` is another word, or there is no such axis of the study.
         """
         one_of("axis", axis, tuple(X_AXES))
-        metric = self.metric if metric is None else metric
+        metric, _ = self._metric(metric, None)
         measures = {f"{axis} {place:g}": at_place(metric, axis, place) for place in places}
         axes, entries = self._entries(rows, None, measures)
         return StudyTable(f"{metric}, {self._seeds()}", axes, None, entries, digits)
@@ -208,6 +216,7 @@ class Study:
     def _metric(self, metric: str | None, mode: str | None) -> tuple[str, str]:
         mode = self.mode if metric in (None, self.metric) and mode is None else mode
         metric = self.metric if metric is None else metric
+        check_metric(self.runs, metric)
         return metric, mode_of(metric, mode)
 
     def _seeds(self) -> str:
@@ -219,9 +228,10 @@ class Study:
         rows: str | Sequence[str] | None,
         columns: str | None,
         measures: Mapping[str, Measure],
+        of_target: bool = False,
     ) -> tuple[list[str], dict[tuple[Any, Any], Entry]]:
         axes = row_axes(self.axes, rows, columns)
-        return axes, entries_of(self.runs, axes, columns, measures)
+        return axes, entries_of(self.runs, axes, columns, measures, of_target)
 
     def _compared(
         self, table: StudyTable, reference: Any, shown: str, confidence: float
@@ -253,7 +263,8 @@ class Study:
 
         Args:
             axis: The axis.
-            metric: Name of the metric, whose last value is to be best in the mean over the seeds.
+            metric: Name of the metric, whose last value is to be best in the mean over the seeds
+                that have one.
             last: What the last value is; as for `table`.
 
         Raises:
@@ -289,6 +300,9 @@ class Study:
     ) -> Figure:
         """Draw the metric with bands of one standard deviation over the seeds.
 
+        Runs that failed, or ended before the metric was first logged, have no curve; a panel in
+        which no run has one says so.
+
         Args:
             x: "round", "virtual_time", "gradients", "models" or "bytes"; or several, with a column
                 of pictures each. Or an axis of the study whose names are numbers, such as a
@@ -306,8 +320,8 @@ class Study:
 
         Raises:
             ImportError: matplotlib is not installed.
-            ValueError: There is no such axis, no run has the metric, every run has failed, or
-                `zoom` is outside [0, 1).
+            ValueError: There is no such axis, rounds have metrics but none has this one, every run
+                has failed, or `zoom` is outside [0, 1).
         """
         xs = [x] if isinstance(x, str) else list(x)
         for each in xs:
@@ -317,35 +331,47 @@ class Study:
         metrics = [metric or self.metric] if metric is None or isinstance(metric, str) else metric
         if all(run.error is not None for run in self.runs):
             raise ValueError(f"every run has failed, there is no curve: {self.runs[0].error}")
+        for each in metrics:
+            check_metric(self.runs, each)
         parts = {"": self}
         if panels is not None:
             check_axis(self.axes, "panels", panels)
             parts = {f"{panels} = {n}": self.only(**{panels: n}) for n in self.axes[panels]}
+        without = {
+            title: "no run has a value"
+            if any(run.error is None for run in part.runs)
+            else "all runs failed"
+            for title, part in parts.items()
+        }
         lines = [axis for axis in self.axes if axis not in (panels, x) and len(self.axes[axis]) > 1]
         if isinstance(x, str) and x in self.axes:
             ends = {title: ends_over(x, p.runs, lines, metrics[0]) for title, p in parts.items()}
-            return draw_ends(ends, x, metrics[0], log)
+            return draw_ends(ends, x, metrics[0], log, without)
         shown = {title: part.histories_by(lines) for title, part in parts.items()}
-        return draw(shown, metrics, xs, smooth, log, zoom)
+        return draw(shown, metrics, xs, smooth, log, zoom, without)
 
     def histories_by(self, axes: Sequence[str]) -> dict[str, list[list[RoundRecord]]]:
-        """The histories by the names on some axes, one for each seed, without failed runs."""
+        """The histories by the names on some axes, one for each seed that has a round."""
         found: dict[str, list[list[RoundRecord]]] = {}
         for run in self.runs:
-            if run.error is None:
+            if run.error is None and run.history:
                 name = ", ".join(str(run.cell[axis]) for axis in axes)
                 found.setdefault(name, []).append(run.history)
         return found
 
     @property
     def histories(self) -> dict[str, list[list[RoundRecord]]]:
-        """The histories by name of the cell, one for each seed; what `fedlight.plot` draws."""
+        """The histories by name of the cell, one for each seed that has a round.
+
+        They are what `fedlight.plot` draws.
+        """
         return self.histories_by(list(self.axes))
 
     def to_pandas(self) -> Any:
         """Return all metrics as a data frame with a row for each round of each run.
 
-        An axis that is called like a metric is the column ``axis/<name>``.
+        An axis that is called like a metric is the column ``axis/<name>``. A run without a round,
+        such as a failed one, has no row.
         """
         return frame_of(self.runs, self.axes)
 

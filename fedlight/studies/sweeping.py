@@ -204,7 +204,8 @@ def _warn_of_metric(metric: str, run: OneRun, first: bool) -> None:
     known = sorted({name for record in run.result.history for name in record.metrics})
     if metric not in known:
         rank_zero_warn(
-            f"fedlight: metric={metric!r} is in no round; tables need metric= with one of {known}"
+            f"fedlight: metric={metric!r} is in no round of the first run ({run.planned}); unless "
+            f"it was too short, tables need metric= with one of {known}"
         )
 
 

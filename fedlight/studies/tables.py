@@ -21,23 +21,29 @@ class Entry:
     """An entry of a table.
 
     Attributes:
-        values: The value of each seed, or its difference; nan where a target was not reached.
+        values: The value of each seed, or its difference; nan if the run has none, or has not
+            reached a target.
         errors: Why runs failed.
         beside: A published number, or None.
         difference: The paired difference, or None.
+        of_target: Whether the values are places at which a target was reached.
     """
 
     values: dict[int, float]
     errors: list[str] = field(default_factory=list)
     beside: float | None = None
     difference: Interval | None = None
+    of_target: bool = False
 
     @classmethod
-    def of(cls, runs: Sequence[StudyRun], measure: Callable[[Any], float]) -> Entry:
+    def of(
+        cls, runs: Sequence[StudyRun], measure: Callable[[Any], float], of_target: bool = False
+    ) -> Entry:
         """The entry of some runs."""
         return cls(
             {run.seed: float(measure(run.history)) for run in runs if run.error is None},
             [run.error for run in runs if run.error is not None],
+            of_target=of_target,
         )
 
     @property
@@ -68,7 +74,11 @@ class Entry:
             if len(self.reached) > 1:
                 parts.append(f"± {_figure(self.std, digits)}")
         if len(self.reached) < len(self.values):
-            parts.append(f"({len(self.reached)} of {len(self.values)} reach it)")
+            if self.of_target or self.reached:
+                have = "reach it" if self.of_target else "have one"
+                parts.append(f"({len(self.reached)} of {len(self.values)} {have})")
+            else:
+                parts.append("no value")
         if self.errors:
             which = (
                 "failed" if len(self.errors) == total else f"{len(self.errors)} of {total} failed"
@@ -329,7 +339,9 @@ def differences(
         known = [each for each in paired.values() if not math.isnan(each)]
         if paired:
             entries[place] = Entry(
-                paired, difference=bootstrap(known, confidence) if known else None
+                paired,
+                difference=bootstrap(known, confidence) if known else None,
+                of_target=entry.of_target,
             )
     return table.with_entries(entries, title)
 

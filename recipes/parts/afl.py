@@ -207,9 +207,10 @@ PLAYS = Plays(72, 50, 10, 100, 50.0, 300, 10, _OF_TABLES)
 SMALL_PLAYS = Plays(5, 10, 32, 64, 5.0, 200, 25, {"small": [LocalAdam(lr=0.005)]})
 
 
-def beside(table: StudyTable, numbers: dict[Any, float]) -> StudyTable:
-    """Return a table with those numbers of the paper that have a row."""
-    return table.beside({place: n for place, n in numbers.items() if place in table.rows})
+def beside(table: StudyTable, title: str, published: dict[str, dict[Any, float]]) -> StudyTable:
+    """Return a table that says what was run, with those numbers of the paper that have a row."""
+    numbers = {p: n for p, n in published.get(title, {}).items() if p in table.rows}
+    return table.with_entries(table.entries, f"{title}: {table.title}").beside(numbers)
 
 
 def load(dataset: str) -> tuple[Task, FederatedDataModule]:

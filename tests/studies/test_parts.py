@@ -329,6 +329,56 @@ def test_differences_are_paired() -> None:
         made().table(rows="p", columns="rule", reference="c")
 
 
+UNMEASURED = {"no round": [], "no validation": [RoundRecord(1, 1.0, {"fed/time": 1.0}, [])]}
+
+
+@pytest.mark.parametrize("short", UNMEASURED.values(), ids=UNMEASURED)
+def test_a_run_that_ended_too_early_is_a_cell_without_a_value(short) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    cells = {1: [history(0.2, 0.3), history(0.4, 0.5)], 2: [short, history(0.1, 0.7)], 3: [short]}
+    runs = [
+        StudyRun({"p": p}, seed, found, "f")
+        for p, seeds in cells.items()
+        for seed, found in enumerate(seeds)
+    ]
+    study, part = Study(runs), Study(runs).only(p=2)
+    table = study.table()
+    lines = {row: [table.entries[row, c].words(1) for c in ("best", "last")] for row in table.rows}
+    assert lines == {
+        (1,): ["0.4 ± 0.1", "0.4 ± 0.1"],
+        (2,): ["0.7 (1 of 2 have one)"] * 2,
+        (3,): ["no value"] * 2,
+    }
+    assert table.entries[(3,), "rounds"].values == {0: len(short)}
+    assert str(table).splitlines()[-1].split("  ")[1].strip() == "no value"
+    assert math.isnan(table.to_pandas()["mean"].iloc[-2])
+    assert part.table(last=0.4).entries[(2,), "mean of the last 40%"].reached == [0.7]
+    apart = study.table(reference=1)
+    assert apart.entries[(2,), "best - 1"].words(1) == "+0.2 (1 of 2 pairs)"  # 0.7 - 0.5
+    assert apart.entries[(3,), "best - 1"].words(1) == "no value"
+    assert "(0 of 1 reach it)" in str(study.time_to(0.2))
+    assert study.at([1.5]).entries[(3,), "virtual_time 1.5"].reached == []
+    assert study.best("p").axes == {"p": [2]}
+    assert len(study.to_pandas()) == 6 + len(short) * 2
+    texts = [[text.get_text() for text in ax.texts] for ax in study.plot(panels="p").axes]
+    assert texts == [[], [], ["no run has a value"]]
+    assert list(study.plot("p").axes[0].lines[0].get_xdata()) == [1, 2]
+    assert study.plot(zoom=0.1).axes[0].get_legend_handles_labels()[1] == ["1", "2"]
+
+
+def test_a_study_without_a_round_has_no_value_in_any_cell() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    study = Study([StudyRun({"p": p}, 0, [], "f") for p in (1, 2)])
+    assert [entry.words(1) for entry in study.table(columns="p").entries.values()] == [
+        "no value"
+    ] * 2
+    assert str(study.time_to(0.5)).count("(0 of 1 reach it)") == 2
+    assert [text.get_text() for text in study.plot(zoom=0.5).axes[0].texts] == [
+        "no run has a value"
+    ]
+    assert list(study.to_pandas().columns) == ["p", "seed", "round"]
+
+
 def test_published_numbers_stand_beside() -> None:
     table = made().table(rows="p", columns="rule", reference={(1, "b"): 0.25}, digits=2)
     assert table.entries[(1,), "b"].words(2).endswith("[0.25]")

@@ -9,6 +9,8 @@ import pytest
 SCRIPT = """
 import os, signal, sys
 from fedlight import Callback
+from fedlight.arrivals import ContinuousArrivals, FixedDurations
+from fedlight.callbacks import EarlyStopping
 from tests.studies.grid_of_boring import swept
 
 workers, parent = eval(sys.argv[1]), os.getpid()
@@ -18,7 +20,10 @@ class Impatient(Callback):
         if trainer.version == 2 and trainer.seed == 1:
             os.kill(parent, signal.SIGINT)
 
-swept(workers=workers)
+swept(workers=workers, max_updates=41, arrivals=ContinuousArrivals(
+    FixedDurations([1.0, 0.2, 0.3, 2.0]), resume="on_arrival"))
+print("stopping", file=sys.stderr, flush=True)
+swept(workers=workers, callbacks=lambda: [EarlyStopping("val_loss", stopping_threshold=9.0)])
 print("a folder", file=sys.stderr, flush=True)
 for path in (sys.argv[2], None):
     try:
@@ -39,7 +44,16 @@ def test_a_study_speaks_for_its_runs(workers, tmp_path) -> None:
     )
     assert done.returncode == 0, done.stderr
     whole, stopped = done.stderr.split("a folder")
-    assert whole.count(" on cpu: ") == 1  # what computes, for four runs
+    whole, early = whole.split("stopping\n")
+    (line,) = [line for line in whole.splitlines() if " on cpu: " in line]
+    assert line.endswith(": the module can be stacked")  # nobody has given an executor
+    (line,) = [line for line in whole.splitlines() if "left in" in line]
+    assert line.endswith("and not used (aggregator=FedBuff, seed 0; likewise in 1 more of 4 runs)")
+    (line,) = [line for line in whole.splitlines() if "count for more" in line]  # a warning
+    assert "(aggregator=FedAsync, seed 0; likewise in 3 more of 4 runs)" in line
+    (line,) = early.splitlines()
+    assert line.startswith("fedlight: stopped early after round ")
+    assert line.endswith("(aggregator=FedAsync, seed 0; likewise in 3 more of 4 runs)")
     assert "ckpt_path" not in stopped
     kept, lost = [line for line in stopped.splitlines() if "stopped" in line]
     assert "of 6 runs finished" in kept

@@ -1,0 +1,68 @@
+"""What the runs of a study say is said once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedlight._voice import Note, Voice, say, speaking
+from fedlight.studies._bench import Member
+
+if TYPE_CHECKING:
+    from fedlight.studies.runs import Planned
+
+
+class StudyVoice(Voice):
+    """Keeps what runs tell about their ends, and says each kind of it once, with how many runs.
+
+    Args:
+        plan: The runs of the study.
+    """
+
+    of_many = True
+
+    def __init__(self, plan: Iterable[Planned] = ()) -> None:
+        self._place = {planned: place for place, planned in enumerate(plan)}
+        self._told: list[tuple[object, Note]] = []  # by runs that are under way
+        self._kinds: dict[str, dict[Planned, Note]] = {}  # of runs that are over
+
+    def executor(self, executor: object, device: str, reason: str) -> None:
+        """Say what computes; of an executor that runs share, why it was chosen for the first."""
+        if isinstance(executor, Member):
+            reason = executor.group.reason
+        super().executor(executor, device, reason)
+
+    def note(self, run: object, note: Note) -> None:
+        """Keep a note until the run is over."""
+        self._told.append((run, note))
+
+    def notes_of(self, run: object) -> list[Note]:
+        """Hand over the notes of a run that is over."""
+        found = [note for teller, note in self._told if teller is run]
+        self._told = [each for each in self._told if each[0] is not run]
+        return found
+
+    def count(self, planned: Planned, notes: Iterable[Note]) -> None:
+        """Take up the notes of a run that is finished."""
+        for note in notes:
+            self._kinds.setdefault(note.kind, {})[planned] = note
+
+    def say_all(self) -> None:
+        """Say each kind of note: that of the first run which has one, and how many more have."""
+        for notes in self._kinds.values():
+            first = min(notes, key=self._place.__getitem__)
+            more = len(notes) - 1
+            alike = f"; likewise in {more} more of {len(self._place)} runs" if more else ""
+            say(replace(notes[first], words=f"{notes[first].words} ({first}{alike})"))
+
+
+@contextmanager
+def speaking_for(plan: Iterable[Planned]) -> Iterator[StudyVoice]:
+    """Speak for the runs of a study; at its end, however it ends, say what they have told."""
+    with speaking(StudyVoice(plan)) as voice:
+        try:
+            yield voice
+        finally:
+            voice.say_all()
