@@ -68,7 +68,9 @@ def _kind(callback: object) -> type:
     return type(callback.callback if isinstance(callback, Adapted) else callback)
 
 
-def set_up(module: LightningModule, hooks: Callable[..., object], fabric: Fabric, stage: str) -> None:
+def set_up(
+    module: LightningModule, hooks: Callable[..., object], fabric: Fabric, stage: str
+) -> None:
     """Call the hooks that make the module, then give it the run's precision and device.
 
     Args:
