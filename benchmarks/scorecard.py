@@ -122,17 +122,20 @@ NOTES: dict[str, list[str]] = {
 
 READ = """## Only read
 
-These were not run. What is said is what the source of the named version shows.
+These were not run. What is said is what the source of the named version shows. A commit is that of
+the repository that was read, not the last one that changed the file.
 
-- **AFL-Lib**, FedBuff (`alg/fedbuff.py`, 7e6043b): the mean of the buffer is divided by K once
+- **AFL-Lib**, FedBuff (`alg/fedbuff.py`, b6dab18): the mean of the buffer is divided by K once
   more. Right if `etag` is read as K times the paper's eta_g. There is no discount for staleness.
-- **AFL-Lib**, CA2FL (`alg/ca2fl.py`, 1472d9b): the list of buffered clients is never filled, so
+- **AFL-Lib**, FedAsync (`alg/fedasync.py`, b6dab18): the hinge is 1 / (a (tau + b) + 1), with the
+  wrong sign of b.
+- **AFL-Lib**, CA2FL (`alg/ca2fl.py`, b6dab18): the list of buffered clients is never filled, so
   the calibration term, a sum over it, is always 0, and memories are replaced at arrival. What is
   left is MIFA's rule with a step after every M arrivals.
-- **AFL-Lib**, FADAS (`alg/fadas.py`, d26211f): the step divides by the root of v. The paper
-  divides by the root of the running maximum of v, which is computed beside it. Right as FADAS
-  without AMSGrad. The rate under a delay is min(eta, eta / tau), as in the authors' code, not
-  min(eta, 1 / tau).
+- **AFL-Lib**, FADAS (`alg/fadas.py`, b6dab18): the step divides by the root of v, the running mean
+  of squares. The paper divides by the root of the running maximum of v, which is computed and not
+  used. Right as FADAS without AMSGrad. The rate under a delay is min(eta, eta / tau), as in the
+  authors' code, not min(eta, 1 / tau).
 - **APPFL**, MIFA (`mifa_aggregator.py`, 4914bb7; not in the released package): there is no memory
   of each client, and the sum is not cleared after a step. Right if clients send the change of
   their gradient since their last update.
