@@ -23,7 +23,7 @@ _ROW = "__row_number__"
 class FlowerPartitioner(Partitioner):
     r"""Use a partitioner from the package ``flwr-datasets``.
 
-    $$\text{client } i \text{ holds the rows of } \texttt{load\_partition}(i)$$
+    $$\text{client } i \text{ holds the rows of the partition } i \text{ that it loads}$$
 
     The partitioner gets the data set with one more column, which numbers the rows. A copy of the
     partitioner is used, so that one object can serve several splits. It has a seed of its own: the

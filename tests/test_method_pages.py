@@ -65,13 +65,21 @@ def test_formulas_become_mathml(text, formulas):
     pytest.importorskip("latex2mathml")
     maths = loaded("maths")
 
-    class Page:
-        pass
-
-    page = Page()
-    html = maths.on_page_content(f"<p>{maths.on_page_markdown(text, page)}</p>", page)
+    html = maths.on_page_content(f"<p>{maths.on_page_markdown(text)}</p>")
     assert html.count("<math") == formulas
     assert formulas == 0 or "$" not in re.sub("alttext=.*?>", "", html)
+
+
+def test_formulas_in_docstrings_become_mathml():
+    pytest.importorskip("latex2mathml")
+    griffe = pytest.importorskip("griffe")
+    maths = loaded("maths")
+    extensions = griffe.load_extensions(maths.Formulas())
+    package = griffe.load("data_partitioners", search_paths=[DOCS.parent], extensions=extensions)
+    for name in ("dirichlet.DirichletPartitioner", "partition.Partition"):
+        html = maths.on_page_content(package[name].docstring.value)
+        assert "<math" in html
+        assert "$" not in re.sub("alttext=.*?>", "", html)
 
 
 @pytest.mark.parametrize(
