@@ -215,8 +215,8 @@ class Forgets(LocalSGD):
 @pytest.mark.parametrize(
     ("optimizer", "error", "message"),
     [
-        (Rebinds, AttributeError, r"run.params must be changed in place.*run.descend\(direction\)"),
-        (Early, AttributeError, r"run.params must be changed in place"),
+        (Rebinds, AttributeError, r"run.params are changed in place.*run.descend\(direction\)"),
+        (Early, AttributeError, r"run.params are changed in place"),
         (Replaces, TypeError, r"Replaces.step puts other tensors into run.params"),
         (Forgets, TypeError, r"Forgets.finish must return a list of tensors, got NoneType; run.cl"),
     ],
@@ -230,7 +230,7 @@ def test_params_are_refused_where_nothing_is_stacked_too():
     class One(Rebinds):
         stackable = False
 
-    with pytest.raises(ClientError, match=r"run.params must be changed in place"):
+    with pytest.raises(ClientError, match=r"run.params are changed in place"):
         fitted(Boring(), classes(), local_optimizer=One(0.1))
 
 
