@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lightning import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._arguments import as_module
 from fedlight._checks import one_of
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
 from fedlight.executors._rng import isolated_rng, seed_all
+
+_HIGHER_IS_BETTER = (
+    *("acc", "auc", "auroc", "f1", "precision", "recall", "score", "r2", "iou", "dice"),
+    *("bleu", "rouge", "reward", "return", "correlation", "likelihood"),
+)
 
 Start: TypeAlias = LightningModule | Callable[[], LightningModule]
 
@@ -68,6 +74,16 @@ def mode_of(metric: str, mode: str | None) -> str:
     if mode is not None:
         return one_of("mode", mode, ("min", "max"))
     return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"
+
+
+def say_what_is_best(metric: str, mode: str | None) -> None:
+    """Say that more is taken to be better if nothing says so, neither `mode` nor the name."""
+    known = (*LOWER_IS_BETTER, *_HIGHER_IS_BETTER)
+    if mode is None and not any(word in metric.lower() for word in known):
+        rank_zero_info(
+            f"fedlight: of metric={metric!r} more is taken to be better; if less is, write "
+            'mode="min"'
+        )
 
 
 def _plain(name: str) -> str:

@@ -23,16 +23,32 @@ if TYPE_CHECKING:
 class CellLogger(PytorchTensorBoardLogger):
     """The logger of a run of a study.
 
+    Its version is ``seed=<seed>``, ``seed=<seed>-v1`` and so on, and open until the run writes: a
+    resumed run continues in the folder that its checkpoint names, and another one takes the first
+    that does not exist.
+
     Args:
         cell: The names of the run's values by axis, which are columns of TensorBoard's page
             HParams; an axis that is called like an argument is the column of the argument.
+        seed: The seed of the run.
         *args: As for Lightning's logger.
         **kwargs: As for Lightning's logger.
     """
 
-    def __init__(self, cell: Mapping[str, Hashable], *args: Any, **kwargs: Any) -> None:
+    def __init__(self, cell: Mapping[str, Hashable], seed: int, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.cell = dict(cell)
+        self.cell, self.seed = dict(cell), seed
+
+    @property
+    def version(self) -> int | str:
+        """The name of the folder of the run."""
+        if self._version is None:
+            plain = self._version = f"seed={self.seed}"
+            number = 0
+            while Path(self.root_dir, self._version).exists():
+                number += 1
+                self._version = f"{plain}-v{number}"
+        return self._version
 
 
 def left_open(loggers: Sequence[Any]) -> list[Any]:

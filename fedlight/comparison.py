@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rich.table import Table
 
 from fedlight._checks import one_of, positive_int
-from fedlight._comparing import Start, check_names, fresh_folder, mode_of
+from fedlight._comparing import Start, check_names, fresh_folder, mode_of, say_what_is_best
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ScheduleTable
 from fedlight.callbacks import Callback
@@ -316,7 +316,8 @@ def compare(
     check_names(aggregators, logger_dir)
     seeds = seeds_of(seeds, _MOST_SEEDS)
     one_of("schedule", schedule, ("recorded", "live"))
-    mode = mode_of(metric, mode)
+    given_mode, mode = mode, mode_of(metric, mode)
+    say_what_is_best(metric, given_mode)
     check_callbacks(callbacks)
     for taken in ("seed", "logger", "aggregator", "default_root_dir", "on_interrupt"):
         if taken in trainer_options:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from fedlight.data import FederatedDataModule
     from fedlight.trainer import FedTrainer
 
-LOWER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae")
+LOWER_IS_BETTER = (
+    *("loss", "error", "perplexity", "mse", "mae"),
+    *("nll", "cross_entropy", "brier", "distance", "divergence", "regret"),
+)
 """A metric whose name contains one of these words is better if it is smaller."""
 
 

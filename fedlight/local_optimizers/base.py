@@ -179,7 +179,7 @@ def _set_params(run: LocalRun, params: list[Tensor]) -> None:
         _slot.__set__(run, params)
         return
     raise AttributeError(
-        "run.params must be changed in place, since another list would have no effect; write "
+        "run.params are changed in place, since another list would have no effect; write "
         "run.descend(direction), or run.params[0].copy_(value) for each of them"
     )
 

@@ -11,20 +11,15 @@ if TYPE_CHECKING:
     from fedlight.studies.runs import Planned
 
 
-def logger_of(folder: Path, planned: Planned, going_on: bool, axes: bool) -> CellLogger:
+def logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
     """The logger of a run: ``<folder>/<axis>=<name>,…/seed=<seed>``.
 
     Args:
         folder: The folder of all runs.
         planned: The run.
-        going_on: Whether it goes on from a checkpoint, and so in the folder that it has.
         axes: Whether the names of folders have the axes in them; else they are ``<name>,…``.
     """
     names = [f"{axis}={name}" if axes else str(name) for axis, name in planned.cell.names.items()]
     plain = ",".join(names).replace("/", "-").replace("\\", "-")
-    version, number = f"seed={planned.seed}", 0
-    while not going_on and (folder / plain / version).exists():
-        number += 1
-        version = f"seed={planned.seed}-v{number}"
     cell = planned.cell.names
-    return CellLogger(cell, folder, name=plain, version=version, default_hp_metric=False)
+    return CellLogger(cell, planned.seed, folder, name=plain, default_hp_metric=False)

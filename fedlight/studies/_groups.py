@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,11 @@ def on_common_axes(
     return found, {axis: list(names) for axis, names in axes.items()}
 
 
+def called(axis: str, name: Hashable) -> str:
+    """A name on an axis for a legend: a number says nothing without its axis."""
+    return str(name) if isinstance(name, str) else f"{axis}={name}"
+
+
 def check_axis(names: Names, argument: str, axis: object) -> None:
     """Refuse what is no axis.
 
@@ -47,8 +52,15 @@ def check_axis(names: Names, argument: str, axis: object) -> None:
         raise ValueError(f"{argument} must be an axis of the study, {list(names)}, got {axis!r}")
 
 
-def row_axes(names: Names, rows: str | Sequence[str] | None, columns: str | None) -> list[str]:
+def row_axes(
+    names: Names,
+    rows: str | Sequence[str] | None,
+    columns: str | None,
+    chosen: Collection[str] = (),
+) -> list[str]:
     """The axes of the rows, which together with that of the columns are all axes.
+
+    Those `chosen` may be left out, since each cell of the others has one value on them.
 
     Raises:
         ValueError: There is no such axis, or one of several values is left over.
@@ -60,7 +72,8 @@ def row_axes(names: Names, rows: str | Sequence[str] | None, columns: str | None
     axes = [rows] if isinstance(rows, str) else list(rows)
     for axis in axes:
         check_axis(names, "rows", axis)
-    left = [each for each in names if each not in (*axes, columns) and len(names[each]) > 1]
+    shown = (*axes, columns, *chosen)
+    left = [each for each in names if each not in shown and len(names[each]) > 1]
     if left:
         raise ValueError(
             f"the axis {left[0]!r} is in neither rows nor columns; its values are different "
@@ -96,15 +109,16 @@ def entries_of(
         measures: Measures by name; a single one if columns are an axis.
         of_target: Whether a measure is the place at which a target is reached.
     """
+    seeds = len({run.seed for run in runs})
     if columns is None:
         return {
-            (row, name): Entry.of(members, measure, of_target)
+            (row, name): Entry.of(members, measure, of_target, seeds)
             for row, members in grouped(runs, axes).items()
             for name, measure in measures.items()
         }
     (measure,) = measures.values()
     return {
-        (place[:-1], place[-1]): Entry.of(members, measure, of_target)
+        (place[:-1], place[-1]): Entry.of(members, measure, of_target, seeds)
         for place, members in grouped(runs, [*axes, columns]).items()
     }
 

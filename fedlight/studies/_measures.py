@@ -14,6 +14,7 @@ import numpy as np
 
 from fedlight._checks import positive_int
 from fedlight.plot import curve
+from fedlight.studies._groups import called
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import StudyRun
@@ -87,8 +88,14 @@ def ends_over(
     found: dict[str, dict[float, list[float]]] = {}
     for run in runs:
         if run.error is None and has_metric(run.history, metric):
-            line = ", ".join(str(run.cell[each]) for each in lines)
-            place = float(str(run.cell[axis]))
+            line = ", ".join(called(each, run.cell[each]) for each in lines)
+            try:
+                place = float(str(run.cell[axis]))
+            except ValueError as error:
+                raise ValueError(
+                    f"x={axis!r} must be an axis of numbers, got the name {run.cell[axis]!r} on it"
+                    + (f"; leave its cells out with only({axis}=…)" * (run.cell[axis] == "-"))
+                ) from error
             found.setdefault(line, {}).setdefault(place, []).append(end(run.history))
     return found
 

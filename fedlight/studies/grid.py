@@ -14,6 +14,7 @@ from fedlight._checks import integer
 from fedlight._lightning_arguments import ARGUMENTS, LightningArguments
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
+from fedlight.arrivals.durations import DurationModel
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
 from fedlight.local_optimizers import LocalOptimizer
@@ -75,6 +76,13 @@ def refuse_own(arguments: Iterable[str], where: str) -> None:
     for name in arguments:
         if name in _OWN:
             raise TypeError(f"{where} cannot have {name!r}: {_OWN[name]}")
+        if name in ARGUMENTS and name not in known:
+            raise TypeError(f"{where} cannot have {name!r}: {ARGUMENTS[name].text}")
+        if name == "lr":
+            raise TypeError(
+                f"{where} has 'lr', which is an argument of a local optimizer: write "
+                "local_optimizer=LocalSGD(lr=…), or a module with another rate"
+            )
         if name not in known:
             raise TypeError(
                 f"{where} has {name!r}, which is no argument of FedTrainer or fit; there are "
@@ -184,8 +192,27 @@ def _arguments(axis: str, value: Any, where: str) -> dict[str, Any]:
         if isinstance(value, kind):
             return {name: value}
     raise TypeError(
-        f"{where} is {value!r}, of which the study cannot tell which argument it is; write it by "
-        f'name, for example {{"max_rounds": {value!r}}}'
+        f"{where} is {value!r}, of which the study cannot tell which argument it is: "
+        f"{_what_to_write(axis, value)}"
+    )
+
+
+def _what_to_write(axis: str, value: Any) -> str:
+    """A remedy for a value of an axis that could be anything."""
+    if isinstance(value, type) and issubclass(value, tuple(_KINDS)):
+        return f"it is a class; write an object, {value.__name__}(…)"
+    if isinstance(value, DurationModel):
+        return f"write the arrivals that draw from it, ContinuousArrivals({value!r}, …)"
+    if isinstance(value, bool | int | float):
+        return (
+            f"write the argument that it is for, such as {{'max_rounds': {value!r}}}, or an object "
+            f"of it, such as LocalSGD(lr={value!r})"
+        )
+    if isinstance(value, str):
+        return "it is a word; write the object that it stands for, such as FedAsync(0.6)"
+    return (
+        "write it by the name of its argument, such as {'local_optimizer': …}; a function that "
+        "makes the module of a value is {'module': lambda: …}"
     )
 
 

@@ -154,13 +154,13 @@ class OneRun:
         data = shared.data_of(planned)
         last = self._last()
         try:
-            self.trainer = trainer = self._trainer(going_on=last is not None)
+            self.trainer = trainer = self._trainer()
             yield from trainer.steps_of_fit(deepcopy(shared.start_of(planned)), data, last)
         except CheckpointError:
             if last is None:
                 raise
             last.unlink()  # damaged, or of other settings: the run starts anew
-            self.trainer = trainer = self._trainer(going_on=False)
+            self.trainer = trainer = self._trainer()
             yield from trainer.steps_of_fit(deepcopy(shared.start_of(planned)), data)
 
     def _last(self) -> Path | None:
@@ -171,7 +171,7 @@ class OneRun:
         last = store.checkpoints(self.planned.key) / "last.ckpt"
         return last if last.is_file() else None
 
-    def _trainer(self, going_on: bool) -> FedTrainer:
+    def _trainer(self) -> FedTrainer:
         shared, planned = self.shared, self.planned
         options = trainer_options(planned.cell.arguments)
         if self.executor is not None:
@@ -181,7 +181,7 @@ class OneRun:
         callbacks = [] if make is None else list(make())
         logger: Any = False
         if shared.logger_dir is not None:
-            logger = logger_of(shared.logger_dir, planned, going_on, shared.axes_in_folders)
+            logger = logger_of(shared.logger_dir, planned, shared.axes_in_folders)
             if not any(isinstance(each, TensorBoardMetrics) for each in callbacks):
                 callbacks.append(TensorBoardMetrics(metric=shared.metric, mode=shared.mode))
         if shared.store is not None:

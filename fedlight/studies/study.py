@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from fedlight._comparing import mode_of
 from fedlight.plot import X_AXES
 from fedlight.studies._figures import draw, draw_ends
 from fedlight.studies._groups import (
+    called,
     check_axis,
     entries_of,
     frame_of,
@@ -58,6 +59,8 @@ class Study:
             raise ValueError("runs must hold one or more, got none")
         self.metric, self.mode = metric, mode_of(metric, mode)
         self.runs, self.axes = on_common_axes(runs)
+        # Axes of which each cell of the others has one value, its best: see `best`.
+        self._chosen: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, path: str | Path, metric: str | None = None, mode: str | None = None) -> Study:
@@ -230,7 +233,7 @@ class Study:
         measures: Mapping[str, Measure],
         of_target: bool = False,
     ) -> tuple[list[str], dict[tuple[Any, Any], Entry]]:
-        axes = row_axes(self.axes, rows, columns)
+        axes = row_axes(self.axes, rows, columns, self._chosen)
         return axes, entries_of(self.runs, axes, columns, measures, of_target)
 
     def _compared(
@@ -241,7 +244,7 @@ class Study:
             return table
         if isinstance(reference, Mapping):
             return table.beside(reference)
-        return differences(table, reference, self.axes, shown, confidence)
+        return differences(table, reference, self.axes, shown, confidence, self._chosen)
 
     def only(self, **names: Hashable) -> Study:
         """Return the part of the study with one value on some axes, such as ``only(p=2)``.
@@ -254,37 +257,49 @@ class Study:
             if name not in self.axes[axis]:
                 raise ValueError(f"{axis} must be one of {self.axes[axis]}, got {name!r}")
         runs = [r for r in self.runs if all(r.cell[a] == name for a, name in names.items())]
-        return Study(runs, self.metric, self.mode)
+        return self._part(runs, self._chosen)
 
-    def best(self, axis: str, metric: str | None = None, last: float = 1) -> Study:
+    def best(
+        self, axis: str, metric: str | None = None, last: float = 1, *, value: str = "last"
+    ) -> Study:
         """Return the part with the best value on an axis for each cell of the others.
 
-        Such as the best learning rate of each aggregator: ``study.best("lr")``.
+        Such as the best learning rate of each aggregator: ``study.best("lr")``. In its tables, the
+        axis may be left out of the rows, and ``reference=`` compares cells with their own best
+        values. They are the best on the same seeds, so what a table then says is a little too good.
 
         Args:
             axis: The axis.
-            metric: Name of the metric, whose last value is to be best in the mean over the seeds
-                that have one.
+            metric: Name of the metric, whose value is to be best in the mean over the seeds that
+                have one.
             last: What the last value is; as for `table`.
+            value: "last" or "best".
 
         Raises:
             ValueError: There is no such axis, or no run has the metric.
         """
         check_axis(self.axes, "axis", axis)
+        one_of("value", value, ("last", "best"))
         metric, mode = self._metric(metric, None)
+        measure = end_of(metric, last) if value == "last" else best_of(metric, mode)
         others = [each for each in self.axes if each != axis]
         sign = 1 if mode == "min" else -1
         kept = []
         for runs in grouped(self.runs, others).values():
             means = {
-                name: Entry.of([r for r in runs if r.cell[axis] == name], end_of(metric, last)).mean
+                name: Entry.of([r for r in runs if r.cell[axis] == name], measure).mean
                 for name in dict.fromkeys(run.cell[axis] for run in runs)
             }
             ranked = sorted(
                 means, key=lambda name: (means[name] != means[name], sign * means[name])
             )
             kept += [run for run in runs if run.cell[axis] == ranked[0]]
-        return Study(kept, self.metric, self.mode)
+        return self._part(kept, {*self._chosen, axis})
+
+    def _part(self, runs: Sequence[StudyRun], chosen: Collection[str]) -> Study:
+        part = Study(runs, self.metric, self.mode)
+        part._chosen = frozenset(chosen)
+        return part
 
     # ------------------------------------------------------------------ figures and frames
 
@@ -347,15 +362,22 @@ class Study:
         if isinstance(x, str) and x in self.axes:
             ends = {title: ends_over(x, p.runs, lines, metrics[0]) for title, p in parts.items()}
             return draw_ends(ends, x, metrics[0], log, without)
-        shown = {title: part.histories_by(lines) for title, part in parts.items()}
+        shown = {title: part.histories_by(lines, called) for title, part in parts.items()}
         return draw(shown, metrics, xs, smooth, log, zoom, without)
 
-    def histories_by(self, axes: Sequence[str]) -> dict[str, list[list[RoundRecord]]]:
-        """The histories by the names on some axes, one for each seed that has a round."""
+    def histories_by(
+        self, axes: Sequence[str], word: Callable[[str, Hashable], str] = lambda _, name: str(name)
+    ) -> dict[str, list[list[RoundRecord]]]:
+        """The histories by the names on some axes, one for each seed that has a round.
+
+        Args:
+            axes: The axes.
+            word: What a name on an axis is called.
+        """
         found: dict[str, list[list[RoundRecord]]] = {}
         for run in self.runs:
             if run.error is None and run.history:
-                name = ", ".join(str(run.cell[axis]) for axis in axes)
+                name = ", ".join(word(axis, run.cell[axis]) for axis in axes)
                 found.setdefault(name, []).append(run.history)
         return found
 

@@ -11,7 +11,7 @@ from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._checks import one_of, positive
-from fedlight._comparing import mode_of
+from fedlight._comparing import mode_of, say_what_is_best
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
@@ -152,7 +152,8 @@ def sweep(
         [({'aggregator': 'AFA-CD'}, 0, 5), ({'aggregator': 'AFA-CD'}, 1, 5)]
     """
     chosen = seeds_of(seeds)
-    mode = mode_of(metric, mode)
+    given_mode, mode = mode, mode_of(metric, mode)
+    say_what_is_best(metric, given_mode)
     one_of("schedule", schedule, ("live", "recorded"))
     check_callbacks(callbacks)
     refuse_own(trainer_options, "sweep")

@@ -27,6 +27,7 @@ class Entry:
         beside: A published number, or None.
         difference: The paired difference, or None.
         of_target: Whether the values are places at which a target was reached.
+        absent: How many seeds of the study have no run here, finished or failed.
     """
 
     values: dict[int, float]
@@ -34,16 +35,22 @@ class Entry:
     beside: float | None = None
     difference: Interval | None = None
     of_target: bool = False
+    absent: int = 0
 
     @classmethod
     def of(
-        cls, runs: Sequence[StudyRun], measure: Callable[[Any], float], of_target: bool = False
+        cls,
+        runs: Sequence[StudyRun],
+        measure: Callable[[Any], float],
+        of_target: bool = False,
+        seeds: int = 0,
     ) -> Entry:
-        """The entry of some runs."""
+        """The entry of some runs, of a study of so many seeds."""
         return cls(
             {run.seed: float(measure(run.history)) for run in runs if run.error is None},
             [run.error for run in runs if run.error is not None],
             of_target=of_target,
+            absent=max(0, seeds - len({run.seed for run in runs})),
         )
 
     @property
@@ -64,7 +71,7 @@ class Entry:
     def words(self, digits: int) -> str:
         """The entry as text."""
         if self.difference is not None:
-            pairs, known = len(self.values), self.difference.count
+            pairs, known = len(self.values) + self.absent, self.difference.count
             left_out = f" ({known} of {pairs} pairs)" if known < pairs else ""
             return _interval_words(self.difference, digits) + left_out
         total = len(self.values) + len(self.errors)
@@ -85,6 +92,8 @@ class Entry:
             )
             kind = self.errors[0].partition(":")[0]
             parts.append(f"({which}: {kind})" if parts else f"{which}: {kind}")
+        if self.absent:
+            parts.append(f"({total} of {total + self.absent} seeds)")
         if self.beside is not None:
             parts.append(f"[{_figure(self.beside, digits)}]")
         return " ".join(parts)
@@ -158,6 +167,11 @@ class StudyTable:
             for error in entry.errors:
                 found.setdefault(error, f"{where}: {error}")
         return list(found.values())
+
+    def names_of(self, row: tuple[Hashable, ...], column: Hashable) -> dict[str, Hashable]:
+        """The names of an entry's cell by axis."""
+        names = dict(zip(self._axes, row, strict=True))
+        return names if self._columns is None else {**names, self._columns: column}
 
     def with_entries(self, entries: Mapping[tuple[Any, Any], Entry], title: str = "") -> StudyTable:
         """The table with other entries."""
@@ -299,6 +313,7 @@ def differences(
     names: Mapping[str, Sequence[Hashable]],
     shown: str,
     confidence: float,
+    chosen: Collection[str] = (),
 ) -> StudyTable:
     """The table with the paired differences from the runs of one value of an axis.
 
@@ -308,6 +323,8 @@ def differences(
         names: The names on each axis.
         shown: The column from which differences are taken, if columns are no axis.
         confidence: Confidence of the intervals.
+        chosen: Axes of which each cell has its own best value; the cells that are compared may
+            differ in it.
 
     Raises:
         ValueError: No axis has such a value, or several have.
@@ -322,26 +339,31 @@ def differences(
     entries = dict(table.entries)
     title = f"{table.title}; difference from {axis}={reference}, {confidence:.0%} interval"
     for (row, column), entry in table.entries.items():
-        if axis == table.column_axis:
-            base, own, place = (row, reference), column, (row, f"{column} - {reference}")
-        else:
-            if table.column_axis is None and column != shown:
-                continue
-            number = table.axes.index(axis)
-            base = ((*row[:number], reference, *row[number + 1 :]), column)
-            own, place = row[number], (row, f"{column} - {reference}")
-        if own == reference or base not in table.entries:
+        if table.column_axis is None and column != shown:
             continue
-        before = table.entries[base].values
+        own = table.names_of(row, column)
+        others = [each for each in own if each != axis and each not in chosen]
+        bases = [
+            each
+            for (a_row, a_column), each in table.entries.items()
+            if (table.column_axis is not None or a_column == column)
+            and (of_it := table.names_of(a_row, a_column))[axis] == reference
+            and all(of_it[other] == own[other] for other in others)
+        ]
+        if own[axis] == reference or len(bases) != 1:
+            continue
+        (base,) = bases
+        before = base.values
         paired = {
             seed: value - before[seed] for seed, value in entry.values.items() if seed in before
         }
         known = [each for each in paired.values() if not math.isnan(each)]
         if paired:
-            entries[place] = Entry(
+            entries[row, f"{column} - {reference}"] = Entry(
                 paired,
                 difference=bootstrap(known, confidence) if known else None,
                 of_target=entry.of_target,
+                absent=max(entry.absent, base.absent),
             )
     return table.with_entries(entries, title)
 

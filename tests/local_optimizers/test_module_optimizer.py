@@ -124,10 +124,7 @@ def test_it_is_what_one_gets_without_asking():
     [
         (lambda module: None, "returns 0 optimizers, but a local run needs exactly one"),
         (lambda module: [sgd(module), sgd(module)], "returns 2 optimizers, but a local run needs"),
-        (
-            lambda module: ([sgd(module), sgd(module)], []),
-            "returns 2 optimizers, but a local run needs",
-        ),
+        (lambda module: ([sgd(module), sgd(module)], []), "returns 2 optimizers, but a local run"),
         (lambda module: "adam", "returns str; return a torch.optim.Optimizer, or a dict"),
         (lambda module: {"lr_scheduler": 1}, "returns dict; return a torch.optim.Optimizer"),
         (lambda module: torch.optim.LBFGS(module.parameters()), "returns LBFGS, which evaluates"),

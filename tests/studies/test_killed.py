@@ -7,8 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedlight import Callback, Study
+from fedlight.aggregators import FedBuff
 from tests.studies.grid_of_boring import prints, swept
 
 pytestmark = pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
@@ -111,3 +113,34 @@ def test_ctrl_c_ends_a_study_and_loses_nothing(tmp_path, workers) -> None:
     assert any((tmp_path / "checkpoints").iterdir())
     assert prints(swept(**given)) == prints(whole)
     assert not any((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_run_continues_in_the_folder_of_tensorboard_in_which_it_began(tmp_path) -> None:
+    """A finished run of another setting has the folder of the cell's name already."""
+
+    def study(server_lr, folder="s", logs="logs"):
+        rules = {"FedBuff": FedBuff(2, server_lr=server_lr)}
+        swept(
+            over={"rule": rules},
+            seeds=[0],
+            path=tmp_path / folder,
+            logger_dir=tmp_path / logs,
+            callbacks=lambda: [Stop()],
+        )
+
+    def points(folder):
+        reader = EventAccumulator(str(tmp_path / folder)).Reload()
+        return [(each.step, each.value) for each in reader.Scalars("val_loss")]
+
+    Path("sent").touch()  # no Ctrl-C yet
+    study(1.0)
+    study(0.5, "whole", "whole-logs")
+    first = points("logs/rule=FedBuff/seed=0")
+    Path("sent").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        study(0.5)
+    study(0.5)
+    assert points("logs/rule=FedBuff/seed=0") == first
+    assert points("logs/rule=FedBuff/seed=0-v1") == points("whole-logs/rule=FedBuff/seed=0")
+    folders = [path.name for path in (tmp_path / "logs" / "rule=FedBuff").iterdir()]
+    assert sorted(folders) == ["seed=0", "seed=0-v1"]

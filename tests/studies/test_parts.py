@@ -329,13 +329,68 @@ def test_differences_are_paired() -> None:
         made().table(rows="p", columns="rule", reference="c")
 
 
+def test_an_entry_and_a_difference_of_fewer_seeds_than_the_study_has_say_so() -> None:
+    last = {"a": (0.1, 0.2, 0.3), "b": (0.2, 0.4)}
+    runs = [
+        StudyRun({"rule": rule}, seed, history(value), "f")
+        for rule, values in last.items()
+        for seed, value in enumerate(values)
+    ]
+    table = Study(runs).table(reference="a")
+    assert table.entries[("a",), "best"].words(2) == "0.20 ± 0.10"
+    assert table.entries[("b",), "best"].words(2) == "0.30 ± 0.14 (2 of 3 seeds)"
+    # 0.2 - 0.1 and 0.4 - 0.2
+    assert table.entries[("b",), "best - a"].words(2) == "+0.15 [+0.10, +0.20] (2 of 3 pairs)"
+    other_way = Study(runs).table(reference="b").entries[("a",), "best - b"]
+    assert other_way.words(2) == "-0.15 [-0.20, -0.10] (2 of 3 pairs)"
+
+
+def test_the_best_of_each_cell_are_compared_though_they_differ() -> None:
+    last = {("a", 0.1): (0.5, 0.7), ("a", 0.2): (0.1, 0.1), ("b", 0.1): (0.2, 0.2)}
+    last["b", 0.2] = (0.6, 0.6)
+    runs = [
+        StudyRun({"rule": rule, "lr": lr}, seed, history(value), "f")
+        for (rule, lr), values in last.items()
+        for seed, value in enumerate(values)
+    ]
+    best = Study(runs).best("lr")
+    assert best.table(reference="a").rows == [("a", 0.1), ("b", 0.2)]
+    apart = best.table(reference="a").entries[("b", 0.2), "best - a"].difference
+    # 0.6 - 0.5 and 0.6 - 0.7
+    assert (apart.mean, apart.low, apart.high) == pytest.approx((0.0, -0.1, 0.1))
+    short = best.table(rows="rule", reference="a")
+    assert short.entries[("b",), "best - a"].difference == apart
+    part = best.only(rule="b")
+    assert part.table(rows="rule").rows == [("b",)]
+    with pytest.raises(ValueError, match="'lr' is in neither"):
+        Study(runs).table(rows="rule")
+    assert Study(runs).table(reference="a").entries.keys() >= {(("b", 0.1), "best - a")}
+    columns = best.table(rows="lr", columns="rule", reference="a")
+    assert columns.entries[(0.2,), "b - a"].difference == apart
+
+
+def test_the_value_that_chooses_the_best_may_be_the_best_of_a_run() -> None:
+    runs = [
+        StudyRun({"lr": lr}, 0, history(*values), "f")
+        for lr, values in {0.1: (0.9, 0.1), 0.2: (0.5, 0.5)}.items()
+    ]
+    assert Study(runs).best("lr").axes == {"lr": [0.2]}
+    assert Study(runs).best("lr", value="best").axes == {"lr": [0.1]}
+    with pytest.raises(ValueError, match="value must be"):
+        Study(runs).best("lr", value="first")
+
+
 UNMEASURED = {"no round": [], "no validation": [RoundRecord(1, 1.0, {"fed/time": 1.0}, [])]}
 
 
 @pytest.mark.parametrize("short", UNMEASURED.values(), ids=UNMEASURED)
 def test_a_run_that_ended_too_early_is_a_cell_without_a_value(short) -> None:
     pytest.importorskip("matplotlib").use("agg")
-    cells = {1: [history(0.2, 0.3), history(0.4, 0.5)], 2: [short, history(0.1, 0.7)], 3: [short]}
+    cells = {
+        1: [history(0.2, 0.3), history(0.4, 0.5)],
+        2: [short, history(0.1, 0.7)],
+        3: [short] * 2,
+    }
     runs = [
         StudyRun({"p": p}, seed, found, "f")
         for p, seeds in cells.items()
@@ -349,21 +404,21 @@ def test_a_run_that_ended_too_early_is_a_cell_without_a_value(short) -> None:
         (2,): ["0.7 (1 of 2 have one)"] * 2,
         (3,): ["no value"] * 2,
     }
-    assert table.entries[(3,), "rounds"].values == {0: len(short)}
+    assert table.entries[(3,), "rounds"].values == dict.fromkeys((0, 1), len(short))
     assert str(table).splitlines()[-1].split("  ")[1].strip() == "no value"
     assert math.isnan(table.to_pandas()["mean"].iloc[-2])
     assert part.table(last=0.4).entries[(2,), "mean of the last 40%"].reached == [0.7]
     apart = study.table(reference=1)
     assert apart.entries[(2,), "best - 1"].words(1) == "+0.2 (1 of 2 pairs)"  # 0.7 - 0.5
     assert apart.entries[(3,), "best - 1"].words(1) == "no value"
-    assert "(0 of 1 reach it)" in str(study.time_to(0.2))
+    assert "(0 of 2 reach it)" in str(study.time_to(0.2))
     assert study.at([1.5]).entries[(3,), "virtual_time 1.5"].reached == []
     assert study.best("p").axes == {"p": [2]}
-    assert len(study.to_pandas()) == 6 + len(short) * 2
+    assert len(study.to_pandas()) == 6 + len(short) * 3
     texts = [[text.get_text() for text in ax.texts] for ax in study.plot(panels="p").axes]
     assert texts == [[], [], ["no run has a value"]]
     assert list(study.plot("p").axes[0].lines[0].get_xdata()) == [1, 2]
-    assert study.plot(zoom=0.1).axes[0].get_legend_handles_labels()[1] == ["1", "2"]
+    assert study.plot(zoom=0.1).axes[0].get_legend_handles_labels()[1] == ["p=1", "p=2"]
 
 
 def test_a_study_without_a_round_has_no_value_in_any_cell() -> None:
@@ -509,7 +564,7 @@ def test_a_panel_in_which_all_runs_failed_says_so(options, lost) -> None:
     assert all(ax.get_ylim()[0] > 10 for ax in drawn)
     if "x" not in options:
         labels = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in drawn]
-        assert labels == [["1", "2"], []]  # once, in the first picture with lines
+        assert labels == [["p=1", "p=2"], []]  # once, in the first picture with lines
     with pytest.raises(ValueError, match=r"every run has failed.*ValueError: no"):
         Study(runs).only(q=lost).plot(**options)
 
@@ -542,7 +597,7 @@ def test_last_values_are_drawn_over_an_axis_of_numbers() -> None:
     }
     (low, high), *_ = ax.containers[0].lines[2][0].get_segments()
     assert high[1] - low[1] == pytest.approx(2 * 0.2 / 2**0.5)
-    with pytest.raises(ValueError, match="could not convert"):
+    with pytest.raises(ValueError, match="must be an axis of numbers"):
         Study(runs).plot("rule")
 
 

@@ -1,5 +1,6 @@
 import multiprocessing
 import os
+import warnings
 from copy import deepcopy
 
 import pytest
@@ -209,7 +210,13 @@ def test_errors_come_before_the_first_run(tmp_path) -> None:
         "different integers": {"seeds": [1, 1]},
         "needs aggregator=": {"over": None},
         "no argument of FedTrainer": {"over": {"a": {"x": {"agregator": FedAvg()}}}},
-        "cannot tell which argument": {"over": {"p": [0.3]}, "aggregator": AFACD()},
+        r"cannot tell which argument it is: .*LocalSGD\(lr=0.3\)": {"over": {"p": [0.3]}},
+        r"write an object, FedAvg\(…\)": {"over": {"rule": {"FedAvg": FedAvg}}},
+        r"such as FedAsync\(0.6\)": {"over": {"rule": ["FedAvg"]}},
+        r"ContinuousArrivals\(FixedDurations": {"over": {"d": {"x": FixedDurations([1.0])}}},
+        r"by the name of its argument": {"over": {"d": {"x": object}}},
+        r"local_optimizer=LocalSGD\(lr=…\)": {"over": {"lr": {0.1: {"lr": 0.1}}}},
+        "max_rounds": {"max_epochs": 5},
         "both give aggregator": {"over": {"aggregator": RULES, "b": {"x": AFACD()}}},
         "write logger_dir=": {"logger": True},
         "write seeds=": {"over": {"seed": [1, 2]}},
@@ -222,6 +229,30 @@ def test_errors_come_before_the_first_run(tmp_path) -> None:
     }.items():
         with pytest.raises((TypeError, ValueError, OSError), match=match):
             swept(**given)
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "best", "said"),
+    [
+        ("val_loss", None, "min", False),
+        ("val_nll", None, "min", False),
+        ("val_acc", None, "max", False),
+        ("val_thing", None, "max", True),
+        ("val_thing", "min", "min", False),
+    ],
+)
+def test_what_is_best_of_a_metric_is_said_if_its_name_does_not_say_it(
+    metric, mode, best, said, monkeypatch
+) -> None:
+    words = []
+    monkeypatch.setattr("fedlight._comparing.rank_zero_info", words.append)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "fedlight: metric=")  # the module does not log it
+        study = swept(metric=metric, mode=mode, seeds=[0], max_updates=2)
+    assert study.mode == best
+    assert [f"of metric={metric!r} more is taken to be better" in each for each in words] == (
+        [True] if said else []
+    )
 
 
 def test_dependent_arguments_go_together() -> None:
