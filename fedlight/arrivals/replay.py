@@ -32,6 +32,11 @@ class ReplayArrivals(ArrivalProcess):
     The version given in a record is pulled even if a newer one exists; the server keeps it until
     then. A cancelled run is pulled and cancelled again.
 
+    Version numbers are those of the recorded run. An aggregator that makes versions less often
+    than the recorded one raises an error as soon as a version is missing. One that makes them more
+    often is replayed without a message: a recorded version is then older than it was, and updates
+    are staler than in the record. Write ``pull="newest"`` for either of them.
+
     Args:
         events: The records, a `ScheduleTable`, or the path of a file with one, written by
             `ScheduleTable.save` or `Recording`.

@@ -31,8 +31,8 @@ class Interval:
 def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """The mean of some values, with the percentile interval of its bootstrap distribution.
 
-    With few values the interval is too narrow: with three, a 95 % interval of normal values holds
-    the true mean in about three cases of four.
+    With few values the interval is too narrow: a 95 % interval of normal values contains the true
+    mean in 75 % of cases with three values, in 83 % with five, and in 90 % with ten.
 
     Args:
         values: The values, such as paired differences over seeds.
