@@ -105,11 +105,11 @@ ARGUMENTS: Mapping[str, Argument] = {
     "fast_dev_run": Argument(_DIFFERS, "the number of rounds and of validation batches"),
     "max_epochs": Argument(_REFUSED, "write max_rounds, the number of server updates", (None,)),
     "min_epochs": Argument(
-        _REFUSED, "write a larger patience for EarlyStopping, which alone ends a run early", (None,)
+        _REFUSED, "only EarlyStopping ends a run early: give it a larger patience", (None,)
     ),
     "max_steps": Argument(_REFUSED, "write max_updates, the number of client updates", (-1, None)),
     "min_steps": Argument(
-        _REFUSED, "write a larger patience for EarlyStopping, which alone ends a run early", (None,)
+        _REFUSED, "only EarlyStopping ends a run early: give it a larger patience", (None,)
     ),
     "max_time": Argument(_DIFFERS, "a virtual time; max_wall_time is the limit in real time"),
     "limit_train_batches": Argument(

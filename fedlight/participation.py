@@ -125,9 +125,9 @@ class ParticipationReport:
         window = "" if self.window is None else f"; fair over windows of {self.window} rounds"
         return (
             f"{int(self.arrivals.sum())} updates of {len(self.share)} clients in "
-            f"{self.num_rounds} rounds; shares differ from importances by {self.distance:.3f} "
-            f"(total variation), most for client {worst}: {self.share[worst]:.4f} instead of "
-            f"{self.importance[worst]:.4f}{window}"
+            f"{self.num_rounds} rounds; the total variation between shares and importances is "
+            f"{self.distance:.3f}; client {worst} differs most, with a share of "
+            f"{self.share[worst]:.4f} and an importance of {self.importance[worst]:.4f}{window}"
         )
 
 

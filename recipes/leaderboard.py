@@ -54,7 +54,7 @@ def main(dataset: str = "ylecun/mnist", target: cli.PositiveNumber = 0.85,
     limits = {"max_updates": max_updates, "check_val_every_n_updates": 10, "workers": "together"}
     run = partial(sweep, module=partial(LogisticRegression, 784, 10), datamodule=data, **limits)
     drawn, panels = pyplot.subplots(1, len(SETTINGS), figsize=(12, 4), sharey=True, squeeze=False)
-    print("| setting | method, rate | virtual time | less FedBuff's | gradients | bytes |")
+    print("| setting | method, rate | virtual time | minus FedBuff's | gradients | bytes |")
     print("|---" * 6 + "|")
     for setting, ax in zip(SETTINGS, panels[0], strict=True):
         cells = {f"{n}, {lr:g}": each for lr in rates for n, each in methods(setting, lr).items()}

@@ -39,7 +39,7 @@ def draw(
         xs: Horizontal axes.
         smooth: Draw the mean of this many points, up to the current one.
         log: Draw the vertical axis in a logarithmic scale.
-        zoom: Choose the range of the vertical axis by what lies behind this share of a panel.
+        zoom: Choose the vertical range from the values after this share of a panel.
         without: Why a part has no lines, by its title.
 
     Raises:

@@ -123,7 +123,7 @@ class Study:
             mode: "min" or "max" is best; None decides by the name of the metric.
             last: The last value is the mean over this many last rounds that have the metric; or,
                 below 1, over this last share of the virtual time.
-            digits: Digits behind the point.
+            digits: Decimal places.
             confidence: Confidence of the intervals.
 
         Raises:
@@ -168,7 +168,7 @@ class Study:
             columns: As for `table`.
             metric: Name of the metric.
             mode: "min" or "max" is best; None decides by the name of the metric.
-            digits: Digits behind the point.
+            digits: Decimal places.
             reference: As for `table`; differences are taken at the seeds at which both reach it.
             confidence: Confidence of the intervals.
 
@@ -205,7 +205,7 @@ class Study:
             axis: "round", "virtual_time", "gradients", "models" or "bytes".
             rows: As for `table`.
             metric: Name of the metric.
-            digits: Digits behind the point.
+            digits: Decimal places.
 
         Raises:
             ValueError: `axis` is another word, or there is no such axis of the study.
@@ -327,7 +327,7 @@ class Study:
             metric: Name of the metric; or several, with a column of pictures each.
             smooth: Draw the mean of this many points, up to the current one.
             log: Draw the metric in a logarithmic scale.
-            zoom: Choose the range of the metric by what lies behind this share of the horizontal
+            zoom: Choose the range of the metric from its values after this share of the horizontal
                 axis, so that the first rounds do not hide the differences at the end.
 
         Returns:

@@ -120,7 +120,7 @@ class StudyTable:
         axes: The axes of the rows.
         columns: The axis of the columns, or None.
         entries: The entries by row and column, in their order.
-        digits: Digits behind the point.
+        digits: Decimal places.
 
     Attributes:
         title: The title.
