@@ -22,6 +22,7 @@ _HIGHER_IS_BETTER = (
 )
 
 Start: TypeAlias = LightningModule | Callable[[], LightningModule]
+"""A module, of which each run trains a copy; or its class or a function, called once for each seed."""
 
 
 def check_names(aggregators: Mapping[str, Aggregator], logger_dir: str | Path | None) -> None:

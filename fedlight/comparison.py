@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _MOST_SEEDS = 10_000  # more are a mistake, and a list of 10^12 seeds would fill the memory
 Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
+"""A data module for all seeds, or a function of the seed that returns one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 Weights: TypeAlias = "Sequence[float] | Tensor | NDArray[np.floating]"
+"""One weight for each update of a server step."""
 """One weight for each update, in their order."""
 
 

@@ -19,6 +19,7 @@ from fedlight.data.sources import is_a
 
 Batch: TypeAlias = tuple[Tensor, ...] | dict[str, Tensor]
 Transform: TypeAlias = Callable[[Any], Any]
+"""A function that maps a batch to another one."""
 
 _CONVERTED = 2**30
 """Bytes that the converted values of a table may take, beside the stored ones."""

@@ -29,6 +29,7 @@ _T = TypeVar("_T")
 Several: TypeAlias = (
     "datasets.Dataset | Sequence[datasets.Dataset] | Mapping[str, datasets.Dataset]"
 )
+"""A data set for evaluation, or several in a list or by name."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from fedlight.plot import X_AXES
 from fedlight.trainer import FedTrainer
 
 Axes: TypeAlias = Mapping[str, Mapping[Hashable, Any] | Iterable[Any]]
+"""The axes of a grid by name, each with its values by name or in a list."""
 
 MOST_RUNS = 100_000  # more are a mistake, and a list of 10^12 seeds would fill the memory
 
