@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from fedlight.studies.runs import Planned
     from fedlight.studies.workers import Work
 
-_NARROW = 12  # local runs: a stack that is this wide by itself gains little from others
+_PER_CORE = 0.85
+"""How many times faster runs are with each core that works on them."""
 
 
 def chosen_workers(workers: object) -> Workers:
@@ -53,8 +54,9 @@ class Auto(Workers):
 
     - A single run is computed in this process.
     - On a GPU, runs go together: one stack keeps it busier than many.
-    - On a CPU, runs go together if they stack clients and if the stacks of one run are narrow,
-      which is measured on its first few stacks.
+    - On a CPU, runs go together if they stack clients and if the stacks of one run are so narrow
+      that wider ones gain more than the cores of the machine, each of which would compute a run;
+      this is estimated from its first few stacks.
     - Else each run has a process of its own, if there are several cores; and if not, one run
       follows another.
     """
@@ -82,12 +84,30 @@ def choose(ready: Sequence[Planned], shared: Surroundings) -> tuple[Workers, str
         return Together(bench=look.bench), "together, as one stack on the GPU"
     if look.width is None:
         why = "their clients are not stacked"
-    elif look.width > min(_NARROW, look.most / 2):
-        why = f"each of them stacks {look.width:.0f} clients by itself"
     else:
-        alone = f"by itself, a run stacks {look.width:.0f} clients"
-        return Together(bench=look.bench), f"together, as one stack: {alone}"
+        gain = _gain_of_wider_stacks(look.width, look.most)
+        alone = f"stacks {look.width:.0f} clients by itself"
+        if gain > max(1.0, _PER_CORE * cores):
+            return Together(bench=look.bench), f"together, as one stack: each of them {alone}"
+        why = f"each of them {alone}"
+        if gain > 1:
+            why += ", and the cores gain more than wider stacks"
     look.bench.close()
     if cores > 1:
         return Processes(cores), f"in {cores} processes: {why}"
     return InTurn(), f"one after another: {why}, and there is one core"
+
+
+def _gain_of_wider_stacks(width: float, most: int) -> float:
+    """About how many times faster ten runs are together than one after another.
+
+    The numbers are those that ``benchmarks/studies.py`` measures, rounded down. Where a stack of
+    one run is nearly as large as a stack may be, others do not make it larger.
+
+    Args:
+        width: How many clients a run stacks by itself.
+        most: How many a stack may hold.
+    """
+    if width <= min(16, most / 4):
+        return 3.0
+    return 2.0 if width <= min(32, 0.75 * most) else 1.0

@@ -89,7 +89,7 @@ class Look:
     bench: Bench
 
 
-def look_at(planned: Planned, shared: Surroundings, stacks: int = 8) -> Look | None:
+def look_at(planned: Planned, shared: Surroundings, stacks: int = 4) -> Look | None:
     """Begin one run, look at its first stacks, and drop the run; None if it fails.
 
     Args:
