@@ -1,8 +1,8 @@
-"""Shows the mathematics of pages and docstrings, $…$ in a line and $$…$$ by itself, as static MathML.
+"""Shows the mathematics of pages and docstrings as static MathML.
 
-It is made when the guide is built, so that a reader's browser loads no script for it. Code is left
-as it is. mkdocs loads this file as a hook for the pages, and mkdocstrings as an extension of Griffe
-for the docstrings.
+A formula is $…$ in a line, or $$…$$ by itself. It is converted when the guide is built, so that a
+reader's browser loads no script for it. Code is left as it is. mkdocs loads this file as a hook for
+the pages, and mkdocstrings as an extension of Griffe for the docstrings.
 """
 
 import re

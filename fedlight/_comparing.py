@@ -22,7 +22,7 @@ _HIGHER_IS_BETTER = (
 )
 
 Start: TypeAlias = LightningModule | Callable[[], LightningModule]
-"""A module, of which each run trains a copy; or its class or a function, called once for each seed."""
+"""A module, of which each run trains a copy; or a class or function, called once for each seed."""
 
 
 def check_names(aggregators: Mapping[str, Aggregator], logger_dir: str | Path | None) -> None:

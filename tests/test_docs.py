@@ -67,7 +67,8 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 def test_the_callback_of_the_guide_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    (block,) = (b for b in blocks(ROOT / "docs" / "extending.md", "python") if "DroppedUpdates(Callback)" in b)
+    found = blocks(ROOT / "docs" / "extending.md", "python")
+    (block,) = (each for each in found if "DroppedUpdates(Callback)" in each)
     assert len([line for line in block.splitlines() if line]) <= 15
     names: dict[str, type] = {}
     exec(block, names)
@@ -89,7 +90,8 @@ def test_the_callback_of_the_guide_goes_on_from_a_checkpoint(tmp_path: Path) -> 
 
 
 def test_the_callback_of_the_guide_may_be_added_when_a_run_is_resumed(tmp_path: Path) -> None:
-    (block,) = (b for b in blocks(ROOT / "docs" / "extending.md", "python") if "DroppedUpdates(Callback)" in b)
+    found = blocks(ROOT / "docs" / "extending.md", "python")
+    (block,) = (each for each in found if "DroppedUpdates(Callback)" in each)
     names: dict[str, type] = {}
     exec(block, names)
     for stop, added in ((4, []), (9, [names["DroppedUpdates"]()])):

@@ -15,7 +15,7 @@ from fedlight.parameters import weighted_sum
 from fedlight.types import ClientUpdate, ServerState, UsedUpdate
 
 OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
-"""A function of a list of parameters that returns an optimizer; ``partial(torch.optim.Adam, lr=0.01)``."""
+"""A function of a list of parameters that returns an optimizer: ``partial(Adam, lr=0.01)``."""
 
 
 class ServerStep:

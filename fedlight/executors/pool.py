@@ -23,8 +23,8 @@ class Pool:
     When the server needs a local run, it is computed in one call of the executor together with
     those that arrive next, up to `Executor.max_batch`. At most `max_batch` local runs are computed
     ahead of their arrival at any time. This limits the memory for results, and how many are
-    computed and not used at the end of a fit. If a local run reads a client state, it is computed after
-    the earlier one that determines that state.
+    computed and not used at the end of a fit. If a local run reads a client state, it is computed
+    after the earlier one that determines that state.
 
     The last bits of a result may depend on the others in its stack. Hence the members of a stack
     are a function of the schedule and the executor alone: limits, callbacks that read a result

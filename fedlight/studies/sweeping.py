@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedlight.local_optimizers import LocalOptimizer
 
 Start: TypeAlias = LightningModule | Callable[[], LightningModule]
-"""A module, of which each run trains a copy; or its class or a function, called once for each seed."""
+"""A module, of which each run trains a copy; or a class or function, called once for each seed."""
 Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
 """A data module for all seeds, or a function of the seed that returns one."""
 
