@@ -22,7 +22,7 @@ from fedlight.studies._groups import (
 )
 from fedlight.studies._measures import at_place, best_of, check_metric, end_of, ends_over, place_of
 from fedlight.studies.runs import StudyRun
-from fedlight.studies.store import Store
+from fedlight.studies.store import Store, folder_of
 from fedlight.studies.tables import Entry, StudyTable, differences
 
 if TYPE_CHECKING:
@@ -70,8 +70,9 @@ class Study:
 
         Raises:
             FileNotFoundError: There is no such study.
+            ValueError: It is of another version's format.
         """
-        if not (Path(path) / "study.json").is_file():
+        if not (folder_of("path", path) / "study.json").is_file():
             raise FileNotFoundError(
                 f"there is no study in {str(path)!r}; sweep(…, path=…) makes one"
             )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from fedlight._checks import non_negative_int
 from fedlight.studies._bootstrap import Interval, bootstrap
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class StudyTable:
         digits: int = 4,
     ) -> None:
         self.title, self.entries = title, dict(entries)
-        self._axes, self._columns, self._digits = list(axes), columns, digits
+        self._axes, self._columns = list(axes), columns
+        self._digits = non_negative_int("digits", digits)
 
     @property
     def rows(self) -> list[tuple[Hashable, ...]]:
@@ -200,8 +202,8 @@ class StudyTable:
                 else ""
                 for column in self.columns
             ]
-            lines.append([*map(str, row), *words])
-        return [*self._axes, *named], lines
+            lines.append([" ".join(word.split()) for word in (*map(str, row), *words)])
+        return [" ".join(word.split()) for word in (*self._axes, *named)], lines
 
     def _digits_of(self, column: Hashable) -> int:
         return 0 if self._columns is None and column == "rounds" else self._digits

@@ -244,6 +244,75 @@ def test_another_seed_or_cell_adds_only_itself(tmp_path, monkeypatch) -> None:
         Study.load(tmp_path / "none")
 
 
+@pytest.mark.parametrize("workers", [1, "together", 2])
+def test_two_cells_of_the_same_run_share_it(tmp_path, workers) -> None:
+    given = {"seeds": [0], "checkpoint_seconds": 0.001, "workers": workers}
+    study = swept(
+        path=tmp_path, over={"rule": {"one": FedAsync(0.5), "same": FedAsync(0.5)}}, **given
+    )
+    assert [run.error for run in study.runs] == [None, None]
+    assert len(set(prints(study))) == 1
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert not any((tmp_path / "checkpoints").iterdir())
+    assert [run.cell["rule"] for run in Study.load(tmp_path).runs] == ["one", "same"]
+
+
+def test_finished_runs_that_are_computed_again_are_counted(tmp_path, monkeypatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("fedlight.studies.sweeping.rank_zero_info", said.append)
+    swept(path=tmp_path, seeds=[0])
+    swept(path=tmp_path, seeds=[0, 1])
+    assert said == []
+    swept(path=tmp_path, seeds=[0, 1], max_updates=21)
+    (line,) = said
+    assert "4 of 4 runs were finished, and are computed again" in line
+
+
+def test_a_study_of_another_format_is_refused_and_kept(tmp_path) -> None:
+    swept(path=tmp_path, seeds=[0], over=None, aggregator=FedAsync(0.5))
+    file = tmp_path / "study.json"
+    file.write_text(newer := file.read_text().replace('"format":1', '"format":2'))
+    for again in (lambda: Study.load(tmp_path), lambda: swept(path=tmp_path)):
+        with pytest.raises(ValueError, match="holds a study of format 2, and this version"):
+            again()
+    assert file.read_text() == newer
+
+
+def test_a_damaged_list_or_run_is_made_anew(tmp_path) -> None:
+    given = {"path": tmp_path, "seeds": [0], "over": None, "aggregator": FedAsync(0.5)}
+    first = prints(swept(**given))
+    for damaged in ('{"runs":[{"cell":3}]}', "[]", "", '{"format":1,"runs":[1]}'):
+        (tmp_path / "study.json").write_text(damaged)
+        assert prints(Study.load(tmp_path)) == first
+    (file,) = (tmp_path / "runs").glob("*.json")
+    whole = file.read_text()
+    file.write_text(whole.replace('"history":[', '"history":[[],'))
+    assert prints(swept(**given)) == first
+    assert len(file.read_text()) > 0.9 * len(whole)
+
+
+@pytest.mark.parametrize("name", ["path", "logger_dir"])
+def test_what_is_no_folder_is_refused(name) -> None:
+    with pytest.raises(ValueError, match=f"{name} must name a folder, got ''"):
+        swept(**{name: ""})
+    with pytest.raises(TypeError, match=f"{name} must be a folder, such as .*, got 3"):
+        swept(**{name: 3})
+
+
+def test_names_may_be_long_or_have_several_lines(tmp_path) -> None:
+    names = ["a\nb" + letter * 300 for letter in "xy"]
+    study = swept(
+        over={"rule": {names[0]: FedAsync(0.5), names[1]: FedBuff(2)}},
+        seeds=[0],
+        logger_dir=tmp_path,
+    )
+    assert [run.error for run in study.runs] == [None, None]
+    assert len(list(tmp_path.iterdir())) == 2
+    assert len(study.table().to_markdown().splitlines()) == 6
+    with pytest.raises(ValueError, match="digits must be"):
+        study.table(digits=-1)
+
+
 def test_a_torn_file_is_no_run(tmp_path) -> None:
     first = swept(path=tmp_path, seeds=[0])
     for path in (tmp_path / "runs").glob("*.json"):
