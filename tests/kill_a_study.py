@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -117,11 +118,12 @@ def kill(pid: int, everything: bool) -> None:
 
 def arm(number: int, everything: bool) -> None:
     """Let this study be killed when one of its processes writes its `number`-th file."""
-    sync, left, pid = os.fsync, [number], os.getpid()
+    sync, pid = os.fsync, os.getpid()
+    left = multiprocessing.RawValue("i", number)  # all processes count; a lock could stay locked
 
     def fatal(descriptor: int) -> None:
-        left[0] -= 1
-        if left[0] == 0:
+        left.value -= 1
+        if left.value == 0:
             kill(pid, everything)
         sync(descriptor)
 
