@@ -60,6 +60,8 @@ def row_axes(names: Names, rows: str | Sequence[str] | None, columns: str | None
     axes = [rows] if isinstance(rows, str) else list(rows)
     for axis in axes:
         check_axis(names, "rows", axis)
+    if columns in axes:
+        raise ValueError(f"the axis {columns!r} must be in rows or columns, not in both")
     left = [each for each in names if each not in (*axes, columns) and len(names[each]) > 1]
     if left:
         raise ValueError(

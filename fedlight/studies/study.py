@@ -20,7 +20,7 @@ from fedlight.studies._groups import (
     on_common_axes,
     row_axes,
 )
-from fedlight.studies._measures import at_place, best_of, check_metric, end_of, ends_over, place_of
+from fedlight.studies._measures import best_of, check_metric, end_of, ends_over, place_of, values_at
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store, folder_of
 from fedlight.studies.tables import Entry, StudyTable, differences
@@ -210,8 +210,7 @@ class Study:
         """
         one_of("axis", axis, tuple(X_AXES))
         metric, _ = self._metric(metric, None)
-        measures = {f"{axis} {place:g}": at_place(metric, axis, place) for place in places}
-        axes, entries = self._entries(rows, None, measures)
+        axes, entries = self._entries(rows, None, values_at(places, metric, axis))
         return StudyTable(f"{metric}, {self._seeds()}", axes, None, entries, digits)
 
     def _metric(self, metric: str | None, mode: str | None) -> tuple[str, str]:
@@ -327,6 +326,8 @@ class Study:
         xs = [x] if isinstance(x, str) else list(x)
         for each in xs:
             one_of("x", each, (*X_AXES, *self.axes))
+        if not xs or (metric is not None and not metric):
+            raise ValueError(f"x and metric must name one or more, got {x!r} and {metric!r}")
         if not 0 <= zoom < 1:
             raise ValueError(f"zoom must be at least 0 and below 1, got {zoom!r}")
         metrics = [metric or self.metric] if metric is None or isinstance(metric, str) else metric

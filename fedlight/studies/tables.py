@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fedlight._checks import non_negative_int
+from fedlight._checks import non_negative_int, number
 from fedlight.studies._bootstrap import Interval, bootstrap
 
 if TYPE_CHECKING:
@@ -182,7 +182,9 @@ class StudyTable:
                 places += [sole, row]
             for place in places:
                 if place in numbers:
-                    entries[row, column] = replace(entry, beside=float(numbers[place]))
+                    entries[row, column] = replace(
+                        entry, beside=number(f"reference[{place!r}]", numbers[place])
+                    )
                     left.discard(place)
         if left:
             raise ValueError(
@@ -273,8 +275,8 @@ class StudyTable:
         head, lines = self._lines()
         notes = "\n".join(self.failures).replace("[", r"\[")
         table = Table(title=self.title, caption=notes or None, caption_justify="left")
-        for number, name in enumerate(head):
-            table.add_column(name, justify="left" if number < len(self._axes) else "right")
+        for place, name in enumerate(head):
+            table.add_column(name, justify="left" if place < len(self._axes) else "right")
         for line in lines:
             table.add_row(*(word.replace("[", r"\[") for word in line))
         return table
@@ -329,9 +331,9 @@ def differences(
         else:
             if table.column_axis is None and column != shown:
                 continue
-            number = table.axes.index(axis)
-            base = ((*row[:number], reference, *row[number + 1 :]), column)
-            own, place = row[number], (row, f"{column} - {reference}")
+            index = table.axes.index(axis)
+            base = ((*row[:index], reference, *row[index + 1 :]), column)
+            own, place = row[index], (row, f"{column} - {reference}")
         if own == reference or base not in table.entries:
             continue
         before = table.entries[base].values

@@ -386,6 +386,31 @@ def test_tables_are_means_over_seeds() -> None:
     assert study.only(p=2).table(rows="rule").rows == [("a",), ("b",)]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda s: s.table(last="a"), "last must be a number, got 'a'"),
+        (
+            lambda s: s.table("p", "rule", reference={(1, "a"): "b"}),
+            r"reference\[.*must be a number",
+        ),
+        (
+            lambda s: s.table(["p", "rule"], "rule"),
+            "'rule' must be in rows or columns, not in both",
+        ),
+        (lambda s: s.time_to("a"), "target must be a number, got 'a'"),
+        (lambda s: s.at(3), "places must be several numbers"),
+        (lambda s: s.at([math.nan]), "each of places must be finite"),
+        (lambda s: s.plot([]), r"must name one or more, got \[\]"),
+        (lambda s: s.plot(metric=[]), r"must name one or more, got .* and \[\]"),
+        (lambda s: s.plot("rule"), "x='rule' must be an axis whose names are numbers, got 'a'"),
+    ],
+)
+def test_what_cannot_be_shown_is_an_error_that_names_the_argument(wrong, words) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        wrong(made())
+
+
 def test_differences_are_paired() -> None:
     table = made().table(rows="p", columns="rule", reference="a")
     difference = table.entries[(2,), "b - a"].difference
@@ -611,7 +636,7 @@ def test_last_values_are_drawn_over_an_axis_of_numbers() -> None:
     }
     (low, high), *_ = ax.containers[0].lines[2][0].get_segments()
     assert high[1] - low[1] == pytest.approx(2 * 0.2 / 2**0.5)
-    with pytest.raises(ValueError, match="could not convert"):
+    with pytest.raises(ValueError, match="must be an axis whose names are numbers"):
         Study(runs).plot("rule")
 
 
