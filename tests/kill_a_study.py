@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -63,7 +64,15 @@ def study(folder: Path, workers: str | int, updates: int) -> None:
     y = x[:, 0].round().long().remainder(3)
     clients = [TensorDataset(x[start:end], y[start:end]) for start, end in parts]
     sweep(
-        over={"rule": {type(rule).__name__: rule for rule in RULES}},
+        over={  # of different lengths, so that runs that go together do not all end at once
+            "rule": {
+                type(rule).__name__: {
+                    "aggregator": rule,
+                    "max_updates": updates * part // len(RULES),
+                }
+                for part, rule in enumerate(RULES, start=1)
+            }
+        },
         seeds=range(5),
         module=lambda: LogisticRegression(5, 3),
         datamodule=FederatedDataModule.from_client_datasets(
@@ -71,7 +80,6 @@ def study(folder: Path, workers: str | int, updates: int) -> None:
         ),
         arrivals=ContinuousArrivals(ExponentialDurations(1.0), resume="on_arrival", local_steps=2),
         local_optimizer=LocalSGD(lr=0.1, momentum=0.9),
-        max_updates=updates,
         metric="val_loss",
         workers=workers,
         path=folder / "study",
@@ -115,13 +123,14 @@ def kill(pid: int, everything: bool) -> None:
     (os.killpg if everything else os.kill)(pid, signal.SIGKILL)
 
 
-def arm(number: int, everything: bool) -> None:
-    """Let this study be killed when one of its processes writes its `number`-th file."""
-    sync, left, pid = os.fsync, [number], os.getpid()
+def arm(delay: float, number: int, everything: bool) -> None:
+    """Let this study be killed when it writes its `number`-th file after a delay in seconds."""
+    sync, pid, armed = os.fsync, os.getpid(), time.monotonic() + delay
+    left = multiprocessing.RawValue("i", number)  # all processes count; a lock could stay locked
 
     def fatal(descriptor: int) -> None:
-        left[0] -= 1
-        if left[0] == 0:
+        left.value -= time.monotonic() > armed
+        if left.value <= 0:
             kill(pid, everything)
         sync(descriptor)
 
@@ -133,11 +142,11 @@ def kill_once(
 ) -> str:
     """Begin or continue a study and kill it; says when, or "" if it ended before."""
     instant, everything = dice.choice(INSTANTS), dice.random() < 0.5
-    number, delay = dice.randint(1, 200), dice.uniform(0, seconds)
+    number, delay = dice.randint(1, 8), dice.uniform(0, seconds)
 
     def run() -> None:
         if instant == "writing":
-            arm(number, everything)
+            arm(delay, number, everything)
         study(folder, workers, updates)
 
     pid = child(run)
@@ -202,11 +211,16 @@ def rounds_of(folder: Path) -> int:
 
 def killed_study(
     folder: Path, workers: str | int, updates: int, kills: int, seconds: float, dice: random.Random
-) -> tuple[list[str], list[str]]:
-    """Kill a study so many times, if it lasts, and let it end; when, and what was done twice."""
+) -> tuple[list[str], list[int], list[str]]:
+    """Kill a study so many times, if it lasts, and let it end.
+
+    Returns:
+        When it was killed, how many runs were finished then, and what was done twice.
+    """
     folder.mkdir()
     seen: dict[tuple[str, str], set[tuple[int, int]]] = {}
     instants: list[str] = []
+    finished_runs: list[int] = []
 
     def look() -> None:
         for file in files(folder):
@@ -218,9 +232,10 @@ def killed_study(
         if not instant:
             break
         instants.append(instant)
+        finished_runs.append(len(seen))
     finished(folder, workers, updates)
     look()
-    return instants, done_twice(folder, seen)
+    return instants, finished_runs, done_twice(folder, seen)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -228,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20, help="for each way to compute the runs")
     parser.add_argument("--workers", nargs="+", default=["together", "2"], help="the ways")
-    parser.add_argument("--updates", type=int, default=300, help="arrivals in a run")
+    parser.add_argument("--updates", type=int, default=400, help="arrivals in the longest runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-v", action="store_true", help="show what the studies print")
     options = parser.parse_args(arguments)
@@ -244,16 +259,17 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"workers={name}: undisturbed {rounds} rounds in {seconds:.1f} s", flush=True)
             while kills < options.kills:
                 folder, left = Path(root) / f"{studies}", options.kills - kills
-                mean = 2 * seconds / options.kills
-                given = (workers, options.updates, left, mean, dice)
-                instants, twice = killed_study(folder, *given)
+                longest = 0.5 + 3 * seconds / options.kills  # it takes a moment to begin
+                given = (workers, options.updates, left, longest, dice)
+                instants, runs, twice = killed_study(folder, *given)
                 same = outcome(folder) == expected
                 studies, kills = studies + 1, kills + len(instants)
                 when.update(instants)
                 different += not same or bool(twice)
                 print(
-                    f"  killed {len(instants)} times: table, 20 fingerprints and histories "
-                    f"{'identical' if same else 'DIFFERENT'}; runs done twice: "
+                    f"  killed {len(instants)} times, when {runs} runs were finished: table, 20 "
+                    f"fingerprints and histories {'identical' if same else 'DIFFERENT'}; "
+                    f"runs done twice: "
                     f"{'; '.join(twice) or 'none'}; {rounds_of(folder)} rounds in all",
                     flush=True,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from fedlight._loggers import CellLogger
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import Planned
+
+_LONGEST = 200
 
 
 def logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
@@ -21,5 +24,8 @@ def logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
     """
     names = [f"{axis}={name}" if axes else str(name) for axis, name in planned.cell.names.items()]
     plain = ",".join(names).replace("/", "-").replace("\\", "-")
+    if len(plain.encode()) > _LONGEST:  # the names of folders are limited to 255 bytes
+        short = plain.encode()[:_LONGEST].decode(errors="ignore")
+        plain = f"{short}… {blake2b(plain.encode(), digest_size=4).hexdigest()}"
     cell = planned.cell.names
     return CellLogger(cell, planned.seed, folder, name=plain, default_hp_metric=False)

@@ -72,6 +72,8 @@ def row_axes(
     axes = [rows] if isinstance(rows, str) else list(rows)
     for axis in axes:
         check_axis(names, "rows", axis)
+    if columns in axes:
+        raise ValueError(f"the axis {columns!r} must be in rows or columns, not in both")
     shown = (*axes, columns, *chosen)
     left = [each for each in names if each not in shown and len(names[each]) > 1]
     if left:

@@ -7,12 +7,12 @@ round or validation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._checks import positive_int
+from fedlight._checks import number, positive_int
 from fedlight.plot import curve
 from fedlight.studies._groups import called
 
@@ -36,7 +36,13 @@ def best_of(metric: str, mode: str) -> Callable[[Sequence[RoundRecord]], float]:
 def place_of(
     target: float, metric: str, mode: str, axis: str
 ) -> Callable[[Sequence[RoundRecord]], float]:
-    """The first place on an axis at which a target is reached; nan if it is not."""
+    """The first place on an axis at which a target is reached; nan if it is not.
+
+    Raises:
+        TypeError: The target is no number.
+        ValueError: It is not finite.
+    """
+    number("target", target)
 
     def reached(history: Sequence[RoundRecord]) -> float:
         places, values = curve(history, metric, axis)
@@ -50,9 +56,10 @@ def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]
     """What is the last value of a run: the mean over its last rounds, or a last share of its time.
 
     Raises:
-        ValueError: `last` is neither a positive integer nor a share between 0 and 1.
+        TypeError: `last` is no number.
+        ValueError: It is neither a positive integer nor a share between 0 and 1.
     """
-    if not 0 < last < 1:
+    if not 0 < number("last", last) < 1:
         positive_int("last", last)
 
     def end(history: Sequence[RoundRecord]) -> float:
@@ -76,6 +83,21 @@ def at_place(metric: str, axis: str, place: float) -> Callable[[Sequence[RoundRe
     return at
 
 
+def values_at(
+    places: object, metric: str, axis: str
+) -> dict[str, Callable[[Sequence[RoundRecord]], float]]:
+    """The values at several places on an axis, by name.
+
+    Raises:
+        TypeError: They are no numbers.
+        ValueError: One is not finite.
+    """
+    if not isinstance(places, Iterable) or isinstance(places, str):
+        raise TypeError(f"places must be several numbers, such as [250, 500], got {places!r}")
+    found = [number("each of places", place) for place in places]
+    return {f"{axis} {place:g}": at_place(metric, axis, place) for place in found}
+
+
 def ends_over(
     axis: str, runs: Sequence[StudyRun], lines: Sequence[str], metric: str
 ) -> dict[str, dict[float, list[float]]]:
@@ -93,7 +115,7 @@ def ends_over(
                 place = float(str(run.cell[axis]))
             except ValueError as error:
                 raise ValueError(
-                    f"x={axis!r} must be an axis of numbers, got the name {run.cell[axis]!r} on it"
+                    f"x={axis!r} must be an axis whose names are numbers, got {run.cell[axis]!r}"
                     + (f"; leave its cells out with only({axis}=…)" * (run.cell[axis] == "-"))
                 ) from error
             found.setdefault(line, {}).setdefault(place, []).append(end(run.history))

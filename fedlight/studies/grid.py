@@ -225,7 +225,8 @@ def seeds_of(seeds: object, most: int = MOST_RUNS) -> list[int]:
         ValueError: There are none, too many, or some twice.
     """
     if not isinstance(seeds, Iterable) or isinstance(seeds, str):
-        raise TypeError(f"seeds must be several, such as range({seeds}), got {seeds!r}")
+        several = f"range({seeds if isinstance(seeds, int) else 5})"
+        raise TypeError(f"seeds must be several, such as {several}, got {seeds!r}")
     chosen = list(islice(seeds, most + 1))
     if len(chosen) > most:
         raise ValueError(f"seeds must be at most {most:,}, got {seeds!r}")

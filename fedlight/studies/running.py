@@ -61,6 +61,7 @@ def run_plan(
     """
     runs: dict[Planned, StudyRun] = {}
     store = shared.store
+    begun: set[str] = set()  # keys of runs under way: two cells may be the same run
 
     def found(planned: Planned) -> bool:
         run = None if store is None else store.find(planned)
@@ -77,6 +78,7 @@ def run_plan(
                 store.keep(each.planned, each.result)
             progress.over(each)
         if store is not None:
+            begun.discard(each.planned.key)
             store.unlock(each.planned.key)
 
     def free(todo: Sequence[Planned]) -> Iterator[Planned]:
@@ -84,12 +86,13 @@ def run_plan(
         for planned in todo:
             if planned.after is not None and planned.after not in runs:
                 continue
-            if store is not None and not store.lock(planned.key):
-                continue  # another process is at it
-            if found(planned):  # another process has just finished it
-                assert store is not None
-                store.unlock(planned.key)
-                continue
+            if store is not None:
+                if planned.key in begun or not store.lock(planned.key):
+                    continue  # this or another process is at it
+                if found(planned):  # it has just been finished
+                    store.unlock(planned.key)
+                    continue
+                begun.add(planned.key)
             yield planned
 
     todo = [planned for planned in plan if not found(planned)]

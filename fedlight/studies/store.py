@@ -27,6 +27,20 @@ from fedlight.studies.runs import Planned, StudyRun, plain_name
 _FORMAT = 1
 
 
+def folder_of(name: str, path: object) -> Path:
+    """The folder that an argument names.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is empty, which would be the working folder.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f'{name} must be a folder, such as "studies/first", got {path!r}')
+    if not os.fspath(path):
+        raise ValueError(f"{name} must name a folder, got {path!r}; the working folder is '.'")
+    return Path(path)
+
+
 class Store:
     """The folder of a study.
 
@@ -34,11 +48,13 @@ class Store:
         path: The folder; it is made if there is none.
 
     Raises:
+        TypeError: It is no path.
+        ValueError: It is empty.
         OSError: It cannot be made.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = folder_of("path", path)
         try:
             for name in ("runs", "checkpoints", "locks"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
@@ -121,28 +137,47 @@ class Store:
         for key in list(self._locks):
             self.unlock(key)
 
-    def note(self, plan: Iterable[Planned]) -> None:
+    def note(self, plan: Iterable[Planned]) -> int:
         """Add runs to the list of those that were asked for.
 
         A run of the same cell and seed that is defined otherwise takes the place of the older one.
+
+        Returns:
+            How many finished runs have lost their place.
+
+        Raises:
+            ValueError: The list is of another format.
         """
+        lost = 0
         with self._alone():
             listed = {_place(entry): entry for entry in self.listed()}
             for each in plan:
                 names = {axis: plain_name(name) for axis, name in each.cell.names.items()}
                 entry = {"cell": names, "seed": each.seed, "key": each.key}
+                before = listed.get(_place(entry), entry)["key"]
+                lost += before != each.key and self._file(before).is_file()
                 listed[_place(entry)] = entry
             _write(self.path / "study.json", {"format": _FORMAT, "runs": [*listed.values()]})
+        return lost
 
     def listed(self) -> list[dict[str, Any]]:
         """The runs that were asked for: cell, seed and key.
 
         A damaged list is made anew from the files of the runs, which say what they are.
+
+        Raises:
+            ValueError: It is of another format.
         """
         file = self.path / "study.json"
         content = _read(file)
-        if content is not None and isinstance(content.get("runs"), list):
-            return list(content["runs"])
+        if content is not None and content.get("format", _FORMAT) != _FORMAT:
+            raise ValueError(
+                f"path={str(self.path)!r} holds a study of format {content['format']!r}, and this "
+                f"version of fedlight reads {_FORMAT}; use the one that made it, or another path"
+            )
+        entries = None if content is None else content.get("runs")
+        if isinstance(entries, list) and all(map(_is_entry, entries)):
+            return entries
         if not file.exists():
             return []
         found = []
@@ -183,6 +218,11 @@ class Store:
             yield
 
 
+def _is_entry(entry: object) -> bool:
+    kinds = {"cell": dict, "seed": int, "key": str}
+    return isinstance(entry, dict) and all(isinstance(entry.get(n), k) for n, k in kinds.items())
+
+
 def _place(entry: dict[str, Any]) -> str:
     names = sorted((axis, str(name)) for axis, name in entry["cell"].items())
     return json.dumps([names, entry["seed"]])
@@ -195,7 +235,7 @@ def _run_in(path: Path, cell: dict[str, Any] | None = None) -> StudyRun | None:
         return None
     try:
         return StudyRun.from_plain(content["run"], cell)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return None
 
 

@@ -21,9 +21,9 @@ from fedlight.studies._groups import (
     on_common_axes,
     row_axes,
 )
-from fedlight.studies._measures import at_place, best_of, check_metric, end_of, ends_over, place_of
+from fedlight.studies._measures import best_of, check_metric, end_of, ends_over, place_of, values_at
 from fedlight.studies.runs import StudyRun
-from fedlight.studies.store import Store
+from fedlight.studies.store import Store, folder_of
 from fedlight.studies.tables import Entry, StudyTable, differences
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Study:
         runs: The runs.
         metric: The metric that is shown if none is named.
         mode: "min" or "max" of it is best; None decides by its name.
+        chosen: Axes of which each cell of the others has one value, its best; see `best`.
 
     Attributes:
         runs: The runs, by cell (the last axis varies fastest), then by seed.
@@ -53,14 +54,18 @@ class Study:
     """
 
     def __init__(
-        self, runs: Sequence[StudyRun], metric: str = "val_acc", mode: str | None = None
+        self,
+        runs: Sequence[StudyRun],
+        metric: str = "val_acc",
+        mode: str | None = None,
+        *,
+        chosen: Collection[str] = (),
     ) -> None:
         if not runs:
             raise ValueError("runs must hold one or more, got none")
         self.metric, self.mode = metric, mode_of(metric, mode)
         self.runs, self.axes = on_common_axes(runs)
-        # Axes of which each cell of the others has one value, its best: see `best`.
-        self._chosen: frozenset[str] = frozenset()
+        self._chosen = frozenset(chosen)
 
     @classmethod
     def load(cls, path: str | Path, metric: str | None = None, mode: str | None = None) -> Study:
@@ -73,8 +78,9 @@ class Study:
 
         Raises:
             FileNotFoundError: There is no such study.
+            ValueError: It is of another version's format.
         """
-        if not (Path(path) / "study.json").is_file():
+        if not (folder_of("path", path) / "study.json").is_file():
             raise FileNotFoundError(
                 f"there is no study in {str(path)!r}; sweep(…, path=…) makes one"
             )
@@ -212,8 +218,7 @@ class Study:
         """
         one_of("axis", axis, tuple(X_AXES))
         metric, _ = self._metric(metric, None)
-        measures = {f"{axis} {place:g}": at_place(metric, axis, place) for place in places}
-        axes, entries = self._entries(rows, None, measures)
+        axes, entries = self._entries(rows, None, values_at(places, metric, axis))
         return StudyTable(f"{metric}, {self._seeds()}", axes, None, entries, digits)
 
     def _metric(self, metric: str | None, mode: str | None) -> tuple[str, str]:
@@ -297,9 +302,7 @@ class Study:
         return self._part(kept, {*self._chosen, axis})
 
     def _part(self, runs: Sequence[StudyRun], chosen: Collection[str]) -> Study:
-        part = Study(runs, self.metric, self.mode)
-        part._chosen = frozenset(chosen)
-        return part
+        return Study(runs, self.metric, self.mode, chosen=chosen)
 
     # ------------------------------------------------------------------ figures and frames
 
@@ -341,6 +344,8 @@ class Study:
         xs = [x] if isinstance(x, str) else list(x)
         for each in xs:
             one_of("x", each, (*X_AXES, *self.axes))
+        if not xs or (metric is not None and not metric):
+            raise ValueError(f"x and metric must name one or more, got {x!r} and {metric!r}")
         if not 0 <= zoom < 1:
             raise ValueError(f"zoom must be at least 0 and below 1, got {zoom!r}")
         metrics = [metric or self.metric] if metric is None or isinstance(metric, str) else metric

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightning import LightningModule
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlight._checks import one_of, positive
 from fedlight._comparing import mode_of, say_what_is_best
@@ -22,7 +22,7 @@ from fedlight.studies.grid import MOST_RUNS, Axes, cells_of, refuse_own, seeds_o
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned
-from fedlight.studies.store import Store
+from fedlight.studies.store import Store, folder_of
 from fedlight.studies.study import Study
 from fedlight.studies.workers import Workers
 
@@ -193,7 +193,13 @@ def sweep(
     if shared.store is not None:
         for planned in plan:
             planned.key = _key(planned, shared)
-        shared.store.note(plan)
+        lost = shared.store.note(plan)
+        if lost:
+            rank_zero_info(
+                f"fedlight: {lost} of {len(plan)} runs were finished, and are computed again, as "
+                "what defines them has changed: an argument, code, data, the version of fedlight, "
+                "or a strategy that an earlier fit has used"
+            )
         shared.store.write_settings({"metric": metric, "mode": mode})
     runs = run_plan(
         plan, shared, how, enable_progress_bar, partial(_warn_of_metric, metric), _advice(path)
@@ -214,13 +220,14 @@ def _warn_of_metric(metric: str, run: OneRun, first: bool) -> None:
 
 
 def _folder(name: str, folder: str | Path) -> Path:
+    made = folder_of(name, folder)
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        made.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(
             f"{name}={str(folder)!r} must be a folder that can be written to ({error.strerror})"
         ) from error
-    return Path(folder)
+    return made
 
 
 def _advice(path: str | Path | None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from fedlight._checks import non_negative_int, number
 from fedlight.studies._bootstrap import Interval, bootstrap
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ class StudyTable:
         digits: int = 4,
     ) -> None:
         self.title, self.entries = title, dict(entries)
-        self._axes, self._columns, self._digits = list(axes), columns, digits
+        self._axes, self._columns = list(axes), columns
+        self._digits = non_negative_int("digits", digits)
 
     @property
     def rows(self) -> list[tuple[Hashable, ...]]:
@@ -194,7 +196,9 @@ class StudyTable:
                 places += [sole, row]
             for place in places:
                 if place in numbers:
-                    entries[row, column] = replace(entry, beside=float(numbers[place]))
+                    entries[row, column] = replace(
+                        entry, beside=number(f"reference[{place!r}]", numbers[place])
+                    )
                     left.discard(place)
         if left:
             raise ValueError(
@@ -214,8 +218,8 @@ class StudyTable:
                 else ""
                 for column in self.columns
             ]
-            lines.append([*map(str, row), *words])
-        return [*self._axes, *named], lines
+            lines.append([" ".join(word.split()) for word in (*map(str, row), *words)])
+        return [" ".join(word.split()) for word in (*self._axes, *named)], lines
 
     def _digits_of(self, column: Hashable) -> int:
         return 0 if self._columns is None and column == "rounds" else self._digits
@@ -285,8 +289,8 @@ class StudyTable:
         head, lines = self._lines()
         notes = "\n".join(self.failures).replace("[", r"\[")
         table = Table(title=self.title, caption=notes or None, caption_justify="left")
-        for number, name in enumerate(head):
-            table.add_column(name, justify="left" if number < len(self._axes) else "right")
+        for place, name in enumerate(head):
+            table.add_column(name, justify="left" if place < len(self._axes) else "right")
         for line in lines:
             table.add_row(*(word.replace("[", r"\[") for word in line))
         return table

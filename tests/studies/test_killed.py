@@ -1,9 +1,14 @@
-"""A study that is killed, stopped, or run by two processes at once."""
+"""A study that is killed, stopped, or run by two processes at once.
+
+The long version of the kills is ``python tests/kill_a_study.py``.
+"""
 
 import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +81,22 @@ def test_a_killed_study_goes_on_in_the_middle_of_its_runs(tmp_path, workers) -> 
     assert finished.items() <= now.items()  # no run was done twice
     lines = log.read_text().splitlines()
     assert any(line.startswith("begin") and line != "begin 0" for line in lines)
+
+
+def test_a_few_kills_of_twenty_runs() -> None:
+    """A part of the 20 kills for each way to compute the runs that are done by hand."""
+    tests = Path(__file__).parents[1]
+    script = [sys.executable, str(tests / "kill_a_study.py")]
+    result = subprocess.run(
+        [*script, "--kills", "2", "--updates", "24", "--workers", "together"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tests.parent)},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 kills" in result.stdout
+    assert "histories identical; runs done twice: none" in result.stdout
 
 
 def test_two_processes_share_a_folder(tmp_path) -> None:

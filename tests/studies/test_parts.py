@@ -244,6 +244,75 @@ def test_another_seed_or_cell_adds_only_itself(tmp_path, monkeypatch) -> None:
         Study.load(tmp_path / "none")
 
 
+@pytest.mark.parametrize("workers", [1, "together", 2])
+def test_two_cells_of_the_same_run_share_it(tmp_path, workers) -> None:
+    given = {"seeds": [0], "checkpoint_seconds": 0.001, "workers": workers}
+    study = swept(
+        path=tmp_path, over={"rule": {"one": FedAsync(0.5), "same": FedAsync(0.5)}}, **given
+    )
+    assert [run.error for run in study.runs] == [None, None]
+    assert len(set(prints(study))) == 1
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert not any((tmp_path / "checkpoints").iterdir())
+    assert [run.cell["rule"] for run in Study.load(tmp_path).runs] == ["one", "same"]
+
+
+def test_finished_runs_that_are_computed_again_are_counted(tmp_path, monkeypatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("fedlight.studies.sweeping.rank_zero_info", said.append)
+    swept(path=tmp_path, seeds=[0])
+    swept(path=tmp_path, seeds=[0, 1])
+    assert said == []
+    swept(path=tmp_path, seeds=[0, 1], max_updates=21)
+    (line,) = said
+    assert "4 of 4 runs were finished, and are computed again" in line
+
+
+def test_a_study_of_another_format_is_refused_and_kept(tmp_path) -> None:
+    swept(path=tmp_path, seeds=[0], over=None, aggregator=FedAsync(0.5))
+    file = tmp_path / "study.json"
+    file.write_text(newer := file.read_text().replace('"format":1', '"format":2'))
+    for again in (lambda: Study.load(tmp_path), lambda: swept(path=tmp_path)):
+        with pytest.raises(ValueError, match="holds a study of format 2, and this version"):
+            again()
+    assert file.read_text() == newer
+
+
+def test_a_damaged_list_or_run_is_made_anew(tmp_path) -> None:
+    given = {"path": tmp_path, "seeds": [0], "over": None, "aggregator": FedAsync(0.5)}
+    first = prints(swept(**given))
+    for damaged in ('{"runs":[{"cell":3}]}', "[]", "", '{"format":1,"runs":[1]}'):
+        (tmp_path / "study.json").write_text(damaged)
+        assert prints(Study.load(tmp_path)) == first
+    (file,) = (tmp_path / "runs").glob("*.json")
+    whole = file.read_text()
+    file.write_text(whole.replace('"history":[', '"history":[[],'))
+    assert prints(swept(**given)) == first
+    assert len(file.read_text()) > 0.9 * len(whole)
+
+
+@pytest.mark.parametrize("name", ["path", "logger_dir"])
+def test_what_is_no_folder_is_refused(name) -> None:
+    with pytest.raises(ValueError, match=f"{name} must name a folder, got ''"):
+        swept(**{name: ""})
+    with pytest.raises(TypeError, match=f"{name} must be a folder, such as .*, got 3"):
+        swept(**{name: 3})
+
+
+def test_names_may_be_long_or_have_several_lines(tmp_path) -> None:
+    names = ["a\nb" + letter * 300 for letter in "xy"]
+    study = swept(
+        over={"rule": {names[0]: FedAsync(0.5), names[1]: FedBuff(2)}},
+        seeds=[0],
+        logger_dir=tmp_path,
+    )
+    assert [run.error for run in study.runs] == [None, None]
+    assert len(list(tmp_path.iterdir())) == 2
+    assert len(study.table().to_markdown().splitlines()) == 6
+    with pytest.raises(ValueError, match="digits must be"):
+        study.table(digits=-1)
+
+
 def test_a_torn_file_is_no_run(tmp_path) -> None:
     first = swept(path=tmp_path, seeds=[0])
     for path in (tmp_path / "runs").glob("*.json"):
@@ -315,6 +384,31 @@ def test_tables_are_means_over_seeds() -> None:
     with pytest.raises(ValueError, match="is in no round"):
         study.table(metric="val_los")
     assert study.only(p=2).table(rows="rule").rows == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda s: s.table(last="a"), "last must be a number, got 'a'"),
+        (
+            lambda s: s.table("p", "rule", reference={(1, "a"): "b"}),
+            r"reference\[.*must be a number",
+        ),
+        (
+            lambda s: s.table(["p", "rule"], "rule"),
+            "'rule' must be in rows or columns, not in both",
+        ),
+        (lambda s: s.time_to("a"), "target must be a number, got 'a'"),
+        (lambda s: s.at(3), "places must be several numbers"),
+        (lambda s: s.at([math.nan]), "each of places must be finite"),
+        (lambda s: s.plot([]), r"must name one or more, got \[\]"),
+        (lambda s: s.plot(metric=[]), r"must name one or more, got .* and \[\]"),
+        (lambda s: s.plot("rule"), "x='rule' must be an axis whose names are numbers, got 'a'"),
+    ],
+)
+def test_what_cannot_be_shown_is_an_error_that_names_the_argument(wrong, words) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        wrong(made())
 
 
 def test_differences_are_paired() -> None:
@@ -597,7 +691,7 @@ def test_last_values_are_drawn_over_an_axis_of_numbers() -> None:
     }
     (low, high), *_ = ax.containers[0].lines[2][0].get_segments()
     assert high[1] - low[1] == pytest.approx(2 * 0.2 / 2**0.5)
-    with pytest.raises(ValueError, match="must be an axis of numbers"):
+    with pytest.raises(ValueError, match="must be an axis whose names are numbers"):
         Study(runs).plot("rule")
 
 
