@@ -12,8 +12,10 @@ from fedlight import Callback, FedTrainer, Study, compare
 from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff
 from fedlight.arrivals import ContinuousArrivals, FixedDurations, UniformArrivals
 from fedlight.local_optimizers import FedProx, LocalSGD, Scaffold
+from fedlight.studies._bench import Bench
+from fedlight.studies.choice import choose
 from fedlight.studies.processes import Processes
-from fedlight.studies.together import look_at
+from fedlight.studies.together import Look, look_at
 from tests.boring import Boring, Measured, classes
 from tests.studies.grid_of_boring import CLOCK, RULES, prints, swept
 
@@ -202,6 +204,29 @@ def test_auto_looks_at_the_stacks_of_a_run(monkeypatch) -> None:
     monkeypatch.setattr(fedlight.studies.choice, "cores_to_use", lambda: 1)
     swept(workers="auto", executor="sequential", seeds=[0])
     assert "one after another" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("width", "most", "cores", "how", "why"),
+    [
+        (5.0, 256, 1, "Together", "stacks 5 clients by itself"),
+        (5.0, 256, 2, "Together", "stacks 5 clients by itself"),
+        (5.0, 256, 4, "Processes", "the cores gain more than wider stacks"),
+        (20.0, 256, 2, "Together", "stacks 20 clients by itself"),
+        (20.0, 256, 3, "Processes", "the cores gain more"),
+        (13.0, 20, 2, "Together", "stacks 13 clients by itself"),  # large models: stacks up to 20
+        (20.0, 20, 2, "Processes", "each of them stacks 20 clients by itself"),
+        (20.0, 20, 1, "InTurn", "and there is one core"),
+        (None, 1, 2, "Processes", "their clients are not stacked"),
+    ],
+)
+def test_auto_weighs_wider_stacks_against_cores(width, most, cores, how, why, monkeypatch) -> None:
+    here = fedlight.studies.choice
+    monkeypatch.setattr(here, "cores_to_use", lambda: cores)
+    monkeypatch.setattr(here, "look_at", lambda *_: Look("cpu", width, most, Bench()))
+    workers, reason = choose([None] * 10, None)
+    assert type(workers).__name__ == how
+    assert why in reason
 
 
 def test_errors_come_before_the_first_run(tmp_path) -> None:
