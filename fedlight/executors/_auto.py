@@ -27,6 +27,7 @@ from fedlight.executors.processes import ProcessExecutor, cores_to_use
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
 from fedlight.local_optimizers import LocalOptimizer, LocalRun
+from fedlight.local_optimizers.base import ReplacedParamsError
 from fedlight.types import LocalResult, Task
 
 if TYPE_CHECKING:
@@ -323,10 +324,8 @@ def _check_step(workplace: Workplace) -> None:
     try:
         with torch.no_grad():
             returned: object = optimizer.step(run, zeros())
-    except AttributeError as error:
-        if "params are changed in place" in str(error):
-            raise
-        raise _fails(optimizer, error) from error
+    except ReplacedParamsError:
+        raise
     except Exception as error:
         if ran_out_of_memory(error):
             raise

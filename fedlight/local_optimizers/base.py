@@ -169,6 +169,10 @@ class LocalRun:
             torch._foreach_addcmul_(self.params, list(direction), rates, value=-1.0)
 
 
+class ReplacedParamsError(AttributeError):
+    """A step has assigned another list to ``run.params``."""
+
+
 _slot: Any = vars(LocalRun)["params"]
 
 
@@ -178,7 +182,7 @@ def _set_params(run: LocalRun, params: list[Tensor]) -> None:
     except AttributeError:  # the constructor sets them
         _slot.__set__(run, params)
         return
-    raise AttributeError(
+    raise ReplacedParamsError(
         "run.params are changed in place, since another list would have no effect; write "
         "run.descend(direction), or run.params[0].copy_(value) for each of them"
     )
