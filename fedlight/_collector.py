@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _RARER = 10
 
+_lock = threading.Lock()
 _under_way: list[tuple[int, int, int]] = []
 """The thresholds from before the first of the fits that are under way, once for each of them."""
 
@@ -29,21 +31,24 @@ def leave_libraries_alone() -> None:
 
 @contextmanager
 def rarer_full_collections() -> Iterator[None]:
-    """During a fit, let full collections be ten times rarer; young objects are collected as usual.
+    """Let full collections be ten times rarer during a fit or an evaluation.
 
-    The history of a run is made of many small objects, none of which is garbage. To look through
-    all of them again and again takes up to a fifth of the time of a run with a small model. Several
+    Young objects are collected as usual. The history of a run is made of many small objects, none
+    of which is garbage. To look through all of them again and again takes up to a fifth of the time
+    of a run with a small model. Several
     fits may be under way at once (`sweep`), and end in any order. Thresholds that somebody else
     sets meanwhile stay.
     """
-    before = _under_way[0] if _under_way else gc.get_threshold()
-    rarer = (*before[:2], before[2] * _RARER)
-    if not _under_way:
-        gc.set_threshold(*rarer)
-    _under_way.append(before)
+    with _lock:
+        before = _under_way[0] if _under_way else gc.get_threshold()
+        rarer = (*before[:2], before[2] * _RARER)
+        if not _under_way:
+            gc.set_threshold(*rarer)
+        _under_way.append(before)
     try:
         yield
     finally:
-        _under_way.pop()
-        if not _under_way and gc.get_threshold() == rarer:
-            gc.set_threshold(*before)
+        with _lock:
+            _under_way.pop()
+            if not _under_way and gc.get_threshold() == rarer:
+                gc.set_threshold(*before)

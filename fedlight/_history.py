@@ -73,12 +73,14 @@ def _training_metrics(results: Sequence[LocalResult]) -> Metrics:
     smallest value of any of them.
     """
     if len(results) == 1:  # as below, for the versions of one update each
-        metrics = Metrics()
+        metrics, others = Metrics(), []
         for name, (total, weight, how) in results[0].metrics.items():
-            if how is None and weight:
-                metrics[name] = total / weight
-            elif how is not None:
-                metrics.put(name, *_merged([LoggedValue(total, weight, how)], 0.0, 0.0))
+            if how is not None:
+                others.append(name)
+            elif weight:
+                metrics[name] = (0.0 + total) / weight
+        for name in others:
+            metrics.put(name, *_merged([results[0].metrics[name]], 0.0, 0.0))
         return metrics
     totals: dict[str, float] = defaultdict(float)
     weights: dict[str, float] = defaultdict(float)

@@ -23,10 +23,6 @@ class Hooks(Watcher):
         trainer: The trainer.
         callbacks: The callbacks.
         made_version: Called with the record of each new version.
-        show: Called before anybody looks at the module.
-
-    Attributes:
-        show: As given.
     """
 
     def __init__(
@@ -34,24 +30,19 @@ class Hooks(Watcher):
         trainer: FedTrainer,
         callbacks: Sequence[Any],
         made_version: Callable[[RoundRecord], None],
-        show: Callable[[], None] = lambda: None,
     ) -> None:
         self._trainer = trainer
         self._callbacks = callbacks
         self._made_version = made_version
-        self.show = show
         self._methods: dict[str, list[Callable[..., None]]] = {}
 
     def __call__(self, hook: str, *args: Any) -> bool:
         """Call the hook of this name; return whether any callback has it."""
         # Fabric.call inspects each signature at each call, which costs more than most hooks.
         methods = self.methods(hook)
-        if not methods:
-            return False
-        self.show()
         for method in methods:
             method(self._trainer, self._trainer.module, *args)
-        return True
+        return bool(methods)
 
     def methods(self, name: str) -> list[Callable[..., None]]:
         """Return the callbacks' methods of a name, except the inherited ones that do nothing."""
@@ -65,7 +56,6 @@ class Hooks(Watcher):
 
     def all(self, hook: str, *args: Any) -> None:
         """Call a hook of every callback, even if one raises; then raise the first error."""
-        self.show()
         first: BaseException | None = None
         for method in self.methods(hook):
             try:
@@ -81,11 +71,7 @@ class Hooks(Watcher):
 
     def on_update(self, update: ClientUpdate) -> None:
         """Call `on_update` of the callbacks."""
-        methods = self.methods("on_update")
-        if not methods:
-            return
-        self.show()
-        for method in methods:
+        for method in self.methods("on_update"):
             try:
                 method(self._trainer, self._trainer.module, update)
             except ClientError:  # the callback read a failed result; the server will find it, too

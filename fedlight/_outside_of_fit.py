@@ -187,7 +187,9 @@ class OutsideOfFit:
         get_ready: Callable[[], T],
     ) -> Iterator[T]:
         trainer = cast("FedTrainer", self)
-        self._module, self.datamodule = module, data
+        if module is self._module:
+            module = trainer.module  # within a fit: as the server has it now
+        hooks, self._module, self.datamodule = self._hooks, module, data
         with (
             lent(module, self.fabric),
             attached(module, trainer, verb, ckpt_path),
@@ -207,4 +209,5 @@ class OutsideOfFit:
                 if data is not None:
                     data.teardown(verb)
                 self._hooks("teardown", verb)
+                self._hooks = hooks  # those of the fit within which this may have been called
                 module.teardown(verb)

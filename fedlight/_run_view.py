@@ -36,6 +36,8 @@ class RunView:
         """
         if self._module is None:
             raise RuntimeError("this trainer has no module yet; call fit(module, datamodule)")
+        if self._run is not None and self._run.module is self._module:
+            self._run.show()
         return self._module
 
     @property

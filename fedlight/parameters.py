@@ -298,7 +298,7 @@ class ModuleState:
 
     def write_late(self, state: ServerState) -> None:
         """Write a version as soon as somebody is about to look at the module; see `show`."""
-        self._due = state
+        self._written, self._due = None, state
 
     def show(self) -> None:
         """Write what `write_late` has left, if it has left anything."""

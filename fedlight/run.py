@@ -218,7 +218,8 @@ class Run:
         self._save_wanted()
 
     def close(self) -> None:
-        """Let go of what `begin` has set up."""
+        """Let go of what `begin` has set up; the module holds the newest version."""
+        self.show()
         if self.begun:
             self.executor.teardown()
         BLOCKS.end_run()

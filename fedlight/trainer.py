@@ -333,14 +333,14 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         run.adopt()
         every = self.settings.log_every_n_steps
         if self.loggers and (validated or (every and record.version % every == 0)):
+            run.show()
             self.fabric.log_dict(record.metrics.logged(), step=record.version)
 
     def _validation_due(self) -> bool:
-        every = self._val_rounds
         if self._val_interval is not None:
             due = self._val_interval.passed(self.history)
         else:
-            due = every is not None and self.version % every == 0
+            due = self._val_rounds is not None and self.version % self._val_rounds == 0
         return due and self._evaluator is not None and self._evaluator.can("validation")
 
     def save_checkpoint(
@@ -373,7 +373,7 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         datamodule.setup("fit")
         self.should_stop = False
         begin_anew(self._open_loggers)
-        self._hooks = Hooks(self, self.callbacks, self._made_version, lambda: self.run.show())
+        self._hooks = Hooks(self, self.callbacks, self._made_version)
         self._evaluator = self._evaluator_of(module, datamodule)
         self._val_rounds, every = validation_interval(
             self.check_val_every_n_rounds,

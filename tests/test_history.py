@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fedlight._history import (
+    _training_metrics,
     record_from_list,
     record_to_list,
     round_record,
@@ -117,3 +118,20 @@ def test_a_restored_record_equals_the_first_one():
     file.seek(0)
     assert record_from_list(torch.load(file)) == record
     assert update_from_list([*dropped[:-2], float("nan"), None]) == dropped
+
+
+def test_the_metrics_of_one_local_run_are_those_of_several() -> None:
+    logged = {
+        "worst": LoggedValue(2.0, 4.0, LoggedAs("max")),
+        "loss": LoggedValue(3.0, 4.0),
+        "zero": LoggedValue(-0.0, 4.0),
+        "empty": LoggedValue(1.0, 0.0),
+        "sum": LoggedValue(5.0, 4.0, LoggedAs("sum", logger=False)),
+    }
+    result = LocalResult(torch.zeros(1), NOTHING, NOTHING, logged)
+    silent = LocalResult(torch.zeros(1), NOTHING, NOTHING)
+    one, several = _training_metrics([result]), _training_metrics([result, silent])
+    numbers = [("loss", 0.75), ("zero", 0.0), ("worst", 2.0), ("sum", 5.0)]
+    assert list(one.items()) == list(several.items()) == numbers
+    assert math.copysign(1, one["zero"]) == math.copysign(1, several["zero"]) == 1
+    assert one.unlogged == several.unlogged == {"sum"}

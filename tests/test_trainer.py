@@ -150,6 +150,55 @@ def test_without_hooks_only_those_versions_are_copied_that_somebody_sees(monkeyp
     assert {1, 2, 3} <= set(train(check_val_every_n_rounds=1))
 
 
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_an_evaluation_within_a_fit_leaves_the_module_up_to_date(executor):
+    class Validates(Callback):
+        seen = ()
+
+        def on_round_end(self, trainer, module):
+            self.seen = (*self.seen, module.w.item() == trainer.state.params.item())
+            if trainer.version == 1:
+                trainer.validate()
+            if trainer.version == 2:
+                with torch.no_grad():
+                    module.w.add_(100.0)
+
+    validates, module = Validates(), Point()
+    kwargs = three(callbacks=validates, check_val_every_n_rounds=None, executor=executor)
+    run = fitted(module, points(*HELD), **kwargs)
+    assert validates.seen == (True, True, True)
+    assert module.w.item() == run.state.params.item() == 101.5  # 0.5 + 100 + 1
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_loggers_and_whoever_has_the_trainer_see_the_newest_version(executor):
+    module, logged, asked = Point(), [], []
+
+    class Looks(CSVLogger):
+        def log_metrics(self, metrics, step=None):
+            logged.append(module.w.item())
+
+    class Asks(FedAvg):
+        def weights(self, updates, version):
+            if version:
+                asked.append(runs[0].module.w.item() == runs[0].state.params.item())
+            return super().weights(updates, version)
+
+    run = trainer(
+        **three(
+            aggregator=Asks(buffer_size=1),
+            logger=Looks("logs"),
+            log_every_n_steps=1,
+            check_val_every_n_rounds=None,
+            executor=executor,
+        )
+    )
+    runs = [run]
+    run.fit(module, points(*HELD))
+    assert logged == [2.0, 0.5, 1.5]
+    assert asked == [True, True]
+
+
 def test_after_an_error_the_module_holds_the_newest_version():
     class Stops(FedAvg):
         def weights(self, updates, version):

@@ -101,6 +101,7 @@ def entries_of(
     columns: str | None,
     measures: Mapping[str, Callable[[Any], float]],
     of_target: bool = False,
+    seeds: int = 0,
 ) -> dict[tuple[Any, Any], Entry]:
     """The entries of a table by row and column.
 
@@ -110,8 +111,8 @@ def entries_of(
         columns: The axis of the columns; None for a column of each measure.
         measures: Measures by name; a single one if columns are an axis.
         of_target: Whether a measure is the place at which a target is reached.
+        seeds: How many seeds the study has.
     """
-    seeds = len({run.seed for run in runs})
     if columns is None:
         return {
             (row, name): Entry.of(members, measure, of_target, seeds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,8 @@ class StudyVoice(Voice):
             more = len(notes) - 1
             alike = f"; likewise in {more} more of {len(self._place)} runs" if more else ""
             say(replace(notes[first], words=f"{notes[first].words} ({first}{alike})"))
+        for _, note in self._told:  # of other fits, such as one within a callback
+            say(note)
 
 
 @contextmanager
@@ -64,5 +66,8 @@ def speaking_for(plan: Iterable[Planned]) -> Iterator[StudyVoice]:
     with speaking(StudyVoice(plan)) as voice:
         try:
             yield voice
-        finally:
-            voice.say_all()
+        except BaseException:
+            with suppress(Warning):  # made an error by a filter, it must not take this one's place
+                voice.say_all()
+            raise
+        voice.say_all()

@@ -78,7 +78,9 @@ def refuse_own(arguments: Iterable[str], where: str) -> None:
         if name in _OWN:
             raise TypeError(f"{where} cannot have {name!r}: {_OWN[name]}")
         if name in ARGUMENTS and name not in known:
-            raise TypeError(f"{where} cannot have {name!r}: {ARGUMENTS[name].text}")
+            raise TypeError(
+                f"{where} cannot have {name!r}: {ARGUMENTS[name].text.format(value='…')}"
+            )
         if name == "lr":
             raise TypeError(
                 f"{where} has 'lr', which is an argument of a local optimizer: write "

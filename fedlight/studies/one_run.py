@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -132,6 +133,9 @@ class OneRun:
         except Exception as error:
             self.error = error
             self.result = self.planned.failed(error, time.perf_counter() - started)
+            if self.trainer is not None:
+                with suppress(RuntimeError):  # it has failed before there was a run
+                    self.notes = voice().notes_of(self.trainer.run)
             return
         trainer = self.trainer
         assert trainer is not None

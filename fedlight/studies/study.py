@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ class Study:
         metric: The metric that is shown if none is named.
         mode: "min" or "max" of it is best; None decides by its name.
         chosen: Axes of which each cell of the others has one value, its best; see `best`.
+        seeds: Seeds of the study beside those of the runs, of which this is a part.
 
     Attributes:
         runs: The runs, by cell (the last axis varies fastest), then by seed.
@@ -60,12 +61,14 @@ class Study:
         mode: str | None = None,
         *,
         chosen: Collection[str] = (),
+        seeds: Iterable[int] = (),
     ) -> None:
         if not runs:
             raise ValueError("runs must hold one or more, got none")
         self.metric, self.mode = metric, mode_of(metric, mode)
         self.runs, self.axes = on_common_axes(runs)
         self._chosen = frozenset(chosen)
+        self._all_seeds = {*seeds, *(run.seed for run in runs)}
 
     @classmethod
     def load(cls, path: str | Path, metric: str | None = None, mode: str | None = None) -> Study:
@@ -228,7 +231,7 @@ class Study:
         return metric, mode_of(metric, mode)
 
     def _seeds(self) -> str:
-        seeds = len({run.seed for run in self.runs})
+        seeds = len(self._all_seeds)
         return f"{seeds} seed{'s' * (seeds != 1)}"
 
     def _entries(
@@ -239,7 +242,8 @@ class Study:
         of_target: bool = False,
     ) -> tuple[list[str], dict[tuple[Any, Any], Entry]]:
         axes = row_axes(self.axes, rows, columns, self._chosen)
-        return axes, entries_of(self.runs, axes, columns, measures, of_target)
+        seeds = len(self._all_seeds)
+        return axes, entries_of(self.runs, axes, columns, measures, of_target, seeds)
 
     def _compared(
         self, table: StudyTable, reference: Any, shown: str, confidence: float
@@ -287,7 +291,7 @@ class Study:
         one_of("value", value, ("last", "best"))
         metric, mode = self._metric(metric, None)
         measure = end_of(metric, last) if value == "last" else best_of(metric, mode)
-        others = [each for each in self.axes if each != axis]
+        others = [each for each in self.axes if each != axis and each not in self._chosen]
         sign = 1 if mode == "min" else -1
         kept = []
         for runs in grouped(self.runs, others).values():
@@ -302,7 +306,7 @@ class Study:
         return self._part(kept, {*self._chosen, axis})
 
     def _part(self, runs: Sequence[StudyRun], chosen: Collection[str]) -> Study:
-        return Study(runs, self.metric, self.mode, chosen=chosen)
+        return Study(runs, self.metric, self.mode, chosen=chosen, seeds=self._all_seeds)
 
     # ------------------------------------------------------------------ figures and frames
 

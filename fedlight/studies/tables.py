@@ -367,7 +367,7 @@ def differences(
                 paired,
                 difference=bootstrap(known, confidence) if known else None,
                 of_target=entry.of_target,
-                absent=max(entry.absent, base.absent),
+                absent=len(entry.values) + len(entry.errors) + entry.absent - len(paired),
             )
     return table.with_entries(entries, title)
 

@@ -463,6 +463,46 @@ def test_the_best_of_each_cell_are_compared_though_they_differ() -> None:
     assert columns.entries[(0.2,), "b - a"].difference == apart
 
 
+def test_the_best_on_two_axes_is_one_cell() -> None:
+    last = {(0.1, 1): 0.9, (0.1, 2): 0.5, (0.01, 1): 0.6, (0.01, 2): 0.7}
+    runs = [
+        StudyRun({"rule": rule, "lr": lr, "mu": mu}, 0, history(value - shift), "f")
+        for rule, shift in (("a", 0.0), ("b", 0.1))
+        for (lr, mu), value in last.items()
+    ]
+    for best in (Study(runs).best("lr").best("mu"), Study(runs).best("mu").best("lr")):
+        assert best.axes == {"rule": ["a", "b"], "lr": [0.1], "mu": [1]}
+        table = best.table(rows="rule", reference="a")
+        assert [table.entries[(rule,), "best"].mean for rule in "ab"] == pytest.approx([0.9, 0.8])
+        assert table.entries[("b",), "best - a"].difference.mean == pytest.approx(-0.1)
+
+
+def test_a_part_knows_the_seeds_of_the_study() -> None:
+    runs = [
+        StudyRun({"lr": lr}, seed, history(value), "f")
+        for lr, value, seeds in ((0.1, 0.9, [0]), (0.01, 0.8, [0, 1]))
+        for seed in seeds
+    ]
+    for part in (Study(runs).best("lr"), Study(runs).only(lr=0.1)):
+        table = part.table()
+        assert table.title.startswith("val_acc, 2 seeds")
+        assert table.entries[(0.1,), "best"].words(1) == "0.9 (1 of 2 seeds)"
+
+
+def test_pairs_are_counted_among_all_seeds() -> None:
+    seeds = {"a": [0, 1], "b": [1, 2], "c": [0, 1, 2]}
+    runs = [
+        StudyRun({"rule": rule}, seed, history(0.5 + 0.1 * seed), "f")
+        if (rule, seed) != ("c", 0)
+        else StudyRun({"rule": rule}, seed, [], "", "ValueError: no")
+        for rule, present in seeds.items()
+        for seed in present
+    ]
+    table = Study(runs).table(reference="a")
+    assert table.entries[("b",), "best - a"].words(1) == "+0.0 (1 of 3 pairs)"
+    assert table.entries[("c",), "best - a"].words(1) == "+0.0 (1 of 3 pairs)"
+
+
 def test_the_value_that_chooses_the_best_may_be_the_best_of_a_run() -> None:
     runs = [
         StudyRun({"lr": lr}, 0, history(*values), "f")

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedlight._voice import Note
+from fedlight.studies._saying import speaking_for
+
 SCRIPT = """
 import os, signal, sys
 from fedlight import Callback
@@ -59,3 +62,24 @@ def test_a_study_speaks_for_its_runs(workers, tmp_path) -> None:
     assert "of 6 runs finished" in kept
     assert kept.endswith(f"the same call with path={str(tmp_path)!r} goes on")
     assert lost.endswith("the same call goes on")
+
+
+def test_what_another_fit_within_a_run_tells_is_said_too(monkeypatch) -> None:
+    said = []
+    monkeypatch.setattr("fedlight.studies._saying.say", lambda note: said.append(note.words))
+    with speaking_for([]) as voice:
+        run, other = object(), object()
+        voice.note(run, Note("left", "of the run"))
+        voice.note(other, Note("left", "of another fit"))
+        assert [note.words for note in voice.notes_of(run)] == ["of the run"]
+    assert said == ["of another fit"]
+
+
+def test_a_warning_that_is_an_error_does_not_take_the_place_of_what_ended_the_study() -> None:
+    def study() -> None:
+        with speaking_for([]) as voice:
+            voice.note(object(), Note("unfair", "fedlight: unfair", warns=True))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study()
