@@ -144,7 +144,7 @@ def test_a_client_that_is_not_at_work_has_nothing_to_stop(action):
 def test_a_process_says_that_it_stops_clients():
     process = Script(Cancel(1))
     process.may_stop = False
-    with pytest.raises(ValueError, match=r"answered with Cancel.*may_stop = True in its class"):
+    with pytest.raises(ValueError, match=r"returned Cancel.*may_stop = True in its class"):
         process.simulate(2, buffer_size=1)
 
 

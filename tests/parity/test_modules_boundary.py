@@ -375,7 +375,9 @@ def test_an_optimizer_over_parameters_of_something_else_is_refused():
             return torch.optim.SGD([*self.parameters(), *self.hidden[0].parameters()], lr=0.1)
 
     for module, words in ((Foreign(), "2 of 2 parameters"), (InAList(), "2 of 3 parameters")):
-        with pytest.raises(ValueError, match=rf"an optimizer over {words} that are none of the"):
+        with pytest.raises(
+            ValueError, match=rf"an optimizer in which {words} are not the module's"
+        ):
             fitted(module, points([1.0], [2.0]), local_optimizer=None)
 
 
