@@ -35,9 +35,8 @@ def rarer_full_collections() -> Iterator[None]:
 
     Young objects are collected as usual. The history of a run is made of many small objects, none
     of which is garbage. To look through all of them again and again takes up to a fifth of the time
-    of a run with a small model. Several
-    fits may be under way at once (`sweep`), and end in any order. Thresholds that somebody else
-    sets meanwhile stay.
+    of a run with a small model. Several fits may be under way at once (`sweep`), and end in any
+    order. Thresholds that somebody else sets meanwhile stay.
     """
     with _lock:
         before = _under_way[0] if _under_way else gc.get_threshold()

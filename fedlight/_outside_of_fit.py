@@ -189,7 +189,7 @@ class OutsideOfFit:
         trainer = cast("FedTrainer", self)
         if module is self._module:
             module = trainer.module  # within a fit: as the server has it now
-        hooks, self._module, self.datamodule = self._hooks, module, data
+        self._module, self.datamodule = module, data
         with (
             lent(module, self.fabric),
             attached(module, trainer, verb, ckpt_path),
@@ -209,5 +209,4 @@ class OutsideOfFit:
                 if data is not None:
                     data.teardown(verb)
                 self._hooks("teardown", verb)
-                self._hooks = hooks  # those of the fit within which this may have been called
                 module.teardown(verb)

@@ -74,10 +74,9 @@ def sweep(
 
     **A folder is a study.** With `path`, each finished run is a file there, which is found again by
     what defines the run: its arguments (with the code of your own classes), seed, weights at the
-    start, data, and the version of fedlight. A study that was stopped or killed
-    continues, and so do its unfinished runs, from their last checkpoint. Another seed or cell adds
-    only itself. Two processes may work on
-    one folder: each run is computed by one of them. `Study.load` reads it.
+    start, data, and the version of fedlight. A study that was stopped or killed continues, and so
+    do its unfinished runs, from their last checkpoint. Another seed or cell adds only itself. Two
+    processes may work on one folder: each run is computed by one of them. `Study.load` reads it.
 
     **Equal to the run alone.** A run in a study gives the result of `FedTrainer` with the same
     arguments: to the bit with ``workers=1``, with "processes", and wherever clients are not

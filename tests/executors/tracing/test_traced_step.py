@@ -245,17 +245,24 @@ def test_what_make_fx_refuses_runs_untraced(monkeypatch):
 
 
 def test_a_replay_that_is_off_by_a_bit_is_not_used(monkeypatch):
-    real = traced_step.compiled
+    real, calls = traced_step.compiled, []
 
-    def off(graph, inputs):
-        replay = real(graph, inputs)
-        return lambda *tensors: [out * (1 + 1e-7) for out in replay(*tensors)]
+    def off(*given):
+        replay = real(*given)
+
+        def nearly(*tensors):
+            calls.append(1)
+            grad, *others = replay(*tensors)
+            return [torch.nextafter(grad, grad + 1), *others]
+
+        return nearly
 
     monkeypatch.setattr(traced_step, "compiled", off)
     untraced, state = step_of(Net(linear()))
     traced = TracedStep(untraced, after=1)
     traced(*stack(state, 2), 0, keys(2))
     assert list(traced.traces.values()) == [None]
+    assert calls  # it has run, and was compared
 
 
 class Scheduled(Net):
