@@ -22,8 +22,8 @@ from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.arrivals.schedule import Schedule
 from fedlight.arrivals.simulation import CountingServer
 from fedlight.clients import Clients
+from fedlight.clients.pool import Pool
 from fedlight.executors import Executor, Job
-from fedlight.executors.pool import Pool
 from fedlight.local_optimizers import LocalSGD
 from fedlight.loop import Limits, play
 from fedlight.server import Server, Watcher

@@ -32,7 +32,7 @@ from benchmarks.floors import Floor
 from benchmarks.run import machine, show
 from benchmarks.workloads import A, B, Workload
 from fedlight.executors import Job, VectorizedExecutor, Workplace
-from fedlight.executors._stacked_step import StackedStep
+from fedlight.executors._stack.step import StackedStep
 from fedlight.executors._tracing import TracedStep
 from fedlight.local_optimizers import LocalSGD
 from fedlight.parameters import ModuleState

@@ -5,14 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedlight._collector import leave_libraries_alone
+from fedlight._support.collector import leave_libraries_alone
 
 if TYPE_CHECKING:
     from fedlight.callbacks import Callback
-    from fedlight.comparison import compare
     from fedlight.data import FederatedDataModule
     from fedlight.participation import participation_report
     from fedlight.studies import Study, sweep
+    from fedlight.studies.comparison import compare
     from fedlight.trainer import FedTrainer
     from fedlight.types import ClientUpdate
 
@@ -35,7 +35,7 @@ _HOMES = {
     "FedTrainer": "fedlight.trainer",
     "FederatedDataModule": "fedlight.data",
     "Study": "fedlight.studies",
-    "compare": "fedlight.comparison",
+    "compare": "fedlight.studies.comparison",
     "participation_report": "fedlight.participation",
     "sweep": "fedlight.studies",
 }

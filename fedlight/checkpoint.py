@@ -30,8 +30,8 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fedlight._files import replacing, sync_folder
-from fedlight._growing import Growing
+from fedlight._support.files import replacing, sync_folder
+from fedlight._support.growing import Growing
 
 if TYPE_CHECKING:
     from lightning import LightningModule

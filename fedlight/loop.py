@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from fedlight._checks import positive, positive_int
+from fedlight._support.checks import positive, positive_int
 from fedlight.events import Kind
 from fedlight.types import Task
 

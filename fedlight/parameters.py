@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torchmetrics import Metric, MetricCollection
 
-from fedlight._memory import new_tensor, sent
+from fedlight._support.memory import new_tensor, sent
 from fedlight.types import ServerState
 
 if TYPE_CHECKING:

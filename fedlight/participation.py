@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
-from fedlight._checks import positive
-from fedlight._voice import Note, voice
+from fedlight._support.checks import positive
+from fedlight._support.voice import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
 from fedlight.arrivals.simulation import federation_of
 from fedlight.clients import Clients
+from fedlight.clients.pool import Pool
 from fedlight.executors.base import Executor
-from fedlight.executors.pool import Pool
 from fedlight.local_optimizers import LocalSGD
 from fedlight.loop import Limits, play
 from fedlight.server import Server, Watcher

@@ -17,13 +17,13 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fedlight._data_fingerprint import data_fingerprint
-from fedlight._growing import Growing
-from fedlight._history import record_from_list, record_to_list
-from fedlight._in_words import in_words
-from fedlight._loggers import go_on, position
-from fedlight._memory import BLOCKS
-from fedlight._own_state import StateWatch
+from fedlight._runs.data_fingerprint import data_fingerprint
+from fedlight._runs.in_words import in_words
+from fedlight._runs.loggers import go_on, position
+from fedlight._runs.own_state import StateWatch
+from fedlight._runs.records import record_from_list, record_to_list
+from fedlight._support.growing import Growing
+from fedlight._support.memory import BLOCKS
 from fedlight.arrivals.schedule import Schedule
 from fedlight.checkpoint import (
     FORMAT,
@@ -36,10 +36,10 @@ from fedlight.checkpoint import (
     write_checkpoint,
 )
 from fedlight.clients import Clients
-from fedlight.executors._auto import resolve_executor
+from fedlight.clients.pool import Pool
+from fedlight.clients.sending import Sending
+from fedlight.executors._choice.choose import resolve_executor
 from fedlight.executors.base import Workplace
-from fedlight.executors.pool import Pool
-from fedlight.executors.sending import Sending
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.server import Server, Watcher
 from fedlight.types import Federation, Metrics, RoundRecord
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from fedlight.aggregators import Aggregator
     from fedlight.arrivals import ArrivalProcess
     from fedlight.channel import Channel
+    from fedlight.clients.large_updates import NormLimit
     from fedlight.data import FederatedDataModule
     from fedlight.data.examples import ExampleList, ExampleTable
     from fedlight.executors import Executor
-    from fedlight.executors.large_updates import NormLimit
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.loop import Limits
     from fedlight.types import ServerState

@@ -6,12 +6,12 @@ import math
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedlight._history import round_record, update_from_list, update_record
+from fedlight._runs.records import round_record, update_from_list, update_record
 from fedlight.aggregators import Aggregator, BufferedAggregator
 from fedlight.aggregators._server_step import check_finite
+from fedlight.clients.large_updates import LargeUpdate
 from fedlight.events import Kind
 from fedlight.executors.base import ClientError
-from fedlight.executors.large_updates import LargeUpdate
 from fedlight.loop import Event, Handled, Stop
 from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedlight.arrivals.schedule import Schedule
     from fedlight.channel import Channel
     from fedlight.clients import Clients
-    from fedlight.executors.pending import PendingRun
+    from fedlight.clients.pending import PendingRun
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.types import ClientUpdate, Federation, RoundRecord, Task
 

@@ -15,7 +15,7 @@ from math import sqrt
 
 import numpy as np
 
-from fedlight._checks import (
+from fedlight._support.checks import (
     fraction,
     non_negative_int,
     number,

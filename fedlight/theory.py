@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._checks import number, positive, positive_int
+from fedlight._support.checks import number, positive, positive_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

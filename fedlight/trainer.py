@@ -12,7 +12,7 @@ from lightning import LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.profilers import Profiler
 
-from fedlight._arguments import (
+from fedlight._fit.arguments import (
     AnyCallback,
     as_callbacks,
     as_folder,
@@ -24,39 +24,39 @@ from fedlight._arguments import (
     instance_of,
     number_of_trials,
 )
-from fedlight._checks import integer, one_of, optional, positive
-from fedlight._device import fabric_of
-from fedlight._endings import say_how_it_ended, say_if_lost, say_if_over, say_what_computes
-from fedlight._evaluation import Evaluator, lent
-from fedlight._hooks import Hooks
-from fedlight._interrupts import Alone, graceful_interrupts
-from fedlight._intervals import UpdateInterval, check_intervals, validation_interval
-from fedlight._lightning_arguments import (
+from fedlight._fit.callback_hooks import Hooks
+from fedlight._fit.device import fabric_of
+from fedlight._fit.endings import say_how_it_ended, say_if_lost, say_if_over, say_what_computes
+from fedlight._fit.intervals import UpdateInterval, check_intervals, validation_interval
+from fedlight._fit.lightning_arguments import (
     LightningArguments,
     lightning_settings,
     limit_batches,
     refuse_arguments,
     virtual_time,
 )
-from fedlight._lightning_hooks import warn_of_hooks
-from fedlight._lightning_names import LightningNames
-from fedlight._lightning_order import set_up, start_training, with_callbacks_of
-from fedlight._loggers import begin_anew, finalize, left_open, log_hyperparams
-from fedlight._module_trainer import attached
-from fedlight._outside_of_fit import OutsideOfFit
-from fedlight._partners import check_partners
-from fedlight._run_view import RunView
-from fedlight._surroundings import each_profiled, profiled, surroundings
+from fedlight._fit.lightning_names import LightningNames
+from fedlight._fit.module_hooks import warn_of_hooks
+from fedlight._fit.module_trainer import attached
+from fedlight._fit.order import set_up, start_training, with_callbacks_of
+from fedlight._fit.outside_of_fit import OutsideOfFit
+from fedlight._fit.partners import check_partners
+from fedlight._fit.run_view import RunView
+from fedlight._fit.surroundings import each_profiled, profiled, surroundings
+from fedlight._module.evaluation import Evaluator, lent
+from fedlight._runs.loggers import begin_anew, finalize, left_open, log_hyperparams
+from fedlight._support.checks import integer, one_of, optional, positive
+from fedlight._support.interrupts import Alone, graceful_interrupts
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks.checkpoint import content_of, keeper_of
 from fedlight.channel import Channel, as_channel
 from fedlight.checkpoint import Parts
+from fedlight.clients.large_updates import NormLimit
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
-from fedlight.executors._auto import check_executor
+from fedlight.executors._choice.choose import check_executor
 from fedlight.executors.base import ClientError
-from fedlight.executors.large_updates import NormLimit
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits, drive, play
 from fedlight.run import Run

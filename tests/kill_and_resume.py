@@ -37,7 +37,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from fedlight import FederatedDataModule, FedTrainer
-from fedlight._hooks import Hooks
+from fedlight._fit.callback_hooks import Hooks
 from fedlight.aggregators import (
     AFACD,
     AFACS,

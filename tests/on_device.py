@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "pretended"
 CORE = (
     "tests/device",
-    "tests/test_trainer.py",
+    "tests/fit/test_trainer.py",
     "tests/test_checkpoint.py",
-    "tests/test_resume.py",
-    "tests/test_evaluation.py",
+    "tests/fit/test_resume.py",
+    "tests/module/test_evaluation.py",
     "tests/aggregators",
     "tests/local_optimizers",
     "tests/executors",
@@ -32,10 +32,10 @@ LEFT_OUT = {
 """Files that are not run, and why."""
 
 WITH_THE_CPU = {
-    "tests/executors/test_kept.py::test_the_run_is_that_of_the_sequential_executor[InPlace": "has "
+    "tests/module/test_kept.py::test_the_run_is_that_of_the_sequential_executor[InPlace": "has "
     "a tensor that is no buffer in its module",
     "tests/executors/test_surroundings.py": "has tensors that are no buffers in its modules",
-    "tests/executors/test_streams.py::test_a_traced_step_draws_the_same[Dropping": "expects "
+    "tests/executors/random/test_streams.py::test_a_traced_step_draws_the_same[Dropping": "expects "
     "TorchScript's interpreter, which runs programs of the CPU alone",
     "tests/local_optimizers/test_module_optimizer.py::test_parameters_that_share": "compares",
     "tests/local_optimizers/test_own.py::test_a_servers_vector_alone": "compares",
@@ -44,13 +44,13 @@ WITH_THE_CPU = {
     "tests/local_optimizers/test_own.py::test_sam_with_batchnorm": "compares",
     "tests/local_optimizers/test_scaffold.py::test_float32_control_variates": "compares",
     "tests/local_optimizers/test_scaffold.py::test_option_1_is_the_gradient": "compares",
-    "tests/test_resume.py::test_stopped_at_every_round[LSTM": "has no kernel for a fused LSTM here",
-    "tests/test_resume.py::test_the_module_is_the_servers_model_right_after": "compares",
-    "tests/test_trainer.py::test_examples_of_any_kind": "makes a tensor on the CPU in its step",
-    "tests/test_trainer.py::test_it_says_once_which_executor": "expects the words 'on cpu'",
-    "tests/test_trainer.py::test_self_device_and_loggers": "expects the CPU",
-    "tests/test_trainer.py::test_the_module_is_given_back": "a parameter is another object after a "
-    "way there and back, which it is not with CUDA",
+    "tests/fit/test_resume.py::test_stopped_at_every_round[LSTM": "has no kernel for a fused LSTM",
+    "tests/fit/test_resume.py::test_the_module_is_the_servers_model_right_after": "compares",
+    "tests/fit/test_trainer.py::test_examples_of_any_kind": "makes a tensor on the CPU in its step",
+    "tests/fit/test_trainer.py::test_it_says_once_which_executor": "expects the words 'on cpu'",
+    "tests/fit/test_trainer.py::test_self_device_and_loggers": "expects the CPU",
+    "tests/fit/test_trainer.py::test_the_module_is_given_back": "a parameter is another object "
+    "after a way there and back, which it is not with CUDA",
 }
 """Tests that need the CPU, and why: they compare with its tensors, or put some among others."""
 

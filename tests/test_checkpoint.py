@@ -23,9 +23,9 @@ from torch.utils.data import TensorDataset
 
 from data_partitioners import IidPartitioner
 from fedlight import Callback, FederatedDataModule, FedTrainer
-from fedlight._data_fingerprint import data_fingerprint
-from fedlight._files import replacing
-from fedlight._history import record_to_list
+from fedlight._runs.data_fingerprint import data_fingerprint
+from fedlight._runs.records import record_to_list
+from fedlight._support.files import replacing
 from fedlight.aggregators import AFACS, Aggregator, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import (
     ContinuousArrivals,
@@ -231,7 +231,7 @@ def test_a_run_that_stopped_early_stays_stopped(tmp_path):
 
 def test_resume_of_a_run_that_is_over_changes_nothing(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr("fedlight._endings.rank_zero_info", said.append)
+    monkeypatch.setattr("fedlight._fit.endings.rank_zero_info", said.append)
     given = {"callbacks": FedCheckpoint(tmp_path), "arrivals": UniformArrivals(2)}
     one = fitted(Boring(), classes(), **given)
     two = trainer(**given)

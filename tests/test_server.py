@@ -8,8 +8,8 @@ from fedlight.aggregators import Aggregator, FedAsync, FedAvg, FedBuff, next_ver
 from fedlight.arrivals import ReplayArrivals, ReplayEvent
 from fedlight.arrivals.schedule import Schedule
 from fedlight.clients import Clients
+from fedlight.clients.pool import Pool
 from fedlight.executors import ClientError, Executor
-from fedlight.executors.pool import Pool
 from fedlight.local_optimizers import LocalSGD
 from fedlight.loop import Limits, play
 from fedlight.server import Server, Watcher

@@ -27,7 +27,7 @@ from fedlight.aggregators.mifa import MIFA
 from fedlight.aggregators.quafl import QuAFL
 from fedlight.aggregators.rennala import Rennala
 from fedlight.aggregators.ringmaster import Ringmaster
-from fedlight.lattice import Lattice
+from fedlight.channel._lattice import Lattice
 from fedlight.parameters import weighted_sum
 
 __all__ = [

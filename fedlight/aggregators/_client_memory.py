@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedlight._memory import copied
+from fedlight._support.memory import copied
 from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedlight._checks import positive
+from fedlight._support.checks import positive
 from fedlight.events import to_ticks
 
 if TYPE_CHECKING:

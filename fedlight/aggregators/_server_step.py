@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlight._checks import Rate, rate, rate_at
-from fedlight._memory import new_tensor
+from fedlight._support.checks import Rate, rate, rate_at
+from fedlight._support.memory import new_tensor
 from fedlight.parameters import weighted_sum
 from fedlight.types import ClientUpdate, ServerState, UsedUpdate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedlight._checks import one_of, positive_int
+from fedlight._support.checks import one_of, positive_int
 from fedlight.aggregators._client_memory import ClientMemory
 from fedlight.aggregators._server_step import pulled
 from fedlight.aggregators.buffered import BufferedAggregator

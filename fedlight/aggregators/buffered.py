@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlight._checks import Rate, positive, positive_int
+from fedlight._support.checks import Rate, positive, positive_int
 from fedlight.aggregators._server_step import (
     OptimizerFactory,
     ServerStep,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._checks import Rate, fraction, non_negative, optional, positive, rate, rate_at
+from fedlight._support.checks import Rate, fraction, non_negative, optional, positive, rate, rate_at
 from fedlight.aggregators._server_step import OptimizerFactory, pulled
 from fedlight.aggregators.buffered import BufferedAggregator
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._checks import Rate, decay_rates, non_negative_int, one_of, positive, positive_int
+from fedlight._support.checks import (
+    Rate,
+    decay_rates,
+    non_negative_int,
+    one_of,
+    positive,
+    positive_int,
+)
 from fedlight.aggregators.buffered import BufferedAggregator
 
 if TYPE_CHECKING:

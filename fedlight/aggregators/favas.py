@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedlight._checks import positive
+from fedlight._support.checks import positive
 from fedlight.aggregators._server_step import pulled
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.parameters import weighted_sum

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._checks import Rate, fraction, non_negative_int, rate, rate_at
-from fedlight._memory import new_tensor
+from fedlight._support.checks import Rate, fraction, non_negative_int, rate, rate_at
+from fedlight._support.memory import new_tensor
 from fedlight.aggregators._server_step import next_version, pulled
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.staleness import Staleness, check_staleness, discount

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._checks import one_of
+from fedlight._support.checks import one_of
 from fedlight.aggregators._server_step import next_version, pulled
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.parameters import weighted_sum

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedlight._checks import Rate, one_of, positive_int
+from fedlight._support.checks import Rate, one_of, positive_int
 from fedlight.aggregators._server_step import OptimizerFactory
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.staleness import Polynomial, Staleness, check_staleness, discount

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._checks import positive
+from fedlight._support.checks import positive
 from fedlight.aggregators.buffered import BufferedAggregator
 
 if TYPE_CHECKING:

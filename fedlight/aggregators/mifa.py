@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedlight._checks import Rate, one_of
+from fedlight._support.checks import Rate, one_of
 from fedlight.aggregators._client_memory import ClientMemory
 from fedlight.aggregators._server_step import OptimizerFactory
 from fedlight.aggregators.buffered import BufferedAggregator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedlight.aggregators._server_step import pulled
 from fedlight.aggregators.buffered import BufferedAggregator
-from fedlight.lattice import Lattice
+from fedlight.channel._lattice import Lattice
 from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-from fedlight._checks import non_negative, positive
+from fedlight._support.checks import non_negative, positive
 
 
 class Discount(ABC):

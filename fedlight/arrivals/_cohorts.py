@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedlight._checks import non_negative_int, positive_int
+from fedlight._support.checks import non_negative_int, positive_int
 from fedlight.arrivals._per_client import as_list, brief
 from fedlight.randomness import Concern, stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedlight._checks import non_negative_int
+from fedlight._support.checks import non_negative_int
 from fedlight.arrivals._cohorts import Cohorts, Participants
 from fedlight.arrivals.base import Action, Dispatch, EndRound, Wake
 from fedlight.arrivals.local_steps import LocalSteps, as_local_steps

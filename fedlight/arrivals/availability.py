@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlight._checks import one_of
+from fedlight._support.checks import one_of
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.windows import Intervals, IntervalWindows, Windows
 from fedlight.arrivals.wrapper import Wrapper

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._checks import non_negative, positive
+from fedlight._support.checks import non_negative, positive
 from fedlight.arrivals._per_client import (
     brief,
     check_length,

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedlight._checks import non_negative, one_of, optional, positive_int
+from fedlight._support.checks import non_negative, one_of, optional, positive_int
 from fedlight.arrivals._idle_clients import IdleClients
 from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import TaskDraws

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._checks import fraction, non_negative, positive
+from fedlight._support.checks import fraction, non_negative, positive
 from fedlight.arrivals._per_client import (
     brief,
     check_length,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._checks import positive, positive_int
+from fedlight._support.checks import positive, positive_int
 from fedlight.arrivals._per_client import brief, check_length, one_for_each, shortly
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fedlight._checks import positive
+from fedlight._support.checks import positive
 from fedlight.arrivals._idle_clients import IdleClients
 from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import TaskDraws

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._checks import positive, positive_int
+from fedlight._support.checks import positive, positive_int
 from fedlight.arrivals._cohorts import Cohorts, Participants
 from fedlight.arrivals._per_client import (
     as_list,

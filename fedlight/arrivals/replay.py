@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._checks import one_of, positive
+from fedlight._support.checks import one_of, positive
 from fedlight.arrivals._per_client import as_list, digest
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations

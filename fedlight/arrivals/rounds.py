@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedlight._checks import number, positive_int
+from fedlight._support.checks import number, positive_int
 from fedlight.arrivals._cohorts import Cohorts
 from fedlight.arrivals._per_client import brief, one_for_each
 from fedlight.arrivals._stale_rounds import StaleRounds

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._checks import integer, positive, positive_int
+from fedlight._support.checks import integer, positive, positive_int
 from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind

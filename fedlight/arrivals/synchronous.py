@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._checks import one_of, optional, positive, positive_int
+from fedlight._support.checks import one_of, optional, positive, positive_int
 from fedlight.arrivals._cohorts import Cohorts, Participants
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import SHORTEST, DurationModel, as_durations

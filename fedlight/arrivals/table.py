@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._checks import non_negative_int, number, positive, positive_int
-from fedlight._files import replacing
+from fedlight._support.checks import non_negative_int, number, positive, positive_int
+from fedlight._support.files import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._checks import fraction, non_negative_int, positive_int
+from fedlight._support.checks import fraction, non_negative_int, positive_int
 from fedlight.arrivals._per_client import (
     brief,
     check_length,

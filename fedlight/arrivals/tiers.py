@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._checks import non_negative_int
+from fedlight._support.checks import non_negative_int
 from fedlight.arrivals._per_client import as_list, brief
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import to_ticks

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedlight._checks import non_negative, positive
+from fedlight._support.checks import non_negative, positive
 from fedlight.arrivals._per_client import digest
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
 from fedlight.arrivals.windows import Window, Windows

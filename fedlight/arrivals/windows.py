@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedlight._checks import fraction, non_negative, non_negative_int, number, positive
+from fedlight._support.checks import fraction, non_negative, non_negative_int, number, positive
 from fedlight.arrivals._per_client import (
     check_length,
     digest,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._checks import integer, one_of, optional, positive, positive_int
-from fedlight._files import remove_torn
+from fedlight._support.checks import integer, one_of, optional, positive, positive_int
+from fedlight._support.files import remove_torn
 from fedlight.callbacks.base import Callback
 from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint, run_of
 

@@ -10,8 +10,8 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight._checks import names, one_of, positive_int
-from fedlight._evaluation import evaluate
+from fedlight._module.evaluation import evaluate
+from fedlight._support.checks import names, one_of, positive_int
 from fedlight.callbacks.base import Callback
 from fedlight.parameters import input_dtype
 

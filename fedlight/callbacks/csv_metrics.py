@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlight._checks import positive_int
-from fedlight._files import appending, replacing
+from fedlight._support.checks import positive_int
+from fedlight._support.files import appending, replacing
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._checks import number, one_of, positive_int
-from fedlight._voice import Note, voice
+from fedlight._support.checks import number, one_of, positive_int
+from fedlight._support.voice import Note, voice
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:

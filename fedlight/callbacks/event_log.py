@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._files import replacing
-from fedlight._growing import Growing
+from fedlight._support.files import replacing
+from fedlight._support.growing import Growing
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedlight._checks import rate_at
+from fedlight._support.checks import rate_at
 from fedlight.callbacks.base import Callback
 from fedlight.local_optimizers.module_optimizer import ModuleOptimizer, configured_rates
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from fedlight._checks import positive
+from fedlight._support.checks import positive
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:

@@ -10,14 +10,7 @@ import numpy as np
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._checks import names, one_of, positive, positive_int
-from fedlight._pictures import (
-    draw_participation,
-    draw_partition,
-    draw_timeline,
-    label_table,
-    work_of,
-)
+from fedlight._support.checks import names, one_of, positive, positive_int
 from fedlight.callbacks._boards import (
     chosen_metric,
     layout_of,
@@ -27,6 +20,13 @@ from fedlight.callbacks._boards import (
 )
 from fedlight.callbacks.base import Callback
 from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
+from fedlight.plot._pictures import (
+    draw_participation,
+    draw_partition,
+    draw_timeline,
+    label_table,
+    work_of,
+)
 
 if TYPE_CHECKING:
     from lightning import LightningModule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedlight._checks import number
+from fedlight._support.checks import number
 
 if TYPE_CHECKING:
     from torch import Tensor

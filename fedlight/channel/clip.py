@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedlight._checks import positive
+from fedlight._support.checks import positive
 from fedlight.channel._draws import row_norms
 from fedlight.channel.base import Channel, Message, Senders
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._checks import integer
+from fedlight._support.checks import integer
 from fedlight.channel._draws import row_norms
 from fedlight.channel.base import Channel, Message, Senders
 

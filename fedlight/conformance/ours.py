@@ -11,14 +11,17 @@ import torch
 from lightning import LightningModule
 from torch.utils.data import TensorDataset
 
-from fedlight import Callback, FederatedDataModule, FedTrainer, __version__
+from fedlight import __version__
 from fedlight import aggregators as agg
 from fedlight import arrivals as arr
 from fedlight import local_optimizers as opt
 from fedlight.aggregators import staleness as stale
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ReplayEvent
+from fedlight.callbacks import Callback
 from fedlight.conformance.adapter import NotImplementedHere, Outcome
 from fedlight.conformance.case import Case
+from fedlight.data import FederatedDataModule
+from fedlight.trainer import FedTrainer
 from fedlight.types import ClientUpdate, Task
 
 Spec = Mapping[str, Any]

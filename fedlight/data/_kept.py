@@ -21,7 +21,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fedlight._files import remove_torn, replacing
+from fedlight._support.files import remove_torn, replacing
 
 if TYPE_CHECKING:
     import datasets

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fedlight._checks import number, positive
+from fedlight._support.checks import number, positive
 from fedlight.data._kept import kept
 from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleTable, Transform

@@ -13,7 +13,7 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Subset
 
 from data_partitioners import Partition, Partitioner
-from fedlight._checks import integer, positive_int
+from fedlight._support.checks import integer, positive_int
 from fedlight.data._given import client_datasets, evaluation_datasets
 from fedlight.data._kept import checked_cache
 from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of

@@ -14,8 +14,8 @@ import torch
 from lightning.pytorch.utilities.memory import is_oom_error
 from torch import Tensor
 
-from fedlight._checks import rate_at
-from fedlight.executors._batches import batch_rows
+from fedlight._support.checks import rate_at
+from fedlight.executors._stack.batches import batch_rows
 
 if TYPE_CHECKING:
     from lightning import LightningModule

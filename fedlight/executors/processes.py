@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, cast
 
-from fedlight._checks import optional, positive_int
-from fedlight.executors._failure import Failure
-from fedlight.executors._forked import Board, Broken, Order, serve, surroundings_of
+from fedlight._support.checks import optional, positive_int
+from fedlight.executors._remote.failure import Failure
+from fedlight.executors._remote.forked import Board, Broken, Order, serve, surroundings_of
 from fedlight.executors.base import Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.types import LocalResult, Measured, Task

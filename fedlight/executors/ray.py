@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._checks import non_negative, positive, positive_int
-from fedlight._moment import Moment, moment_of
-from fedlight.executors._auto import check_executor, resolve_executor
-from fedlight.executors._failure import Failure
+from fedlight._module.moment import Moment, moment_of
+from fedlight._support.checks import non_negative, positive, positive_int
+from fedlight.executors._choice.choose import check_executor, resolve_executor
+from fedlight.executors._remote.failure import Failure
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.processes import ProcessExecutor
 from fedlight.parameters import ModuleState

@@ -13,22 +13,22 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedlight._memory import sent
-from fedlight._moment import local_runs, moment_of
-from fedlight.executors._attributes import Attributes
-from fedlight.executors._batch_hooks import batch_hooks
-from fedlight.executors._batches import StackedBatches, rows_in_turn
-from fedlight.executors._capture import LogRecorder, step_function
-from fedlight.executors._labels import hint_about
-from fedlight.executors._rng import (
+from fedlight._module.attributes import Attributes
+from fedlight._module.batch_hooks import batch_hooks
+from fedlight._module.labels import hint_about
+from fedlight._module.log import LogRecorder, step_function
+from fedlight._module.moment import local_runs, moment_of
+from fedlight._module.rng import (
     drawn_from,
     has_moved,
     isolated_rng,
     seed_all,
     torch_position,
 )
-from fedlight.executors._streams import FULL_GRADIENT, Streams, again, step_keys
-from fedlight.executors._unused import step_without, warn_of_skipped
+from fedlight._support.memory import sent
+from fedlight.executors._random.streams import FULL_GRADIENT, Streams, again, step_keys
+from fedlight.executors._stack.batches import StackedBatches, rows_in_turn
+from fedlight.executors._stack.unused import step_without, warn_of_skipped
 from fedlight.executors.base import (
     ClientError,
     Executor,

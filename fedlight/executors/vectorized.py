@@ -16,17 +16,17 @@ from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedlight._checks import positive_int
-from fedlight._memory import copied, sent
-from fedlight._moment import local_runs, moment_of
-from fedlight.executors._batches import StackedBatches, batch_rows
-from fedlight.executors._cuda_graph import CudaGraphs
-from fedlight.executors._labels import hint_about
-from fedlight.executors._rng import isolated_rng, seed_all
-from fedlight.executors._stacked_step import StackedLog, StackedRecorder, StackedStep
-from fedlight.executors._streams import FULL_GRADIENT, StackKeys, again
+from fedlight._module.labels import hint_about
+from fedlight._module.moment import local_runs, moment_of
+from fedlight._module.rng import isolated_rng, seed_all
+from fedlight._support.checks import positive_int
+from fedlight._support.memory import copied, sent
+from fedlight.executors._random.streams import FULL_GRADIENT, StackKeys, again
+from fedlight.executors._stack.batches import StackedBatches, batch_rows
+from fedlight.executors._stack.cuda_graph import CudaGraphs
+from fedlight.executors._stack.step import StackedLog, StackedRecorder, StackedStep
+from fedlight.executors._stack.unused import step_without
 from fedlight.executors._tracing import TracedStep
-from fedlight.executors._unused import step_without
 from fedlight.executors.base import (
     ClientError,
     Executor,

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedlight._checks import positive
+from fedlight._support.checks import positive
 from fedlight.randomness import generator
 
 if TYPE_CHECKING:
     import numpy as np
     from lightning import LightningModule
 
-    from fedlight._checks import Rate
+    from fedlight._support.checks import Rate
     from fedlight.types import ServerState, Task
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._checks import Rate, non_negative
+from fedlight._support.checks import Rate, non_negative
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
 from fedlight.local_optimizers.sgd import LocalSGD
 

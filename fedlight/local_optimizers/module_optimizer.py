@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._checks import positive_int
+from fedlight._support.checks import positive_int
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._checks import Rate, positive_int, rate_at
-from fedlight.lattice import Lattice
+from fedlight._support.checks import Rate, positive_int, rate_at
+from fedlight.channel._lattice import Lattice
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
 
 if TYPE_CHECKING:

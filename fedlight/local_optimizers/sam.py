@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedlight._checks import Rate, non_negative
+from fedlight._support.checks import Rate, non_negative
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, client_norms, per_client
 from fedlight.local_optimizers.sgd import LocalSGD
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._checks import Rate, fraction, non_negative, rate
+from fedlight._support.checks import Rate, fraction, non_negative, rate
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped, grad_norm_limit
 
 if TYPE_CHECKING:

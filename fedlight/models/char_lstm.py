@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedlight._checks import positive_int
+from fedlight._support.checks import positive_int
 from fedlight.models.classifier import Classifier
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedlight._checks import integer, positive
+from fedlight._support.checks import integer, positive
 
 Batch = tuple[Tensor, Tensor]
 

@@ -33,11 +33,11 @@ from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torchmetrics import Metric, MetricCollection
 
-from fedlight._moment import moment_of
+from fedlight._module.attributes import plain_attributes
+from fedlight._module.moment import moment_of
 from fedlight.data.examples import ExampleTable
 from fedlight.executors import Executor, VectorizedExecutor
-from fedlight.executors._attributes import plain_attributes
-from fedlight.executors._auto import resolve_executor
+from fedlight.executors._choice.choose import resolve_executor
 from fedlight.executors.base import Job, Outcome, Workplace
 from fedlight.local_optimizers import FedProx, LocalAdam, LocalOptimizer, LocalSGD
 from fedlight.studies._cell_key import content

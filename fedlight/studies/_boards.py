@@ -6,7 +6,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlight._loggers import CellLogger
+from fedlight._runs.loggers import CellLogger
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import Planned

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning import LightningModule
 
-from fedlight._arguments import as_module, check_data, instance_of
+from fedlight._fit.arguments import as_module, check_data, instance_of
 from fedlight.arrivals import ArrivalProcess
 from fedlight.studies.grid import Cell
 from fedlight.studies.one_run import trainer_options

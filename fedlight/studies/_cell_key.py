@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import fedlight
-from fedlight._data_fingerprint import data_fingerprint
+from fedlight import __version__
+from fedlight._runs.data_fingerprint import data_fingerprint
 from fedlight.data.examples import ExampleList, ExampleTable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _PLAIN = (
 
 def cell_key(parts: Mapping[str, str]) -> str:
     """Sixteen hexadecimal digits of what defines a run: content by name, in any order."""
-    digest = hashlib.blake2b(fedlight.__version__.encode(), digest_size=8)
+    digest = hashlib.blake2b(__version__.encode(), digest_size=8)
     for name in sorted(parts):
         digest.update(f"\0{name}\0{parts[name]}".encode())
     return digest.hexdigest()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._checks import number, positive_int
+from fedlight._support.checks import number, positive_int
 from fedlight.plot import curve
 from fedlight.studies._groups import called
 

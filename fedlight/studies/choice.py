@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._checks import positive_int
+from fedlight._support.checks import positive_int
 from fedlight.executors.processes import cores_to_use
 from fedlight.studies.processes import Processes
 from fedlight.studies.together import look_at

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from fedlight._checks import non_negative, positive
-from fedlight._voice import Note, speaking
+from fedlight._support.checks import non_negative, positive
+from fedlight._support.voice import Note, speaking
 from fedlight.studies._saying import StudyVoice
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.runs import Planned, StudyRun

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from lightning import LightningModule
 
-from fedlight._checks import integer
-from fedlight._lightning_arguments import ARGUMENTS, LightningArguments
+from fedlight._fit.lightning_arguments import ARGUMENTS, LightningArguments
+from fedlight._support.checks import integer
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.arrivals.durations import DurationModel

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlight._arguments import check_data
-from fedlight._comparing import first_module
-from fedlight._voice import Note, voice
+from fedlight._fit.arguments import check_data
+from fedlight._support.voice import Note, voice
 from fedlight.arrivals import Recording, ReplayArrivals
 from fedlight.callbacks import Callback, FedCheckpoint, TensorBoardMetrics
 from fedlight.checkpoint import CheckpointError
 from fedlight.studies._boards import logger_of
+from fedlight.studies._comparing import first_module
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.store import Store
 from fedlight.trainer import FedTrainer

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from fedlight._checks import positive_int
-from fedlight._voice import Note, keep_what_is_said_once, say_once
+from fedlight._support.checks import positive_int
+from fedlight._support.voice import Note, keep_what_is_said_once, say_once
 from fedlight.executors.processes import cores_to_use
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.runs import Planned, StudyRun

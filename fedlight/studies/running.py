@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._in_words import in_words
-from fedlight._interrupts import graceful_interrupts
+from fedlight._runs.in_words import in_words
+from fedlight._support.interrupts import graceful_interrupts
 from fedlight.studies._progress import StudyBar
 from fedlight.studies._saying import speaking_for
 from fedlight.studies.one_run import OneRun, Surroundings

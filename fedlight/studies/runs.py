@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedlight._history import record_from_list, record_to_list
+from fedlight._runs.records import record_from_list, record_to_list
 from fedlight.types import RoundRecord
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fedlight._files import remove_torn, replacing
+from fedlight._support.files import remove_torn, replacing
 from fedlight.arrivals import ScheduleTable
 from fedlight.studies.runs import Planned, StudyRun, plain_name
 

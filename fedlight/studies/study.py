@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._checks import one_of
-from fedlight._comparing import mode_of
+from fedlight._support.checks import one_of
 from fedlight.plot import X_AXES
+from fedlight.studies._comparing import mode_of
 from fedlight.studies._figures import draw, draw_ends
 from fedlight.studies._groups import (
     called,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fedlight._checks import non_negative_int, number
+from fedlight._support.checks import non_negative_int, number
 from fedlight.studies._bootstrap import Interval, bootstrap
 
 if TYPE_CHECKING:

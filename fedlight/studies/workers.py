@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedlight._checks import positive_int
+from fedlight._support.checks import positive_int
 from fedlight.loop import drive
 from fedlight.studies._bench import Bench
 from fedlight.studies.one_run import OneRun, Surroundings

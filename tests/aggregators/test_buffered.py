@@ -28,7 +28,7 @@ from fedlight.types import (
     UsedUpdate,
 )
 from tests.boring import Boring, classes, trainer
-from tests.test_docs import ROOT, blocks
+from tests.docs.test_docs import ROOT, blocks
 
 
 class Mean(BufferedAggregator):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedlight.lattice import Lattice
+from fedlight.channel._lattice import Lattice
 from fedlight.local_optimizers import LocalRun, LocalSGD, OwnModel
 
 

@@ -15,7 +15,7 @@ from data_partitioners import Partition
 from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import SynchronousArrivals
-from fedlight.executors._batches import batch_rows
+from fedlight.executors._stack.batches import batch_rows
 from fedlight.local_optimizers import LocalOptimizer, LocalSGD
 from fedlight.types import Task
 from tests.boring import classes

@@ -23,9 +23,9 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from fedlight import FederatedDataModule
+from fedlight._module.rng import seed_all
 from fedlight.arrivals import SynchronousArrivals
-from fedlight.executors._rng import seed_all
-from fedlight.executors._streams import Streams, step_keys
+from fedlight.executors._random.streams import Streams, step_keys
 from fedlight.local_optimizers import LocalAdam, LocalOptimizer, LocalSGD
 from fedlight.randomness import Concern, derived_seed
 from fedlight.types import Task

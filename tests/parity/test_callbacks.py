@@ -14,17 +14,17 @@ from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 
 from fedlight import Callback
-from fedlight._arguments import as_callbacks
+from fedlight._fit import lightning_callbacks
+from fedlight._fit.arguments import as_callbacks
+from fedlight._fit.lightning_callbacks import CALLBACKS, HOOKS, Adapted, Mirror, adapt
+from fedlight._module.rng import isolated_rng
 from fedlight.callbacks import (
     EarlyStopping,
     FedCheckpoint,
     LearningRateMonitor,
     ProgressBar,
-    _lightning,
 )
-from fedlight.callbacks._lightning import CALLBACKS, HOOKS, Adapted, Mirror, adapt
 from fedlight.callbacks.progress import _TextLine
-from fedlight.executors._rng import isolated_rng
 from tests.boring import Boring, Point, fitted, points, trainer
 from tests.parity import conftest
 
@@ -73,16 +73,16 @@ def test_what_has_no_meaning_is_refused_with_what_to_write(name):
 RUNNING = {
     "Callback": (theirs.Callback, [Adapted]),
     "Checkpoint": (theirs.Checkpoint, [Adapted]),
-    "DeviceStatsMonitor": (theirs.DeviceStatsMonitor, [_lightning.AdaptedDeviceStats]),
+    "DeviceStatsMonitor": (theirs.DeviceStatsMonitor, [lightning_callbacks.AdaptedDeviceStats]),
     "EarlyStopping": (lambda: theirs.EarlyStopping("x"), [EarlyStopping, Mirror]),
     "LambdaCallback": (theirs.LambdaCallback, [Adapted]),
     "LearningRateMonitor": (theirs.LearningRateMonitor, [LearningRateMonitor]),
     "ModelCheckpoint": (theirs.ModelCheckpoint, [FedCheckpoint, Mirror]),
-    "ModelSummary": (theirs.ModelSummary, [_lightning.AdaptedSummary]),
-    "RichModelSummary": (theirs.RichModelSummary, [_lightning.AdaptedSummary]),
+    "ModelSummary": (theirs.ModelSummary, [lightning_callbacks.AdaptedSummary]),
+    "RichModelSummary": (theirs.RichModelSummary, [lightning_callbacks.AdaptedSummary]),
     "RichProgressBar": (theirs.RichProgressBar, [ProgressBar]),
     "TQDMProgressBar": (theirs.TQDMProgressBar, [ProgressBar]),
-    "Timer": (theirs.Timer, [_lightning.AdaptedTimer]),
+    "Timer": (theirs.Timer, [lightning_callbacks.AdaptedTimer]),
 }
 
 

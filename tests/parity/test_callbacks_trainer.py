@@ -9,10 +9,10 @@ from lightning.pytorch import callbacks as theirs
 from torch.utils.data import DataLoader
 
 from fedlight import Callback, FederatedDataModule
-from fedlight._module_trainer import meanings
+from fedlight._fit.lightning_callbacks import Adapted, Mirror
+from fedlight._fit.module_trainer import meanings
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.callbacks import EarlyStopping, FedCheckpoint
-from fedlight.callbacks._lightning import Adapted, Mirror
 from tests.boring import Boring, Point, fitted, points, trainer
 from tests.parity.conftest import examples, run_both
 from tests.parity.test_self_trainer import SAME

@@ -12,11 +12,11 @@ import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from fedlight._lightning_hooks import HOOKS, Fate
+from fedlight._fit import lightning_callbacks as of_callbacks
+from fedlight._fit.module_hooks import HOOKS, Fate
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.callbacks import FedCheckpoint
-from fedlight.callbacks import _lightning as of_callbacks
 from tests.boring import Boring, trainer
 from tests.parity.conftest import FederatedDataModule, examples
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from fedlight import Callback
-from fedlight._lightning_hooks import HOOKS, Fate
+from fedlight._fit.module_hooks import HOOKS, Fate
 from fedlight.callbacks import EarlyStopping, EventLog, FedCheckpoint
 from fedlight.checkpoint import read_checkpoint
 from fedlight.local_optimizers import LocalSGD

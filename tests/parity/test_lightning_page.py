@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedlight import FedTrainer
-from fedlight._module_trainer import meanings
+from fedlight._fit.module_trainer import meanings
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.callbacks import FedCheckpoint
 from fedlight.executors.base import ClientError

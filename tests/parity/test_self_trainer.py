@@ -9,7 +9,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from torch import nn
 
-from fedlight._module_trainer import ModuleTrainer, meanings
+from fedlight._fit.module_trainer import ModuleTrainer, meanings
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import PerClientSteps, SynchronousArrivals, UniformArrivals
 from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar

@@ -16,11 +16,12 @@ from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 from fedlight import Callback, FedTrainer
-from fedlight._lightning_arguments import ARGUMENTS, LightningArguments, one_device
+from fedlight._fit import lightning_callbacks
+from fedlight._fit.lightning_arguments import ARGUMENTS, LightningArguments, one_device
 from fedlight.aggregators import FedAsync, FedAvg, FedBuff
 from fedlight.arrivals import SynchronousArrivals
-from fedlight.callbacks import EarlyStopping, FedCheckpoint, _lightning
-from fedlight.comparison import compare
+from fedlight.callbacks import EarlyStopping, FedCheckpoint
+from fedlight.studies.comparison import compare
 from tests.boring import Boring, Measured, Point, classes, fitted, points, replay, trainer
 from tests.parity import conftest
 
@@ -599,7 +600,7 @@ def test_checkpointing_and_summary(tmp_path, caplog):
     given = lightning.pytorch.callbacks.RichModelSummary()
     run = trainer(enable_model_summary=True, callbacks=given)
     (summary,) = run.callbacks
-    assert isinstance(summary, _lightning.AdaptedSummary)
+    assert isinstance(summary, lightning_callbacks.AdaptedSummary)
     assert summary.callback is given
 
 

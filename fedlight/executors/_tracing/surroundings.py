@@ -12,7 +12,7 @@ from lightning import LightningModule
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from fedlight._moment import moment_of
+from fedlight._module.moment import moment_of
 
 _ATOMS = {bool, int, str, type(None)}
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from fedlight.executors._cuda_graph import CudaGraphs
-from fedlight.executors._rng import isolated_rng
-from fedlight.executors._stacked_step import Outputs, StackedLog, StackedStep
-from fedlight.executors._streams import Keys
+from fedlight._module.rng import isolated_rng
+from fedlight.executors._random.streams import Keys
+from fedlight.executors._stack.cuda_graph import CudaGraphs
+from fedlight.executors._stack.step import Outputs, StackedLog, StackedStep
 from fedlight.executors._tracing.program import Function, Program, compiled, program, resized
 from fedlight.executors._tracing.surroundings import Surroundings, drawn, reads_index
 

@@ -11,9 +11,9 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedlight.executors._rng import isolated_rng, seed_all
-from fedlight.executors._stacked_step import StackedStep
-from fedlight.executors._streams import step_keys
+from fedlight._module.rng import isolated_rng, seed_all
+from fedlight.executors._random.streams import step_keys
+from fedlight.executors._stack.step import StackedStep
 from fedlight.executors._tracing import TracedStep, traced_step
 from fedlight.executors._tracing.surroundings import reads_index
 from fedlight.executors.base import Workplace

@@ -1,0 +1,60 @@
+"""``self.trainer`` of a module whose local steps run in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedlight._fit.one_device import unknown
+from fedlight._module.moment import Moment
+
+_OF_TASK = {
+    "version": "pulled_version",
+    "current_epoch": "pulled_version",
+    "global_step": "pulled_version",
+    "estimated_stepping_batches": "num_steps",
+    "num_training_batches": "num_steps",
+}
+
+
+class ActorTrainer(Moment):
+    """Answers what a local step asks in a Ray actor as it is answered in the main process.
+
+    That is what the task says, and what does not change during a run and is plain data. The rest,
+    such as metrics and loggers, lies in the main process, and is refused.
+
+    Args:
+        answers: Answers by name.
+        elsewhere: The names that are known in the main process only.
+    """
+
+    def __init__(self, answers: Mapping[str, Any], elsewhere: Iterable[str]) -> None:
+        super().__init__()
+        self._answers, self._elsewhere = dict(answers), frozenset(elsewhere)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(unknown(name))
+        if name in _OF_TASK and self.tasks:
+            self.ask(name)
+            return self.common(name, [getattr(task, _OF_TASK[name]) for task in self.tasks])
+        if name in self._answers:
+            return self._answers[name]
+        raise AttributeError(_far(name) if name in self._elsewhere else unknown(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name in vars(self).get("_elsewhere", ()):
+            raise AttributeError(_far(name))
+        super().__setattr__(name, value)
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print, in the output of the actor."""
+        print(*args, **kwargs)
+
+
+def _far(name: str) -> str:
+    return (
+        f"self.trainer.{name} lies in the main process, and a local step runs in a Ray actor: use "
+        "it in a hook of the validation or in a fedlight callback (on_update, on_round_end), or "
+        'write executor="sequential"'
+    )

@@ -1,0 +1,91 @@
+"""Messages about the beginning and the end of a run."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from lightning.pytorch.utilities import rank_zero_info
+
+from fedlight._support.voice import Note, voice
+from fedlight.callbacks.checkpoint import keeper_of
+from fedlight.executors._choice.choose import describe_device
+from fedlight.participation import warn_if_unfair
+
+if TYPE_CHECKING:
+    from fedlight._module.log import LogRecorder
+    from fedlight.run import Run
+
+
+def say_what_computes(run: Run) -> None:
+    """Say, once a process, which executor computes the local runs, and why that one."""
+    voice().executor(run.executor, describe_device(run.module_state.device), run.executor_reason)
+
+
+def say_if_over(run: Run) -> None:
+    """Print that a resumed run is at its limit already; a study keeps such a run, and is done."""
+    if run.over and not voice().of_many:
+        rank_zero_info(
+            f"fedlight: the checkpoint is at its limit already ({run.server.version} rounds, "
+            f"{run.server.num_updates} updates); to continue, raise max_rounds or max_updates"
+        )
+
+
+def say_if_lost(run: Run, logs: LogRecorder) -> None:
+    """Warn of values that the module has logged after the last round."""
+    if logs.names:
+        words = (
+            f"fedlight: self.log of {', '.join(logs.names)} comes after the last round, so no "
+            "logger gets it; log in a step, in on_train_epoch_end or in on_validation_epoch_end"
+        )
+        voice().note(run, Note("logged too late", words, warns=True))
+
+
+def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None) -> None:
+    """Tell why a run ended before its limit, and which updates were left unused.
+
+    Args:
+        run: The run.
+        stopped: Whether a callback or a signal asked for the end.
+        stopped_by: The signal that ended it, or None.
+    """
+    server = run.server
+    where = f"round {server.version} at virtual time {run.schedule.now:g}"
+
+    def tell(kind: str, words: str, warns: bool = True) -> None:
+        voice().note(run, Note(kind, f"fedlight: {words}", warns))
+
+    if stopped_by is not None and not voice().of_many:
+        resumable = keeper_of(run.callbacks) is not None
+        path = '"last"' if resumable else "…, with a FedCheckpoint among the callbacks"
+        rank_zero_info(
+            f"fedlight: stopped by {stopped_by.name} after {where}; to continue, fit again with "
+            f"ckpt_path={path}"
+        )
+    held = len(server.held)
+    if server.over:
+        tell(
+            "all failed",
+            f"the last {server.failed_in_a_row} local runs have all failed; the run ends "
+            f"after {where}",
+        )
+    elif run.schedule.exhausted and not (run.arrivals.finite or run.over or stopped):
+        waits = (
+            f"; {held} update{'s wait' if held > 1 else ' waits'} in a buffer that never fills: "
+            'make it smaller, or let clients continue at once (resume="on_arrival")'
+        )
+        tell(
+            "no arrivals",
+            f"no client can arrive any more: the run ends after {where}, before its "
+            f"limit{waits if held else ''}",
+        )
+    if held and stopped_by is None:
+        tell(
+            "unused updates",
+            f"{held} update{'s were' if held > 1 else ' was'} left in the aggregator's buffer "
+            "at the end and not used",
+            warns=False,
+        )
+    if not run.history:
+        tell("no round", "the run ended before the server made its first update")
+    warn_if_unfair(run)

@@ -1,0 +1,1 @@
+"""How the steps, the logging and the evaluation of a LightningModule run."""

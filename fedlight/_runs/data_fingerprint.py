@@ -1,0 +1,89 @@
+"""A fingerprint of the clients' data, so that a run goes on with the data that it began with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+from fedlight._runs.in_words import in_words
+from fedlight.data.examples import ExampleList, ExampleTable
+
+if TYPE_CHECKING:
+    from data_partitioners import Partition
+
+_ROWS = 1024
+
+
+def data_fingerprint(partition: Partition, examples: ExampleTable | ExampleList) -> str:
+    """Sixteen hexadecimal digits of who holds which rows, of a sample of them, and of functions.
+
+    Only stored tensors, and items of Python's own lists, are looked at. Other data sets compute an
+    example when it is asked for: that may be slow, draw random numbers or count accesses, which
+    would change the run. Of ``transform`` and ``collate_fn`` the code counts.
+
+    Args:
+        partition: The rows of each client.
+        examples: The examples that the rows number.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for numbers in (partition.rows, partition.offsets):
+        digest.update(np.ascontiguousarray(numbers).tobytes())
+    for stored in _stored(examples):
+        chosen = np.linspace(0, len(stored) - 1, min(len(stored), _ROWS)).astype(np.int64)
+        if isinstance(stored, Tensor):
+            digest.update(str(tuple(stored.shape)).encode())
+            for part in _bytes(stored[torch.from_numpy(chosen).to(stored.device)]):
+                digest.update(part)
+        else:
+            for row in chosen.tolist():
+                for part in _bytes(stored[row]):
+                    digest.update(part)
+    for function in _functions(examples):
+        digest.update(in_words(function).encode())
+    return digest.hexdigest()
+
+
+def _functions(examples: ExampleTable | ExampleList) -> Iterator[Any]:
+    """What the user lets be done to the rows."""
+    if isinstance(examples, ExampleList) and examples.collate_fn is not default_collate:
+        yield examples.collate_fn
+    if examples.transform is not None:
+        yield examples.transform
+
+
+def _stored(examples: ExampleTable | ExampleList) -> Iterator[Any]:
+    """The sequences of stored values: tensors and lists."""
+    if isinstance(examples, ExampleTable):
+        for column in examples.columns:
+            yield column.values
+            yield [str(column.dtype), column.scale, column.shift]
+    elif isinstance(examples, ExampleList):
+        for each in examples.datasets:
+            if type(each) is TensorDataset:
+                yield from each.tensors
+            elif type(each) in (list, tuple):
+                yield each
+
+
+def _bytes(value: Any) -> Iterator[bytes]:
+    """The bytes of plain values; nothing for objects of other kinds."""
+    if isinstance(value, Tensor):
+        yield str(value.dtype).encode()
+        if value.layout is torch.strided:
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            yield flat.view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        yield str(value.dtype).encode() + value.tobytes()
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _bytes(item)
+    elif isinstance(value, Mapping):
+        yield from _bytes(list(value.items()))
+    elif value is None or isinstance(value, bool | int | float | str | bytes | np.generic):
+        yield repr(value).encode()

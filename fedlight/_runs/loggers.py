@@ -1,0 +1,178 @@
+"""Loggers of a run: hyper-parameters, their end, and their continuation in a resumed run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.fabric.loggers.csv_logs import CSVLogger
+from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+from lightning.pytorch.loggers import TensorBoardLogger as PytorchTensorBoardLogger
+
+from fedlight._runs.columns import columns
+from fedlight.local_optimizers import ModuleOptimizer
+
+if TYPE_CHECKING:
+    from fedlight.run import Run
+    from fedlight.types import RoundRecord
+
+
+class CellLogger(PytorchTensorBoardLogger):
+    """The logger of a run of a study.
+
+    Its version is ``seed=<seed>``, ``seed=<seed>-v1`` and so on, and open until the run writes: a
+    resumed run continues in the folder that its checkpoint names, and another one takes the first
+    that does not exist.
+
+    Args:
+        cell: The names of the run's values by axis, which are columns of TensorBoard's page
+            HParams; an axis that is called like an argument is the column of the argument.
+        seed: The seed of the run.
+        *args: As for Lightning's logger.
+        **kwargs: As for Lightning's logger.
+    """
+
+    def __init__(self, cell: Mapping[str, Hashable], seed: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cell, self.seed = dict(cell), seed
+
+    @property
+    def version(self) -> int | str:
+        """The name of the folder of the run."""
+        if self._version is None:
+            plain = self._version = f"seed={self.seed}"
+            number = 0
+            while Path(self.root_dir, self._version).exists():
+                number += 1
+                self._version = f"{plain}-v{number}"
+        return self._version
+
+
+def left_open(loggers: Sequence[Any]) -> list[Any]:
+    """The loggers whose version the user has left open, so that each run gets one of its own."""
+    kinds = (TensorBoardLogger, CSVLogger)
+    return [each for each in loggers if isinstance(each, kinds) and each._version is None]
+
+
+def begin_anew(loggers: Sequence[Any]) -> None:
+    """Let loggers take a new version: what an earlier `fit` has written stays as it is.
+
+    Args:
+        loggers: Those that `left_open` gave before the first fit.
+    """
+    for logger in loggers:
+        logger._version = logger._experiment = None
+
+
+def log_hyperparams(loggers: Sequence[Any], run: Run) -> None:
+    """Log the module's hyper-parameters, and the settings of the federation under ``fed/``.
+
+    TensorBoard's page *HParams* gets those that have an effect: without those of an optimizer of
+    the module that another local optimizer replaces; and a column for each argument of each
+    strategy, such as ``aggregator.alpha``, and for ``seed``. Lightning's logger fills the page only
+    where it also draws its constant ``hp_metric``; for others it is done here.
+
+    Args:
+        loggers: The loggers; those that cannot log hyper-parameters are left out.
+        run: The run. The module's hyper-parameters are left out after
+            ``save_hyperparameters(logger=False)``.
+    """
+    module = run.module
+    own = dict(module.hparams) if module._log_hyperparams else {}
+    settings = {f"fed/{name}": value for name, value in run.settings().items()}
+    for logger in loggers:
+        if hasattr(logger, "log_hyperparams"):
+            logger.log_hyperparams({**own, **settings})
+        if isinstance(logger, TensorBoardLogger) and not logger._default_hp_metric:
+            idle = () if isinstance(run.local_optimizer, ModuleOptimizer) else _of_optimizer(run)
+            shown = {name: value for name, value in own.items() if name not in idle}
+            federation = _columns(run)
+            shown = {f"module.{k}" if k in federation else k: v for k, v in shown.items()}
+            cell = logger.cell if isinstance(logger, CellLogger) else {}
+            _show(logger, {**cell, **shown, **federation})
+
+
+def _columns(run: Run) -> dict[str, Any]:
+    """The federation as columns of HParams: each argument of each strategy is one."""
+    return {
+        **columns("arrivals", run.arrivals),
+        **columns("aggregator", run.aggregator),
+        **columns("local_optimizer", run.local_optimizer),
+        **{name: run.settings()[name] for name in ("clients", "batch_size", "seed")},
+    }
+
+
+def _of_optimizer(run: Run) -> set[str]:
+    """Names of hyper-parameters of an optimizer: those that ``configure_optimizers`` reads."""
+    names = set(signature(type(run.local_optimizer)).parameters)
+    method = run.module.configure_optimizers
+    code = getattr(method, "__code__", None)
+    if code is not None:  # as attributes, or as keys of ``self.hparams``
+        names.update(code.co_names, (each for each in code.co_consts if isinstance(each, str)))
+    return names
+
+
+def _show(logger: TensorBoardLogger, values: Mapping[str, Any]) -> None:
+    """Put values on the page HParams, which takes the curves of the run as its metrics."""
+    from torch.utils.tensorboard.summary import hparams
+
+    plain = {
+        str(name): value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in values.items()
+    }
+    _, start, _ = hparams(plain, {})  # type: ignore[no-untyped-call]
+    logger.experiment._get_file_writer().add_summary(start)
+
+
+def finalize(loggers: Sequence[Any], status: str) -> None:
+    """Finalize the loggers with the status "success" or "failed"."""
+    for logger in loggers:
+        if hasattr(logger, "finalize"):
+            logger.finalize(status)
+
+
+def position(logger: Any) -> dict[str, Any]:
+    """Return the place where a logger writes, after writing everything logged so far."""
+    if isinstance(logger, TensorBoardLogger):
+        logger.experiment.flush()
+        return {"root_dir": str(logger.root_dir), "version": logger.version}
+    if hasattr(logger, "save"):
+        logger.save()
+    if isinstance(logger, CSVLogger):
+        return {"root_dir": str(logger.root_dir), "version": logger.version}
+    return {}
+
+
+def go_on(logger: Any, place: dict[str, Any], history: Sequence[RoundRecord]) -> None:
+    """Let a logger continue in the same place, without its points later than the checkpoint.
+
+    Args:
+        logger: A logger that has not written anything yet.
+        place: The `position` from the checkpoint.
+        history: The rounds up to the checkpoint.
+    """
+    if not isinstance(logger, TensorBoardLogger | CSVLogger) or logger._experiment is not None:
+        return
+    if str(logger.root_dir) != place["root_dir"]:
+        return
+    if logger._version is None:  # the user left it open
+        logger._version = place["version"]
+    if logger._version != place["version"]:
+        return
+    if isinstance(logger, CSVLogger):
+        Path(logger.log_dir, "metrics.csv").unlink(missing_ok=True)
+        with warnings.catch_warnings():
+            # The logger warns that it deletes existing rows; they are written again below.
+            warnings.filterwarnings("ignore", ".*exists and is not empty.*", UserWarning)
+            logger.experiment  # noqa: B018  # reading it creates the writer
+        for record in history:
+            logger.log_metrics(dict(record.metrics.logged()), step=record.version)
+        return
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    start = Event(session_log=SessionLog(status=SessionLog.START))
+    for _ in range(2):  # a running TensorBoard takes the first one for the beginning of the run
+        logger.experiment._get_file_writer().add_event(start, step=len(history) + 1)

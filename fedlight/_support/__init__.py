@@ -1,0 +1,1 @@
+"""Small parts that know nothing of federations."""

@@ -1,0 +1,260 @@
+"""The pool of local runs: none is computed before the server needs it, then many at once."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+from fedlight.clients.pending import PendingRun, Status
+from fedlight.executors.base import Executor, Outcome
+from fedlight.types import LocalResult
+
+if TYPE_CHECKING:
+    from fedlight.clients.large_updates import NormLimit
+    from fedlight.clients.sending import Sending
+    from fedlight.types import ServerState, Task
+
+
+class Pool:
+    """Holds the local runs that are not computed yet, and decides which are computed together.
+
+    When the server needs a local run, it is computed in one call of the executor together with
+    those that arrive next, up to `Executor.max_batch`. At most `max_batch` local runs are computed
+    ahead of their arrival at any time. This limits the memory for results, and how many are
+    computed and not used at the end of a fit. If a local run reads a client state, it is computed
+    after the earlier one that determines that state.
+
+    The last bits of a result may depend on the others in its stack. Hence the members of a stack
+    are a function of the schedule and the executor alone: limits, callbacks that read a result
+    early (`preview`), and stopping and resuming have no influence. Only for an executor with
+    `independent` results does the pool leave out local runs that the limits make useless.
+
+    Where runs may be stopped before they arrive (`ArrivalProcess.may_stop`), none is computed
+    ahead of its arrival at all.
+
+    Args:
+        executor: Computes the local runs.
+        limit: Clips or refuses results that are too large; None accepts all.
+        sending: Takes results through the channel; None leaves them as they are.
+        ahead: Whether runs may be computed ahead of their arrival.
+
+    Attributes:
+        num_batches: Calls of the executor so far.
+        num_computed: Local runs computed so far.
+        num_ahead: Local runs that are computed and still in flight.
+        order: The order in which a client's updates are sent, if it matters; else None.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        limit: NormLimit | None = None,
+        sending: Sending | None = None,
+        ahead: bool = True,
+    ) -> None:
+        self._executor = executor
+        self._limit = limit
+        self._sending = sending
+        self.order = sending if sending is not None and sending.remembers else None
+        self._ahead = ahead
+        self._open: dict[int, PendingRun] = {}
+        # A heap of (time of arrival, client, serial). Runs that are no longer open stay in it until
+        # they come up, because removing an entry from the middle of a heap is expensive.
+        self._queue: list[tuple[float, int, int]] = []
+        self.num_ahead = 0
+        self.num_batches = 0
+        self.num_computed = 0
+
+    def submit(self, task: Task, pulled: ServerState, after: PendingRun | None) -> PendingRun:
+        """Add a task that was dispatched.
+
+        Args:
+            task: The task.
+            pulled: The version that its client pulled.
+            after: The earlier local run of the client whose state it reads, or None.
+
+        Returns:
+            The local run of the task.
+        """
+        run = PendingRun(self, task, pulled, after)
+        self.adopt(run)
+        return run
+
+    def adopt(self, run: PendingRun) -> None:
+        """Add an open local run, or one that arrives earlier than it was to."""
+        task = run.task
+        self._open[task.serial] = run
+        if self._executor.max_batch > 1:
+            heapq.heappush(self._queue, (task.arrives_at, task.client_id, task.serial))
+
+    def arrived(self, run: PendingRun) -> None:
+        """Note that the update of a run has reached the server."""
+        run.arrived = True
+        if self.order is not None:
+            self.order.arrived(run)
+        if run.status is not Status.OPEN:
+            self.num_ahead -= 1
+
+    def waits(self, run: PendingRun) -> bool:
+        """Return whether a run may be computed together with others."""
+        return run.task.serial in self._open
+
+    def discard(self, run: PendingRun) -> bool:
+        """Leave out a run, which is then computed only if a client state depends on it.
+
+        Returns:
+            Whether its result is kept for the client's next update.
+        """
+        self._open.pop(run.task.serial, None)
+        if self.order is not None:
+            self.order.drop(run)
+        return self.order is not None
+
+    def compute(
+        self,
+        needed: Sequence[PendingRun],
+        *,
+        until: float = math.inf,
+        useful: float = math.inf,
+        send: bool = True,
+    ) -> None:
+        """Compute local runs, and with them those that arrive next.
+
+        Args:
+            needed: The local runs that the server needs now.
+            until: Virtual time after which no result is used.
+            useful: Number of future arrivals that may still be used. This and `until` are ignored
+                unless the executor's results are independent of each other.
+            send: Whether they are also sent through a channel with a memory: not before the server
+                has accepted or dropped them.
+        """
+        steps = self.batches(needed, until=until, useful=useful, send=send)
+        batch = next(steps, None)
+        while batch is not None:
+            outcomes = self._executor.run([run.job() for run in batch])
+            try:
+                batch = steps.send(outcomes)
+            except StopIteration:
+                return
+
+    def batches(
+        self,
+        needed: Sequence[PendingRun],
+        *,
+        until: float = math.inf,
+        useful: float = math.inf,
+        send: bool = True,
+    ) -> Generator[list[PendingRun], Sequence[Outcome], None]:
+        """Choose what `compute` computes; the caller computes it, perhaps with other pools' runs.
+
+        Args:
+            needed: As for `compute`.
+            until: As for `compute`.
+            useful: As for `compute`.
+            send: As for `compute`.
+
+        Yields:
+            Local runs that are computed together. Send the executor's outcomes, in their order.
+        """
+        if not self._executor.independent:
+            until = useful = math.inf
+        if self.order is not None:
+            needed = self.order.with_earlier(needed)
+        for number, target in enumerate(needed):
+            while target.status is Status.OPEN:
+                batch = self._batch(target, until, useful)
+                if self._executor.independent and self._executor.max_batch == 1:
+                    batch = _in_turn(batch, needed[number:])
+                outcomes = self._sent(batch, (yield batch))
+                for run, outcome in zip(batch, outcomes, strict=True):
+                    run.finish(outcome)
+                    self.num_ahead += not run.arrived
+                    self._open.pop(run.task.serial, None)
+                self.num_batches += 1
+                self.num_computed += len(batch)
+        if self.order is not None and send:
+            self.order.send(needed)
+
+    def preview(self, runs: Sequence[PendingRun]) -> None:
+        """Compute open runs apart, because a callback or an aggregator reads them early.
+
+        The runs stay open, unless results are independent of each other anyway.
+        """
+        if self._executor.independent:
+            self.compute(runs, useful=0, send=False)
+            return
+        if self.order is not None:
+            runs = [run for run in self.order.with_earlier(runs) if not run.known]
+        outcomes = self._executor.run([run.job() for run in runs]) if runs else ()
+        for run, outcome in zip(runs, self._sent(runs, outcomes), strict=True):
+            run.preview(outcome)
+
+    def look_ahead(self, run: PendingRun) -> Outcome:
+        """Return what will arrive of a run through a channel with a memory."""
+        assert self.order is not None
+        self.preview([run])
+        return self.order.look_ahead(run)
+
+    def _sent(self, runs: Sequence[PendingRun], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """The outcomes, with those that are too large clipped or refused, through the channel."""
+        if self._limit is not None:
+            outcomes = [
+                self._limit(run.task, outcome) if isinstance(outcome, LocalResult) else outcome
+                for run, outcome in zip(runs, outcomes, strict=True)
+            ]
+        if self._sending is not None and self.order is None:
+            outcomes = self._sending.through([run.task for run in runs], outcomes)
+        return outcomes
+
+    def _batch(self, target: PendingRun, until: float, useful: float) -> list[PendingRun]:
+        """Return `target`, or the earliest run that it waits for; then others by their arrival.
+
+        Arrivals at the same time are ordered by client, as events are. The updates of a round are
+        then the rows of a stack in their order, and the server adds them up without a copy.
+        """
+        first = target
+        while (earlier := first.waits_for()) is not None:
+            first = earlier
+        batch, later = [first], []
+        most, ahead = self._executor.max_batch, self.num_ahead + (not first.arrived)
+        while self._queue and len(batch) < most:
+            entry = self._queue[0]
+            run = self._open.get(entry[-1])
+            # A run that was cut short has a second entry, for the time at which it has arrived.
+            moved = run is not None and run.task.arrives_at != entry[0]
+            if run is not None and run is not first and not moved:
+                if not run.arrived:
+                    if not self._ahead or entry[0] > until or ahead >= most or useful < 1:
+                        break
+                    ahead, useful = ahead + 1, useful - 1
+                if run.waits_for() is None:
+                    batch.append(run)
+                else:
+                    later.append(entry)
+            heapq.heappop(self._queue)
+        for entry in later:
+            heapq.heappush(self._queue, entry)
+        return batch
+
+
+def _in_turn(batch: list[PendingRun], needed: Sequence[PendingRun]) -> list[PendingRun]:
+    """One local run, and those needed after it up to the first that waits for another.
+
+    An executor that computes one after another prepares once for all of them, and their results
+    have to be kept in any case.
+
+    Args:
+        batch: The first one.
+        needed: What the server needs, from the one on for which `batch` is computed.
+    """
+    if batch[0] is not needed[0]:  # an earlier one, for which it waits
+        return batch
+    together = dict.fromkeys(batch)
+    for run in needed[1:]:
+        if run.status is Status.OPEN:
+            if run.waits_for() is not None:
+                break
+            together[run] = None
+    return list(together)

@@ -1,0 +1,1 @@
+"""The random numbers of a local step, as functions of their names."""

@@ -1,0 +1,1 @@
+"""What passes between the processes that share local runs."""

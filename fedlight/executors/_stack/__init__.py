@@ -1,0 +1,1 @@
+"""One local step of many clients at once."""

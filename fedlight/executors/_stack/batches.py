@@ -1,0 +1,157 @@
+"""The examples that local steps use, chosen for many clients at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedlight.executors._random.splitmix import GAMMA, mixed, names
+from fedlight.randomness import Concern
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from data_partitioners import Partition
+    from fedlight.types import Task
+
+_AT_ONCE = 2**21
+"""Bytes of examples that are gathered at once: about what stays in a core's own cache."""
+_ROWS_AT_ONCE = 2**18
+_ALIGNED = 64  # bytes, as torch aligns new tensors; products may depend on it
+
+
+def batch_rows(
+    partition: Partition, tasks: Sequence[Task], batch_size: int, seed: int | Sequence[int]
+) -> NDArray[np.int64]:
+    """Row numbers of the batches of n tasks, shape ``[K, n, b]`` with K the largest `num_steps`.
+
+    Each client goes through its n_i examples in a random order, then in another one, and so on; the
+    stream is cut into full batches of b = min(batch_size, n_i). It depends on (seed, client, visit)
+    alone.
+
+    Args:
+        partition: The row numbers of each client's examples.
+        tasks: Tasks of clients with the same b.
+        batch_size: Largest batch.
+        seed: The seed of the fit; or one for each task, if they are of several fits.
+    """
+    clients = np.array([task.client_id for task in tasks])
+    visits = np.array([task.visit for task in tasks])
+    starts = partition.offsets[clients]
+    sizes = partition.offsets[clients + 1] - starts
+    longest = max(task.num_steps for task in tasks)
+    batch = min(batch_size, int(sizes.min()))
+    chosen = np.empty((longest, len(tasks), batch), dtype=np.int64)
+    different = set(sizes.tolist())
+    for size in different:
+        which: Any = slice(None) if len(different) == 1 else np.flatnonzero(sizes == size)
+        seeds = seed
+        if not isinstance(seed, int) and len(different) > 1:
+            seeds = [seed[index] for index in which]
+        orders = _orders(seeds, clients[which], visits[which], -(-longest * batch // size), size)
+        drawn = orders.reshape(len(orders), -1)[:, : longest * batch] + starts[which, None]
+        rows = partition.rows[drawn].reshape(len(orders), longest, batch)
+        chosen[:, which] = rows.swapaxes(0, 1)
+    return chosen
+
+
+def rows_in_turn(
+    partition: Partition, tasks: Sequence[Task], batch_size: int, seed: int
+) -> Iterator[NDArray[np.int64]]:
+    """Row numbers of the batches of one task after another, ``[K, b]`` each.
+
+    They are those of `batch_rows`, which takes hardly longer for several small tasks than for one.
+
+    Args:
+        partition: The row numbers of each client's examples.
+        tasks: Tasks of any clients.
+        batch_size: Largest batch.
+        seed: The seed of the fit.
+    """
+    clients = np.array([task.client_id for task in tasks])
+    sizes = (partition.offsets[clients + 1] - partition.offsets[clients]).tolist()
+    start = 0
+    while start < len(tasks):
+        batch, end, numbers = min(batch_size, sizes[start]), start, 0
+        while end < len(tasks) and min(batch_size, sizes[end]) == batch:
+            numbers += max(tasks[end].num_steps * batch, sizes[end])
+            if end > start and numbers > _ROWS_AT_ONCE:
+                break
+            end += 1
+        rows = batch_rows(partition, tasks[start:end], batch_size, seed)
+        for index, task in enumerate(tasks[start:end]):
+            yield rows[: task.num_steps, index]
+        start = end
+
+
+class StackedBatches:
+    """The batches of a stack, one for each local step.
+
+    Small ones are gathered for all steps at once, since a call costs more than their numbers.
+
+    Args:
+        examples: The table from which they are gathered.
+        rows: Row numbers, ``[K, n, b]``, or those of one client, ``[K, b]``.
+        example_bytes: Size of one example; infinite to gather each batch for itself.
+    """
+
+    def __init__(self, examples: Any, rows: Tensor, example_bytes: float) -> None:
+        self._examples, self._rows = examples, rows.unbind()
+        self._parts: list[tuple[Tensor, ...]] = []
+        if rows.numel() * example_bytes <= _AT_ONCE and len(rows) > 1:
+            batch = examples.gather(rows)
+            if type(batch) is tuple and all(map(_aligned, batch)):
+                self._parts = list(zip(*[part.unbind() for part in batch], strict=True))
+
+    def step(self, k: int, width: int | None = None) -> Any:
+        """The batch of step k, for the step to change as it likes.
+
+        Args:
+            k: The step.
+            width: For the first so many clients; None for all, and for rows of one client.
+        """
+        if not self._parts:
+            return self.anew(k, width)
+        parts = self._parts[k]
+        if width is None or len(parts[0]) == width:
+            return parts
+        return tuple([part[:width] for part in parts])
+
+    def anew(self, k: int, width: int | None = None) -> Any:
+        """The same batch, gathered from the table."""
+        rows = self._rows[k]
+        return self._examples.gather(rows if width is None else rows[:width])
+
+
+def _aligned(part: Tensor) -> bool:
+    """Whether what is gathered for a step begins where a tensor of its own would begin."""
+    return not part.is_floating_point() or part[0].nbytes % _ALIGNED == 0
+
+
+def _orders(
+    seed: int | Sequence[int],
+    clients: NDArray[np.int64],
+    visits: NDArray[np.int64],
+    passes: int,
+    size: int,
+) -> NDArray[np.int64]:
+    """Random orders of `size` examples, shape ``[n, passes, size]``.
+
+    Examples are sorted by one random number each: a counter under the output of SplitMix64.
+    """
+    streams = names(seed, Concern.BATCHES, clients, visits)
+    keys = mixed(streams[:, None] + _counters(passes * size)).reshape(len(streams), passes, size)
+    # The position is kept in the low bits of its key: `sort` is twice as fast as `argsort`.
+    low = np.uint64((1 << size.bit_length()) - 1)
+    keys = (keys & ~low) | np.arange(size, dtype=np.uint64)
+    keys.sort(axis=-1)
+    return (keys & low).astype(np.int64)
+
+
+@lru_cache(maxsize=64)
+def _counters(number: int) -> NDArray[np.uint64]:
+    return np.arange(1, number + 1, dtype=np.uint64) * np.uint64(GAMMA)

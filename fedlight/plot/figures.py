@@ -1,0 +1,405 @@
+"""The figures of `fedlight.plot`: curves, timelines and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from data_partitioners import Partition
+from fedlight._support.checks import one_of, positive_int
+from fedlight.data import FederatedDataModule
+from fedlight.plot._pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
+from fedlight.types import RoundRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
+    from numpy.typing import ArrayLike, NDArray
+
+
+History: TypeAlias = Sequence[RoundRecord]
+
+X_AXES = {
+    "round": "server updates (rounds)",
+    "virtual_time": "virtual time",
+    "gradients": "gradients computed (local steps)",
+    "models": "models communicated",
+    "bytes": "bytes communicated",
+}
+"""The horizontal axes of curves, and their labels."""
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
+_UPDATE = "#D55E00"
+_GREY = "#868e96"
+_GRID = 200
+
+
+def curves(
+    runs: History | Mapping[str, Any] | Any,
+    metric: str = "val_acc",
+    x: str = "round",
+    *,
+    smooth: int = 1,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a metric of one or several runs over rounds, virtual time, gradients, models or bytes.
+
+    Several runs under one name, such as one for each seed, are drawn as their mean and a band of
+    one standard deviation on both sides. If their points have different places on the axis, the
+    runs are interpolated linearly.
+
+    Args:
+        runs: A trainer or its ``history``; or a mapping of names to one or several histories; or
+            the result of `fedlight.compare`.
+        metric: Name of a metric in the records; rounds without it are left out.
+        x: "round", "virtual_time", "gradients", "models" or "bytes".
+        smooth: Draw the mean of this many points, up to the current one.
+        ax: The axes to draw on; None for new ones.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        TypeError: `runs` or `ax` is of the wrong kind.
+        ValueError: There are no runs, no round has the metric, or an argument is outside its range.
+    """
+    one_of("x", x, tuple(X_AXES))
+    positive_int("smooth", smooth)
+    found = {
+        name: [_line(name, history, metric, x, smooth) for history in histories]
+        for name, histories in _named(runs).items()
+    }
+    ax = _axes(ax, (6.0, 4.0))
+    for number, (name, lines) in enumerate(found.items()):
+        grid = lines[0][0]
+        if any(not np.array_equal(grid, places) for places, _ in lines):
+            first = max(places[0] for places, _ in lines)
+            last = min(places[-1] for places, _ in lines)
+            grid = np.linspace(first, max(first, last), _GRID)
+        values = np.array([np.interp(grid, places, value) for places, value in lines])
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        mean = values.mean(axis=0)
+        ax.plot(grid, mean, color=colour, linestyle=dashes, label=name or None, linewidth=1.8)
+        if len(lines) > 1:
+            spread = values.std(axis=0, ddof=1)
+            ax.fill_between(
+                grid, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0
+            )
+    ax.set_xlabel(X_AXES[x])
+    ax.set_ylabel(metric)
+    ax.grid(color="#e9ecef", linewidth=0.8)
+    _plain(ax)
+    if any(found):
+        ax.legend(frameon=False)
+    return ax
+
+
+def timeline(
+    events: Any,
+    start: float | None = None,
+    end: float | None = None,
+    *,
+    max_clients: int = 40,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a bar for each task from its pull to its arrival, coloured by staleness.
+
+    Server updates are lines. Tasks that were dropped or stopped, and those that are in flight at
+    the end, are outlined. A lost task is a cross at the time of its pull.
+
+    Tasks of one client that overlap lie above one another, in thinner bars. This happens with
+    arrival processes of rounds such as `UniformArrivals`. They draw a staleness for each update
+    that arrives, so a client can pull a version while its older results are still to come.
+
+    Args:
+        events: The file of an `EventLog`, its table, or a trainer or its ``history`` (which
+            contains neither tasks that were lost or stopped nor those in flight).
+        start: Virtual time at the left edge; None for the first pull.
+        end: Virtual time at the right edge; None for the last arrival or update.
+        max_clients: Largest number of clients, the first ones that have tasks.
+        ax: The axes to draw on; None for new ones.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ImportError: matplotlib is not installed.
+        TypeError: `events` is of the wrong kind.
+        ValueError: There is no task between `start` and `end`, or the file is no event log.
+    """
+    positive_int("max_clients", max_clients)
+    events = getattr(events, "history", events)
+    if isinstance(events, Sequence) and not isinstance(events, str):
+        work, lost = work_of(events), list[tuple[int, float]]()
+        updates = [record.now for record in events]
+    else:
+        work, lost, updates = _logged(events)
+    ends = [min(task.end, max(updates, default=task.end)) for task in work] + updates
+    left = min((task.start for task in work), default=0.0) if start is None else start
+    right = max(ends, default=0.0) if end is None else end
+    made = Timeline.of(work, updates, left, right, lambda clients: clients[:max_clients])
+    if not made.bars:
+        raise ValueError(f"there is no task between start={left!r} and end={right!r}")
+    clients = made.clients
+    ax = _axes(ax, (8.0, 1.3 + 0.24 * len(clients)))
+    for bar in made.bars:
+        used = bar.shade is not None
+        ax.broken_barh(
+            [(bar.start, bar.end - bar.start)],
+            (bar.row - 0.4 + 0.8 * bar.top, 0.8 * (bar.bottom - bar.top)),
+            facecolor="white" if bar.shade is None else _colour(bar.shade),
+            edgecolor="white" if used else _GREY,
+            linewidth=0.6,
+            zorder=3,
+        )
+    for client, time in lost:
+        if client in clients and left <= time <= right:
+            ax.plot(time, clients.index(client), "x", color=_GREY, markersize=5, zorder=4)
+    width = 1.0 if len(made.updates) <= 60 else 0.4
+    ax.vlines(made.updates, -0.6, len(clients) - 0.4, color=_UPDATE, linewidth=width, zorder=1)
+    ax.set_xlim(left, right)
+    ax.set_ylim(len(clients) - 0.4, -0.6)
+    step = -(-len(clients) // 40)
+    ax.set_yticks(range(0, len(clients), step), [str(client) for client in clients[::step]])
+    ax.set_xlabel("virtual time")
+    ax.set_ylabel("client")
+    _plain(ax)
+    _timeline_legend(ax, made, bool(lost))
+    return ax
+
+
+def partition(
+    data: FederatedDataModule | Partition,
+    labels: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
+    *,
+    max_clients: int = 60,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the number of examples of each client (row) and class (column).
+
+    Args:
+        data: A data module, whose `setup` is called, or a partition.
+        labels: One label for each row of the data set, if `data` is a partition.
+        names: The classes' names; None for those of the data set.
+        max_clients: Largest number of clients, the first ones.
+        ax: The axes to draw on; None for new ones.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        TypeError: `data` is of the wrong kind.
+        ValueError: There are no labels.
+    """
+    positive_int("max_clients", max_clients)
+    if isinstance(data, FederatedDataModule):
+        data.setup()
+        found = label_table(data)
+        if found is None:
+            raise ValueError(
+                "the data have no column of labels that can be counted; write "
+                "plot.partition(data.partition, labels) with one label for each row"
+            )
+        counts, known = found
+    elif not isinstance(data, Partition):
+        raise TypeError(
+            "data must be a FederatedDataModule or a Partition, got "
+            f"{data!r} ({type(data).__name__})"
+        )
+    elif labels is None:
+        raise ValueError("labels must hold one label for each row of the data set, got None")
+    else:
+        counts = data.label_counts(labels)
+        known = [str(label) for label in np.unique(np.asarray(labels))]
+        known = known if len(known) == counts.shape[1] else list(map(str, range(counts.shape[1])))
+    names = known if names is None else list(names)
+    if len(names) != counts.shape[1]:
+        raise ValueError(f"names must hold {counts.shape[1]} names of classes, got {len(names)}")
+    total = len(counts)
+    counts = counts[:max_clients]
+    size = (1.6 + 0.45 * len(names), 1.2 + (0.3 if len(counts) <= 20 else 0.13) * len(counts))
+    ax = _axes(ax, (min(size[0], 12.0), size[1]))
+    image = ax.imshow(np.ma.masked_equal(counts, 0), cmap=_colour_map(), vmin=0, aspect="auto")
+    if len(counts) <= 20 and len(names) <= 20:
+        for row, column in np.argwhere(counts):
+            dark = counts[row, column] > 0.45 * counts.max()
+            ax.text(
+                column,
+                row,
+                str(counts[row, column]),
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if dark else "black",
+            )
+    step = -(-len(counts) // 30)
+    ax.set_yticks(range(0, len(counts), step))
+    wide = max(map(len, names)) > 3
+    ax.set_xticks(
+        range(len(names)), names, rotation=45 if wide else 0, ha="right" if wide else "center"
+    )
+    ax.set_xlabel("class")
+    ax.set_ylabel(
+        "client" if len(counts) == total else f"client (first {len(counts)} of {total:,})"
+    )
+    _plain(ax)
+    bar = ax.figure.colorbar(image, ax=ax, label="examples")
+    bar.outline.set_visible(False)
+    return ax
+
+
+def _line(
+    name: str, history: History, metric: str, x: str, smooth: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the points of a curve: their places on the axis, and their values."""
+    places, values = curve(history, metric, x)
+    if not len(values):
+        known = sorted({key for record in history for key in record.metrics})
+        of = f" of {name!r}" if name else ""
+        raise ValueError(f"no round{of} has the metric {metric!r}; the metrics are {known}")
+    if smooth > 1:
+        sums = np.cumsum(np.insert(values, 0, 0.0))
+        last = np.arange(1, len(values) + 1)
+        first = np.maximum(last - smooth, 0)
+        values = (sums[last] - sums[first]) / (last - first)
+    return places, values
+
+
+def curve(
+    history: History, metric: str, x: str = "round"
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the points of a metric over the axis `x`, one of `X_AXES`: places and values."""
+    one_of("x", x, tuple(X_AXES))
+    records = [record for record in history if metric in record.metrics]
+    key = {"virtual_time": "time"}.get(x, x)
+    places = [r.version if x == "round" else r.metrics[f"fed/{key}"] for r in records]
+    values = [record.metrics[metric] for record in records]
+    return np.array(places, dtype=np.float64), np.array(values, dtype=np.float64)
+
+
+def _named(runs: Any) -> dict[str, list[History]]:
+    """Return histories by name; a single run has the name "".
+
+    Raises:
+        TypeError: They are something else.
+        ValueError: There are none, or one has no round.
+    """
+    runs = getattr(runs, "history", runs)
+    if not isinstance(runs, Mapping):
+        histories = getattr(runs, "histories", None)
+        runs = {"": runs} if histories is None else histories
+    if not runs:
+        raise ValueError(f"runs must hold one or more, got {runs!r}")
+    named = {}
+    for name, given in runs.items():
+        of = f" of {name!r}" if name else ""
+        given = getattr(given, "history", given)
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise TypeError(
+                f"runs must be a trainer's history, several by name, or the result of compare; "
+                f"got {given!r} ({type(given).__name__}){of}"
+            )
+        histories = [given] if all(isinstance(each, RoundRecord) for each in given) else [*given]
+        if not all(isinstance(each, Sequence) and len(each) for each in histories):
+            raise ValueError(f"the history{of} has no round; draw it after fit")
+        named[name] = histories
+    return named
+
+
+def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[float]]:
+    """Return the tasks, the lost tasks, and the times of server updates of an event log."""
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowInvalid, Table
+
+    if isinstance(events, str | Path):
+        if not Path(events).is_file():
+            raise FileNotFoundError(f"there is no file {str(events)!r}")
+        try:
+            events = pq.read_table(events)
+        except ArrowInvalid as error:
+            raise ValueError(
+                f"events must be the parquet file of an EventLog, got {str(events)!r}"
+            ) from error
+    if not isinstance(events, Table) or "arrives_at" not in events.column_names:
+        raise TypeError(
+            "events must be the file or the table of an EventLog, or a trainer's history, got "
+            f"{type(events).__name__}"
+        )
+    rows = events.to_pylist()
+    staleness = {row["serial"]: row["staleness"] for row in rows if row["event"] == "use"}
+    # A task that was stopped ends before the time that was planned when it began.
+    ended = {row["serial"]: row["time"] for row in rows if row["event"] in ("arrival", "cancel")}
+    work, lost = [], []
+    for row in rows:
+        if row["event"] != "dispatch":
+            continue
+        if row["arrives_at"] is None:
+            lost.append((row["client"], row["time"]))
+        else:
+            used = staleness.get(row["serial"])
+            end = ended.get(row["serial"], row["arrives_at"])
+            work.append(Work(row["client"], row["time"], end, used))
+    return work, lost, [row["time"] for row in rows if row["event"] == "server_update"]
+
+
+def _timeline_legend(ax: Axes, made: Timeline, lost: bool) -> None:
+    lines, patches = _import("matplotlib.lines"), _import("matplotlib.patches")
+    most = made.most
+    levels = range(most + 1) if most <= 4 else sorted({0, round(most / 2), most})
+    handles = [
+        patches.Patch(color=_colour(staleness_shade(level, most)), label=f"staleness {level}")
+        for level in levels
+    ]
+    if any(bar.shade is None for bar in made.bars):
+        handles.append(
+            patches.Patch(facecolor="white", edgecolor=_GREY, label="not used (dropped, under way)")
+        )
+    if lost:
+        handles.append(lines.Line2D([], [], color=_GREY, marker="x", linestyle="", label="lost"))
+    handles.append(lines.Line2D([], [], color=_UPDATE, label="server update"))
+    ax.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.01),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=8,
+        handlelength=1.4,
+        columnspacing=1.2,
+        borderaxespad=0.0,
+    )
+
+
+def _colour(share: float) -> tuple[float, float, float]:
+    red, green, blue = shade(share)
+    return red / 255, green / 255, blue / 255
+
+
+def _colour_map() -> ListedColormap:
+    colours = [_colour(step / 255) for step in range(256)]
+    made: ListedColormap = _import("matplotlib.colors").ListedColormap(colours)
+    return made
+
+
+def _plain(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_axisbelow(True)
+
+
+def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
+    if ax is not None:
+        kind: type[Axes] = _import("matplotlib.axes").Axes
+        if not isinstance(ax, kind):
+            raise TypeError(f"ax must be axes of matplotlib, got {ax!r} ({type(ax).__name__})")
+        return ax
+    made: Axes = _import("matplotlib.pyplot").subplots(figsize=size, layout="constrained")[1]
+    return made
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            "fedlight.plot draws with matplotlib, which is not installed: pip install matplotlib"
+        ) from error

@@ -1,0 +1,91 @@
+"""What comparisons and studies need beside the runs: names, folders, starts, what is best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import TypeAlias
+
+from lightning import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
+
+from fedlight._fit.arguments import as_module
+from fedlight._module.rng import isolated_rng, seed_all
+from fedlight._support.checks import one_of
+from fedlight.aggregators import Aggregator
+from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
+
+_HIGHER_IS_BETTER = (
+    *("acc", "auc", "auroc", "f1", "precision", "recall", "score", "r2", "iou", "dice"),
+    *("bleu", "rouge", "reward", "return", "correlation", "likelihood"),
+)
+
+Start: TypeAlias = LightningModule | Callable[[], LightningModule]
+"""A module, of which each run trains a copy; or a class or function, called once for each seed."""
+
+
+def check_names(aggregators: Mapping[str, Aggregator], logger_dir: str | Path | None) -> None:
+    for name in aggregators:
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError(f"each name of aggregators must be a word, got {name!r}")
+    folders = [_plain(name) for name in aggregators]
+    if logger_dir is not None and len(set(folders)) < len(folders):
+        raise ValueError(
+            f"names of aggregators must differ in more than slashes, as each names a folder in "
+            f"logger_dir, got {list(aggregators)}"
+        )
+
+
+def first_module(module: Start, seed: int) -> LightningModule:
+    if isinstance(module, LightningModule):
+        return module
+    if not callable(module):
+        return as_module(module)  # raises
+    with isolated_rng():
+        seed_all(seed)
+        return as_module(module())
+
+
+def fresh_folder(folder: Path) -> Path:
+    """Make the next free version in a folder, so that no older run is overwritten.
+
+    Raises:
+        OSError: It cannot be made; the error comes before the first run, and names the argument.
+    """
+    path = next(path for k in count() if not (path := folder / f"version_{k}").exists())
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise OSError(
+            f"logger_dir={str(folder)!r} must be a folder that can be written to ({error.strerror})"
+        ) from error
+    return path
+
+
+def mode_of(metric: str, mode: str | None) -> str:
+    """Return "min" or "max", whichever of a metric is best; None decides by its name.
+
+    Raises:
+        TypeError: `metric` is no name.
+        ValueError: `mode` is another word.
+    """
+    if not isinstance(metric, str):
+        raise TypeError(f"metric must be the name of one, such as 'val_acc', got {metric!r}")
+    if mode is not None:
+        return one_of("mode", mode, ("min", "max"))
+    return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"
+
+
+def say_what_is_best(metric: str, mode: str | None) -> None:
+    """Say that more is taken to be better if nothing says so, neither `mode` nor the name."""
+    known = (*LOWER_IS_BETTER, *_HIGHER_IS_BETTER)
+    if mode is None and not any(word in metric.lower() for word in known):
+        rank_zero_info(
+            f"fedlight: of metric={metric!r} more is taken to be better; if less is, write "
+            'mode="min"'
+        )
+
+
+def _plain(name: str) -> str:
+    return name.replace("/", "-").replace("\\", "-")

@@ -1,0 +1,95 @@
+"""What is imported is out of the collector's sight; what is made afterwards is not."""
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedlight._support.collector import rarer_full_collections
+
+ROOT = Path(__file__).parents[2]
+
+
+def output(*arguments: str, cwd: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "frozen"),
+    [
+        ([], "import fedlight", False),
+        ([], "from fedlight import ClientUpdate", False),
+        ([], "from fedlight import FedTrainer", True),
+        ([], "from fedlight import sweep", True),
+        (["-i"], "from fedlight import FedTrainer", False),
+        ([], "import sys; sys.ps1 = '>'; from fedlight import FedTrainer", False),
+        ([], "import sys; sys.modules['IPython'] = sys; from fedlight import FedTrainer", False),
+    ],
+    ids=["package", "other", "script", "study", "-i", "prompt", "notebook"],
+)
+def test_only_a_script_that_trains_has_its_imports_frozen(
+    tmp_path: Path, options: list[str], code: str, frozen: bool
+) -> None:
+    code += "\nimport gc; print(gc.get_freeze_count())"
+    assert (int(output(*options, "-c", code, cwd=tmp_path)) > 100_000) is frozen
+
+
+def test_what_a_script_makes_is_collected_and_its_files_are_written_out(tmp_path: Path) -> None:
+    code = """
+import gc, weakref
+from fedlight import FedTrainer
+frozen = gc.get_freeze_count()
+
+class Writer:
+    def __init__(self):
+        self.itself = self  # a cycle, which only the collector can end
+        self.file = open("numbers.txt", "w")
+        self.file.write("all of them")
+
+writer = Writer()
+from fedlight import FedTrainer
+assert gc.get_freeze_count() <= frozen  # frozen once
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+gone = weakref.ref(Cycle())
+gc.collect()
+assert gone() is None
+"""
+    output("-W", "ignore", "-c", code, cwd=tmp_path)
+    assert Path(tmp_path, "numbers.txt").read_text() == "all of them"
+
+
+def test_full_collections_are_rarer_until_the_last_fit_that_is_under_way_ends() -> None:
+    young, middle, full = before = gc.get_threshold()
+    one, two = rarer_full_collections(), rarer_full_collections()
+    with one:
+        with two:
+            assert gc.get_threshold() == (young, middle, 10 * full)
+        assert gc.get_threshold() == (young, middle, 10 * full)
+    assert gc.get_threshold() == before
+
+
+def test_thresholds_that_a_callback_sets_stay() -> None:
+    before = gc.get_threshold()
+    try:
+        with rarer_full_collections():
+            gc.set_threshold(5, 6, 7)
+        assert gc.get_threshold() == (5, 6, 7)
+    finally:
+        gc.set_threshold(*before)
