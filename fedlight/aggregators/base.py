@@ -6,11 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from fedlight._support.arguments import Strategy
+
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 
-class Aggregator(ABC):
+class Aggregator(Strategy, ABC):
     """Turns client updates into new versions of the server's model.
 
     Most aggregators derive from `BufferedAggregator` and only define their weights. Derive from

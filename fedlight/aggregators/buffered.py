@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
 import reprlib
@@ -76,6 +75,7 @@ class BufferedAggregator(Aggregator):
         Fresh(buffer_size=5)
     """
 
+    _optional = ("server_lr", "server_optimizer", "interval")
     federation: Federation
     _made = False
 
@@ -235,23 +235,6 @@ class BufferedAggregator(Aggregator):
         if self.client_weights == "uniform":
             return 1.0 / self.federation.num_clients
         return float(self.federation.num_examples[client_id]) / self._num_examples
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self._arguments())
-        return f"{type(self).__name__}({shown})"
-
-    def _arguments(self) -> Iterator[tuple[str, object]]:
-        """Constructor arguments kept as attributes; those that everyone has only if given."""
-        parameters = dict(inspect.signature(type(self)).parameters)
-        common = inspect.signature(BufferedAggregator).parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            parameters |= common
-        kept = vars(self)
-        for name in parameters:
-            value = kept.get(name, kept.get(f"_{name}", _MISSING))
-            given = name in ("buffer_size", *parameters.keys() - common.keys())
-            if value is not _MISSING and (given or value != common[name].default):
-                yield name, value
 
     def _attributes(self) -> Iterator[tuple[str, Any]]:
         """All attributes but those of this class's own machinery."""

@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
+from fedlight._support.arguments import Strategy
 from fedlight._support.checks import non_negative, positive
 
 
-class Discount(ABC):
+class Discount(Strategy, ABC):
     """A function of the staleness; equal to another of the same class with the same numbers."""
 
     @abstractmethod
@@ -26,10 +27,6 @@ class Discount(ABC):
 
     def __hash__(self) -> int:
         return hash((type(self), *vars(self).items()))
-
-    def __repr__(self) -> str:
-        numbers = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({numbers})"
 
 
 Staleness: TypeAlias = Discount | Callable[[int], float]

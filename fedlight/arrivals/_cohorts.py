@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedlight._support.checks import non_negative_int, positive_int
-from fedlight.arrivals._per_client import as_list, brief
+from fedlight.arrivals._per_client import as_list
 from fedlight.randomness import Concern, stream
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Participants:
     Attributes:
         count: How many are drawn; None if they are listed.
         listed: The clients of each round; None if they are drawn.
+        given: The one of these two that is given.
 
     Raises:
         TypeError: `value` is neither a number nor a list of lists of client numbers.
@@ -39,11 +40,14 @@ class Participants:
         self.listed: list[list[int]] | None = None
         rounds = None if isinstance(value, int) else as_list(name, value)
         if rounds is None:
-            self.count = positive_int(name, value)
+            self.given: Cohorts = positive_int(name, value)
+            self.count = self.given
             return
         if not rounds:
             raise ValueError(f"{name} must hold one list of clients for each round, got none")
-        self.listed = [self._clients(f"{name}[{k}]", each) for k, each in enumerate(rounds)]
+        self.given = self.listed = [
+            self._clients(f"{name}[{k}]", each) for k, each in enumerate(rounds)
+        ]
         for number, clients in enumerate(self.listed):
             if not clients and not empty:
                 raise ValueError(f"{name}[{number}] must name at least one client, got none")
@@ -101,6 +105,3 @@ class Participants:
             federation.num_clients, size=self.count + more, replace=False
         ).tolist()
         return drawn
-
-    def __repr__(self) -> str:
-        return repr(self.count) if self.listed is None else brief(self.listed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,24 +106,3 @@ def of_client(value: T | list[T], client_id: int) -> T:
 def spread_out(value: float | Sequence[float], federation: Federation) -> NDArray[np.float64]:
     """Return one number for each client, shape ``[M]``."""
     return np.broadcast_to(np.asarray(value, dtype=np.float64), (federation.num_clients,)).copy()
-
-
-def brief(value: object) -> str:
-    """Return the repr of a number or a list; for a long list, its beginning and a hash.
-
-    A checkpoint identifies a process by its repr, so different lists must have different ones.
-    """
-    if isinstance(value, Sequence) and len(value) > 20:
-        return f"[{', '.join(map(repr, value[:3]))}, ... {len(value)} in all, {digest(value)}]"
-    return repr(value)
-
-
-def shortly(value: float) -> str:
-    """Return a number with six digits, or with as many as are needed to identify it."""
-    short = f"{value:g}"
-    return short if float(short) == value else repr(float(value))
-
-
-def digest(content: object) -> str:
-    """Return eight hexadecimal digits of the repr of plain data."""
-    return hashlib.blake2b(repr(content).encode(), digest_size=4).hexdigest()

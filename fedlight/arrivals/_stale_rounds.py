@@ -42,8 +42,8 @@ class StaleRounds:
     def __init__(
         self, per_round: Cohorts, max_staleness: int, local_steps: LocalSteps | int
     ) -> None:
-        self.per_round = per_round
         self.who = Participants("per_round", per_round)
+        self.per_round = self.who.given
         self.max_staleness = non_negative_int("max_staleness", max_staleness)
         self.local_steps = as_local_steps(local_steps)
 

@@ -53,6 +53,8 @@ class Availability(Wrapper):
         [(0.0, 1.0), (1.0, 2.0), (4.0, 5.0), (5.0, 6.0)]
     """
 
+    _positional = 2
+
     def __init__(
         self,
         arrivals: ArrivalProcess,
@@ -114,6 +116,3 @@ class Availability(Wrapper):
     def over(self, now: float) -> bool:
         """Whether all windows of all clients are in the past."""
         return self.windows.over(to_ticks(now)) or super().over(now)
-
-    def __repr__(self) -> str:
-        return f"Availability({self.arrivals!r}, {self.windows!r}, unfinished={self.unfinished!r})"

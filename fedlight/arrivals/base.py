@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from fedlight._support.arguments import Strategy
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.arrivals.simulation import simulate
 from fedlight.events import to_ticks, to_time
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Action", "ArrivalProcess", "Cancel", "Cut", "Dispatch", "EndRound", "Wake"]
 
 
-class ArrivalProcess(ABC):
+class ArrivalProcess(Strategy, ABC):
     """Decides which client pulls the model and when, for how long and for how many local steps.
 
     It never sees the model. The `on_...` methods are called at the following moments. They return
@@ -34,6 +35,7 @@ class ArrivalProcess(ABC):
     changes during a run must be in `state_dict`.
     """
 
+    _short = True
     by_rounds: bool = False
     """Whether the process ends rounds, with `EndRound`."""
 

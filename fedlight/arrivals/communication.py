@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedlight._support.arguments import call
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.tick_patterns import (
     ImbalancedTicks,
@@ -147,4 +148,16 @@ class CommunicationPattern(ArrivalProcess):
         self._calendar = {tick: list(clients) for tick, clients in state["calendar"]}
 
     def __repr__(self) -> str:
-        return repr(self.pattern)
+        method = _MADE_BY.get(type(self.pattern))
+        if method is None:  # a pattern of the user
+            return super().__repr__()
+        return call(self.pattern, f"CommunicationPattern.{method}")
+
+
+# The class methods that make processes with the library's own patterns.
+_MADE_BY = {
+    PeriodicTicks: "periodic",
+    RandomTicks: "random",
+    ImbalancedTicks: "imbalanced",
+    TableTicks: "from_table",
+}

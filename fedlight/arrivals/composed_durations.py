@@ -12,11 +12,9 @@ import numpy as np
 
 from fedlight._support.checks import non_negative, positive
 from fedlight.arrivals._per_client import (
-    brief,
     check_length,
     of_client,
     one_for_all_or_each,
-    shortly,
     spread_out,
 )
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, as_durations
@@ -50,6 +48,8 @@ class MixedDurations(DurationModel):
         >>> arrivals.simulate(num_clients=4, buffer_size=1, max_time=1.0).durations
         [9.0, 1.0, 1.0, 1.0]
     """
+
+    _optional = ("drawn",)
 
     def __init__(self, classes: Sequence[tuple[float, DurationModel]], drawn: bool = False) -> None:
         if isinstance(classes, Mapping | str):
@@ -103,9 +103,6 @@ class MixedDurations(DurationModel):
         number = [self.class_of(client, federation) for client in range(federation.num_clients)]
         return np.choose(number, known)
 
-    def __repr__(self) -> str:
-        return f"MixedDurations({self.classes!r}{', drawn=True' if self.drawn else ''})"
-
 
 class LogNormalRates(DurationModel):
     """Each client has its own rate, drawn once; its tasks take exponentially distributed times.
@@ -155,9 +152,6 @@ class LogNormalRates(DurationModel):
     def _mean(self, client_id: int, federation: Federation) -> float:
         drawn = _normal_of(federation.seed, "rate of a client", client_id)
         return float(np.exp(-self.sigma * drawn)) / self.rate
-
-    def __repr__(self) -> str:
-        return f"LogNormalRates({shortly(self.sigma)}, rate={shortly(self.rate)})"
 
 
 class SumDurations(DurationModel):
@@ -215,9 +209,6 @@ class SumDurations(DurationModel):
             total += mean
         return total
 
-    def __repr__(self) -> str:
-        return f"SumDurations({self.parts!r})"
-
 
 class TransferDurations(DurationModel):
     """The time of a transfer.
@@ -240,6 +231,7 @@ class TransferDurations(DurationModel):
         TransferDurations(4e+06, [1000000.0, 2000000.0], latency=0)
     """
 
+    _positional = 2
     uses_rng = False
 
     def __init__(
@@ -271,12 +263,6 @@ class TransferDurations(DurationModel):
         """T_i."""
         return self.latency + self.nbytes / spread_out(self.bandwidth, federation)
 
-    def __repr__(self) -> str:
-        return (
-            f"TransferDurations({shortly(self.nbytes)}, {brief(self.bandwidth)}, "
-            f"latency={shortly(self.latency)})"
-        )
-
 
 class ChangingDurations(DurationModel):
     """Durations that change over time.
@@ -302,6 +288,8 @@ class ChangingDurations(DurationModel):
         >>> [event.time for event in table.events][-3:]
         [8.0, 11.0, 14.0]
     """
+
+    _positional = 2
 
     def __init__(
         self,
@@ -342,9 +330,6 @@ class ChangingDurations(DurationModel):
     def check(self, federation: Federation) -> None:
         """Raise a ValueError if T_0 does not fit the federation."""
         self.durations.check(federation)
-
-    def __repr__(self) -> str:
-        return f"ChangingDurations({self.durations!r}, {self.factors!r}, period={self.period})"
 
 
 @lru_cache(maxsize=200_000)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import non_negative, one_of, optional, positive_int
 from fedlight.arrivals._idle_clients import IdleClients
-from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, Wake
 from fedlight.arrivals.durations import DurationModel
@@ -62,6 +61,9 @@ class ContinuousArrivals(ArrivalProcess):
         >>> [(event.client, event.dispatched_at, event.time) for event in table.events]
         [(1, 0.0, 0.4), (1, 0.5, 0.9), (0, 0.0, 1.0), (1, 1.0, 1.4)]
     """
+
+    _positional = 1
+    _optional = ("restart_after",)
 
     def __init__(
         self,
@@ -236,10 +238,5 @@ class ContinuousArrivals(ArrivalProcess):
             self._pool.load_state_dict(state["pool"])
             self._places, self._wake_at = state["places"], state["wake_at"]
 
-    def __repr__(self) -> str:
-        restarts = "" if self.restart_after is None else f", restart_after={self.restart_after}"
-        return (
-            f"ContinuousArrivals({self._tasks.durations!r}, concurrency={self.concurrency}, "
-            f"idle={shortly(self.idle)}, resume={self.resume!r}, "
-            f"local_steps={self._tasks.local_steps!r}{restarts})"
-        )
+    def _other_arguments(self) -> dict[str, Any]:
+        return {"durations": self._tasks.durations, "local_steps": self._tasks.local_steps}

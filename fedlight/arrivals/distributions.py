@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlight._support.arguments import Summary
 from fedlight._support.checks import non_negative, positive
 from fedlight.arrivals._per_client import (
-    brief,
     check_length,
     of_client,
     one_for_all_or_each,
-    shortly,
     spread_out,
 )
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
@@ -45,6 +44,8 @@ class ShiftedExponentialDurations(DurationModel):
         ShiftedExponentialDurations(shift=1.0, mean=[0.5, 2.0])
     """
 
+    _positional = 0
+
     def __init__(self, shift: float | Sequence[float], mean: float | Sequence[float]) -> None:
         self.shift = one_for_all_or_each("shift", shift, non_negative)
         self.mean = one_for_all_or_each("mean", mean, positive)
@@ -71,9 +72,6 @@ class ShiftedExponentialDurations(DurationModel):
     ) -> NDArray[np.float64]:
         """``shift + mean``."""
         return spread_out(self.shift, federation) + spread_out(self.mean, federation)
-
-    def __repr__(self) -> str:
-        return f"ShiftedExponentialDurations(shift={brief(self.shift)}, mean={brief(self.mean)})"
 
 
 class ExponentialStepDurations(DurationModel):
@@ -120,9 +118,6 @@ class ExponentialStepDurations(DurationModel):
     ) -> NDArray[np.float64] | None:
         """The time of the mean number of local steps, or None if that is unknown."""
         return None if num_steps is None else spread_out(self.mean, federation) * num_steps
-
-    def __repr__(self) -> str:
-        return f"ExponentialStepDurations({brief(self.mean)})"
 
 
 class ParetoDurations(DurationModel):
@@ -176,9 +171,6 @@ class ParetoDurations(DurationModel):
             return None
         return spread_out(self.shortest, federation) * self.shape / (self.shape - 1)
 
-    def __repr__(self) -> str:
-        return f"ParetoDurations({brief(self.shortest)}, shape={shortly(self.shape)})"
-
 
 class UniformDurations(DurationModel):
     """Each task takes a time that is uniformly distributed between two bounds.
@@ -197,6 +189,8 @@ class UniformDurations(DurationModel):
         >>> UniformDurations(1.0, 2.0)
         UniformDurations(1, 2)
     """
+
+    _positional = 2
 
     def __init__(self, low: float, high: float) -> None:
         self.low, self.high = positive("low", low), positive("high", high)
@@ -219,9 +213,6 @@ class UniformDurations(DurationModel):
     ) -> NDArray[np.float64]:
         """``(low + high) / 2``."""
         return np.full(federation.num_clients, (self.low + self.high) / 2)
-
-    def __repr__(self) -> str:
-        return f"UniformDurations({shortly(self.low)}, {shortly(self.high)})"
 
 
 class DistributionDurations(DurationModel):
@@ -284,8 +275,8 @@ class DistributionDurations(DurationModel):
         mean = float(self.distribution.mean())
         return spread_out(self.scale, federation) * mean if np.isfinite(mean) else None
 
-    def __repr__(self) -> str:
-        return f"DistributionDurations({_words(self.distribution)}, scale={brief(self.scale)})"
+    def _other_arguments(self) -> dict[str, Any]:
+        return {"distribution": Summary(_words(self.distribution), whole=False)}
 
 
 def _words(distribution: Any) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import fraction
-from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.wrapper import Wrapper
@@ -42,6 +41,8 @@ class DropOut(Wrapper):
         True
     """
 
+    _positional = 1
+
     def __init__(self, arrivals: ArrivalProcess, probability: float) -> None:
         super().__init__(arrivals)
         self.probability = fraction("probability", probability)
@@ -72,6 +73,3 @@ class DropOut(Wrapper):
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self._visits.load_state_dict(state["visits"])
-
-    def __repr__(self) -> str:
-        return f"DropOut({self.arrivals!r}, probability={shortly(self.probability)})"

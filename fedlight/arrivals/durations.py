@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlight._support.arguments import Strategy
 from fedlight._support.checks import fraction, non_negative, positive
 from fedlight.arrivals._per_client import (
-    brief,
     check_length,
     of_client,
     one_for_all_or_each,
     one_for_each,
-    shortly,
     spread_out,
 )
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT
@@ -33,13 +32,14 @@ LONGEST = MAX_TICKS / TICKS_PER_UNIT
 """The largest virtual time that is represented exactly; no task can take longer."""
 
 
-class DurationModel(ABC):
+class DurationModel(Strategy, ABC):
     """The duration of a task: computation and communication together, in virtual time.
 
     A subclass defines `draw`. It keeps no state between draws: changes over time are a function of
     `starts_at`, and random numbers come from `rng`. A resumed run then needs no saved state.
     """
 
+    _positional, _short = 1, True
     uses_rng: bool = True
     """Whether `draw` reads `rng`; False saves the time to prepare it."""
 
@@ -132,9 +132,6 @@ class FixedDurations(DurationModel):
         """T_i."""
         return np.array(self.durations, dtype=np.float64)
 
-    def __repr__(self) -> str:
-        return f"FixedDurations({brief(self.durations)})"
-
 
 class UniformSpeeds(DurationModel):
     """Each client always takes the same time; the clients' times are evenly spaced.
@@ -196,9 +193,6 @@ class UniformSpeeds(DurationModel):
         shares = np.arange(last, -1, -1) / max(1, last)
         return np.maximum(SHORTEST, np.round(self.slowest * (1 - self.spread * shares), 9))
 
-    def __repr__(self) -> str:
-        return f"UniformSpeeds({shortly(self.spread)}, slowest={shortly(self.slowest)})"
-
 
 class ExponentialDurations(DurationModel):
     """Each task takes an exponentially distributed time.
@@ -242,9 +236,6 @@ class ExponentialDurations(DurationModel):
         """The means."""
         return spread_out(self.mean, federation)
 
-    def __repr__(self) -> str:
-        return f"ExponentialDurations({brief(self.mean)})"
-
 
 class HalfNormalDurations(DurationModel):
     """Each task takes a half-normally distributed time.
@@ -286,9 +277,6 @@ class HalfNormalDurations(DurationModel):
     ) -> NDArray[np.float64]:
         """``scale * sqrt(2 / pi)``."""
         return spread_out(self.scale, federation) * math.sqrt(2 / math.pi)
-
-    def __repr__(self) -> str:
-        return f"HalfNormalDurations({brief(self.scale)})"
 
 
 class LogNormalDurations(DurationModel):
@@ -340,9 +328,6 @@ class LogNormalDurations(DurationModel):
     ) -> NDArray[np.float64]:
         """``median * exp(sigma**2 / 2)``."""
         return spread_out(self.median, federation) * math.exp(self.sigma**2 / 2)
-
-    def __repr__(self) -> str:
-        return f"LogNormalDurations({brief(self.median)}, sigma={shortly(self.sigma)})"
 
 
 class StepDurations(DurationModel):
@@ -397,9 +382,6 @@ class StepDurations(DurationModel):
         if num_steps is None:
             return None
         return np.round(self.overhead + spread_out(self.per_step, federation) * num_steps, 9)
-
-    def __repr__(self) -> str:
-        return f"StepDurations({brief(self.per_step)}, overhead={shortly(self.overhead)})"
 
 
 def as_durations(value: object) -> DurationModel:

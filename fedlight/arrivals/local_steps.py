@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlight._support.arguments import Strategy
 from fedlight._support.checks import positive, positive_int
-from fedlight.arrivals._per_client import brief, check_length, one_for_each, shortly
+from fedlight.arrivals._per_client import check_length, one_for_each
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,13 +23,14 @@ MOST = 2**53
 """The largest number of steps: up to here a float holds every integer exactly."""
 
 
-class LocalSteps(ABC):
+class LocalSteps(Strategy, ABC):
     """A policy for K, the number of local steps of a task.
 
     A subclass defines `draw`. It keeps no state between draws, so a resumed run needs no saved
     state.
     """
 
+    _positional, _short = 1, True
     uses_rng: bool = True
     """Whether `draw` reads `rng`; False saves the time to prepare it."""
 
@@ -85,9 +87,6 @@ class ConstantSteps(LocalSteps):
         """K."""
         return np.full(federation.num_clients, float(self.num_steps))
 
-    def __repr__(self) -> str:
-        return f"ConstantSteps({self.num_steps})"
-
 
 class UniformSteps(LocalSteps):
     """Each task makes a number of local steps that is drawn uniformly from a range.
@@ -108,6 +107,8 @@ class UniformSteps(LocalSteps):
     E.1.
     """
 
+    _positional = 2
+
     def __init__(self, low: int, high: int) -> None:
         self.low = _num_steps("low", low)
         self.high = _num_steps("high", high)
@@ -121,9 +122,6 @@ class UniformSteps(LocalSteps):
     def expected(self, federation: Federation) -> NDArray[np.float64]:
         """The mean of low and high."""
         return np.full(federation.num_clients, (self.low + self.high) / 2)
-
-    def __repr__(self) -> str:
-        return f"UniformSteps({self.low}, {self.high})"
 
 
 class LocalEpochs(LocalSteps):
@@ -169,9 +167,6 @@ class LocalEpochs(LocalSteps):
         batches = np.minimum(federation.batch_size, sizes)
         return np.maximum(1.0, np.ceil(self.num_epochs * sizes / batches))
 
-    def __repr__(self) -> str:
-        return f"LocalEpochs({shortly(self.num_epochs)})"
-
 
 class PerClientSteps(LocalSteps):
     """Client i makes the same number of local steps in each of its tasks.
@@ -205,9 +200,6 @@ class PerClientSteps(LocalSteps):
     def expected(self, federation: Federation) -> NDArray[np.float64]:
         """K_i."""
         return np.array(self.num_steps, dtype=np.float64)
-
-    def __repr__(self) -> str:
-        return f"PerClientSteps({brief(self.num_steps)})"
 
 
 def as_local_steps(value: LocalSteps | int) -> LocalSteps:

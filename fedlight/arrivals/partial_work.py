@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import fraction
-from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.durations import SHORTEST
@@ -45,6 +44,8 @@ class PartialWork(Wrapper):
     Learning](https://arxiv.org/abs/2108.09875), Algorithm 2, where workers choose their number of
     steps.
     """
+
+    _positional = 1
 
     def __init__(
         self, arrivals: ArrivalProcess, probability: float = 1.0, least: float = 0.0
@@ -90,9 +91,3 @@ class PartialWork(Wrapper):
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self._visits.load_state_dict(state["visits"])
-
-    def __repr__(self) -> str:
-        return (
-            f"PartialWork({self.arrivals!r}, probability={shortly(self.probability)}, "
-            f"least={shortly(self.least)})"
-        )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import positive
 from fedlight.arrivals._idle_clients import IdleClients
-from fedlight.arrivals._per_client import shortly
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
@@ -132,8 +131,5 @@ class PoissonArrivals(ArrivalProcess):
         self._pool.load_state_dict(state["pool"])
         self._tasks.load_state_dict(state["tasks"])
 
-    def __repr__(self) -> str:
-        return (
-            f"PoissonArrivals(rate={shortly(self.rate)}, durations={self._tasks.durations!r}, "
-            f"local_steps={self._tasks.local_steps!r})"
-        )
+    def _other_arguments(self) -> dict[str, Any]:
+        return {"durations": self._tasks.durations, "local_steps": self._tasks.local_steps}

@@ -11,11 +11,9 @@ from fedlight._support.checks import positive, positive_int
 from fedlight.arrivals._cohorts import Cohorts, Participants
 from fedlight.arrivals._per_client import (
     as_list,
-    brief,
     check_length,
     of_client,
     one_for_all_or_each,
-    shortly,
 )
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound
@@ -74,8 +72,8 @@ class PolledArrivals(ArrivalProcess):
         step_durations: DurationModel | Sequence[float],
         max_steps: int | Sequence[int],
     ) -> None:
-        self.per_poll = per_poll
         self._who = Participants("per_poll", per_poll, empty=True)
+        self.per_poll = self._who.given
         self.finite = self._who.rounds is not None
         self.interval = positive("interval", interval)
         if self.interval < SHORTEST:
@@ -176,9 +174,3 @@ class PolledArrivals(ArrivalProcess):
         while self._drawn < state["drawn"]:
             self._know(self._who.of_round(self._drawn, self._federation))
         self._visits.load_state_dict(state["visits"])
-
-    def __repr__(self) -> str:
-        return (
-            f"PolledArrivals(per_poll={self._who}, interval={shortly(self.interval)}, "
-            f"step_durations={self.step_durations!r}, max_steps={brief(self.max_steps)})"
-        )

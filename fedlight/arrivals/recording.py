@@ -37,6 +37,8 @@ class Recording(Wrapper):
         'schedule.parquet'
     """
 
+    _positional = 2
+
     def __init__(self, arrivals: ArrivalProcess, path: str | Path | None = None) -> None:
         super().__init__(arrivals)
         if path is not None and not isinstance(path, str | Path):
@@ -111,5 +113,8 @@ class Recording(Wrapper):
         self._writer.load_state_dict(state["table"])
 
     def __repr__(self) -> str:
-        of = repr(self.arrivals)
-        return of if self.path is None else f"Recording({of}, {str(self.path)!r})"
+        # A run that is recorded in memory only is the same run.
+        return repr(self.arrivals) if self.path is None else super().__repr__()
+
+    def _other_arguments(self) -> dict[str, Any]:
+        return {"path": None if self.path is None else str(self.path)}

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlight._support.arguments import Summary, digest
 from fedlight._support.checks import one_of, positive
-from fedlight.arrivals._per_client import as_list, digest
+from fedlight.arrivals._per_client import as_list
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
@@ -302,7 +303,7 @@ class ReplayArrivals(ArrivalProcess):
             at_once = (e for e in self._stopped[self._stops :] if e.dispatched_at == e.time)
             self._open.update(event.pulled_version for event in at_once)
 
-    def __repr__(self) -> str:
+    def _other_arguments(self) -> dict[str, Any]:
         if self._hash is None:
             # Not the records themselves: a table that was saved has floats for numpy's.
             rows = map(attrgetter(*ReplayEvent.__slots__[:6]), self.events)
@@ -313,7 +314,7 @@ class ReplayArrivals(ArrivalProcess):
             if self.may_stop or self.groups or any(each.cut for each in self.events):
                 content = (*content, more, self._ends, self.groups)
             self._hash = digest(content)
-        return f"ReplayArrivals({len(self.events)} events, {self._hash})"
+        return {"events": Summary(f"{len(self.events)} events, {self._hash}")}
 
 
 def _stop_order(event: ReplayEvent) -> tuple[int, int, int]:

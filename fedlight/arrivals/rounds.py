@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from fedlight._support.arguments import arguments
 from fedlight._support.checks import number, positive_int
 from fedlight.arrivals._cohorts import Cohorts
-from fedlight.arrivals._per_client import brief, one_for_each
+from fedlight.arrivals._per_client import one_for_each
 from fedlight.arrivals._stale_rounds import StaleRounds
 from fedlight.arrivals.base import Action, ArrivalProcess
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
@@ -75,12 +77,8 @@ class UniformArrivals(ArrivalProcess):
         """Continue with the round that `state_dict` gave."""
         self._rounds.round = state["round"]
 
-    def __repr__(self) -> str:
-        rounds = self._rounds
-        return (
-            f"UniformArrivals(per_round={rounds.who}, "
-            f"max_staleness={rounds.max_staleness}, local_steps={rounds.local_steps})"
-        )
+    def _other_arguments(self) -> dict[str, Any]:
+        return arguments(self._rounds)
 
 
 class BiasedArrivals(ArrivalProcess):
@@ -153,12 +151,8 @@ class BiasedArrivals(ArrivalProcess):
         """Continue with the round that `state_dict` gave."""
         self._rounds.round = state["round"]
 
-    def __repr__(self) -> str:
-        rounds, probabilities = self._rounds, brief(self._probabilities.tolist())
-        return (
-            f"BiasedArrivals(per_round={rounds.per_round}, probabilities={probabilities}, "
-            f"max_staleness={rounds.max_staleness}, local_steps={rounds.local_steps})"
-        )
+    def _other_arguments(self) -> dict[str, Any]:
+        return {**arguments(self._rounds), "probabilities": self._probabilities.tolist()}
 
 
 def _weight(name: str, value: object) -> float:

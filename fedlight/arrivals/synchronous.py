@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,8 +75,8 @@ class SynchronousArrivals(ArrivalProcess):
         timeout: float | None = None,
         late: str = "cancel",
     ) -> None:
-        self.per_round = per_round
         self._who = None if per_round is None else Participants("per_round", per_round)
+        self.per_round = None if self._who is None else self._who.given
         self.over_select = optional(positive_int, "over_select", over_select)
         self.timeout = optional(positive, "timeout", timeout)
         if self.timeout is not None and self.timeout < SHORTEST:
@@ -214,10 +214,8 @@ class SynchronousArrivals(ArrivalProcess):
             self._working, self._missing = set(state["working"]), state["missing"]
             self._open, self._latest = state["open"], state["latest"]
 
-    def __repr__(self) -> str:
-        own = {"over_select": self.over_select, "timeout": self.timeout, "late": self.late}
-        given = [f", {name}={value!r}" for name, value in own.items() if value is not None]
-        return (
-            f"SynchronousArrivals(per_round={self._who}, durations={self.durations}, "
-            f"local_steps={self.local_steps}{''.join(given) if self.may_stop else ''})"
-        )
+    @property
+    def _optional(self) -> Collection[str]:
+        # How late updates are handled matters only in rounds that may end early.
+        early = ("over_select", "timeout")
+        return early if self.may_stop else (*early, "late")

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlight._support.arguments import Strategy, Summary, digest
 from fedlight._support.checks import fraction, non_negative_int, positive_int
 from fedlight.arrivals._per_client import (
-    brief,
     check_length,
-    digest,
     of_client,
     one_for_all_or_each,
-    shortly,
     spread_out,
 )
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 LAST_TICK = MAX_TICKS // TICKS_PER_UNIT
 
 
-class TickPattern(ABC):
+class TickPattern(Strategy, ABC):
     """The ticks 1, 2, ... of the common clock at which each client communicates.
 
     A pattern keeps no state between calls: `next` is a function of the client and the tick, and
@@ -40,6 +38,7 @@ class TickPattern(ABC):
     saved state.
     """
 
+    _positional, _short = 1, True
     last: int | None = None
     """The last tick of the pattern, or None if it has no end."""
 
@@ -79,8 +78,8 @@ class PeriodicTicks(TickPattern):
     """
 
     def __init__(self, period: int | Sequence[int], offsets: Sequence[int] | None = None) -> None:
-        self.periods = one_for_all_or_each("period", period, _tick)
-        self.offsets = self.periods
+        self.period = one_for_all_or_each("period", period, _tick)
+        self.offsets = self.period
         if offsets is not None:
             self.offsets = one_for_all_or_each("offsets", offsets, _tick)
 
@@ -90,30 +89,26 @@ class PeriodicTicks(TickPattern):
         Raises:
             ValueError: They do not fit.
         """
-        check_length("period", self.periods, federation)
+        check_length("period", self.period, federation)
         check_length("offsets", self.offsets, federation)
         self._federation = federation
-        periods = spread_out(self.periods, federation)
+        periods = spread_out(self.period, federation)
         late = np.flatnonzero(spread_out(self.offsets, federation) > periods)
         if len(late):
             client = int(late[0])
             raise ValueError(
-                f"offsets[{client}] must be at most the period {of_client(self.periods, client)}, "
+                f"offsets[{client}] must be at most the period {of_client(self.period, client)}, "
                 f"got {of_client(self.offsets, client)}"
             )
 
     def next(self, client: int, tick: int) -> int:
         """The next multiple of the period, shifted by the offset."""
-        period, offset = of_client(self.periods, client), of_client(self.offsets, client)
+        period, offset = of_client(self.period, client), of_client(self.offsets, client)
         return offset + max(0, (tick - offset) // period + 1) * period
 
     def expected_gaps(self) -> NDArray[np.float64]:
         """The periods."""
-        return spread_out(self.periods, self._federation)
-
-    def __repr__(self) -> str:
-        period, offsets = brief(self.periods), brief(self.offsets)
-        return f"CommunicationPattern.periodic({period}, offsets={offsets})"
+        return spread_out(self.period, self._federation)
 
 
 class RandomTicks(TickPattern):
@@ -136,6 +131,7 @@ class RandomTicks(TickPattern):
 
     def __init__(self, probability: float | Sequence[float], max_gap: int | None = None) -> None:
         self._gaps = _RandomGaps(max_gap)
+        self.max_gap = self._gaps.max_gap
         self.probability = one_for_all_or_each("probability", probability, self._gaps.check)
 
     def setup(self, federation: Federation) -> None:
@@ -150,11 +146,6 @@ class RandomTicks(TickPattern):
     def expected_gaps(self) -> NDArray[np.float64]:
         """``1 / p``, or ``(1 - (1 - p)**max_gap) / p`` with a largest gap."""
         return self._gaps.expected()
-
-    def __repr__(self) -> str:
-        return (
-            f"CommunicationPattern.random({brief(self.probability)}, max_gap={self._gaps.max_gap})"
-        )
 
 
 class ImbalancedTicks(TickPattern):
@@ -182,6 +173,7 @@ class ImbalancedTicks(TickPattern):
         self, rare_share: float, often: float, rarely: float, max_gap: int | None = None
     ) -> None:
         self._gaps = _RandomGaps(max_gap)
+        self.max_gap = self._gaps.max_gap
         self.rare_share = fraction("rare_share", rare_share)
         self.often = self._gaps.check("often", often)
         self.rarely = self._gaps.check("rarely", rarely)
@@ -202,13 +194,6 @@ class ImbalancedTicks(TickPattern):
     def expected_gaps(self) -> NDArray[np.float64]:
         """``1 / p``, or ``(1 - (1 - p)**max_gap) / p`` with a largest gap."""
         return self._gaps.expected()
-
-    def __repr__(self) -> str:
-        return (
-            f"CommunicationPattern.imbalanced({shortly(self.rare_share)}, "
-            f"often={shortly(self.often)}, rarely={shortly(self.rarely)}, "
-            f"max_gap={self._gaps.max_gap})"
-        )
 
 
 class TableTicks(TickPattern):
@@ -267,9 +252,9 @@ class TableTicks(TickPattern):
         place = bisect_right(ticks, tick)
         return ticks[place] if place < len(ticks) else None
 
-    def __repr__(self) -> str:
+    def _other_arguments(self) -> dict[str, Any]:
         ticks = digest(sorted(self._ticks.items()))
-        return f"CommunicationPattern.from_table({self.last} ticks, {ticks})"
+        return {"communicates": Summary(f"{self.last} ticks, {ticks}")}
 
 
 class _RandomGaps:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedlight._support.checks import non_negative_int
-from fedlight.arrivals._per_client import as_list, brief
+from fedlight.arrivals._per_client import as_list
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import to_ticks
 from fedlight.randomness import Concern, derived_seed
@@ -55,6 +55,9 @@ class Tiers(ArrivalProcess):
         >>> list(zip(table.round_ends, table.round_tags))
         [(1.0, 'fast'), (2.0, 'fast'), (3.0, 'fast'), (3.0, 'slow')]
     """
+
+    _positional = 1
+    _optional = ("clients",)
 
     def __init__(
         self,
@@ -240,9 +243,8 @@ class Tiers(ArrivalProcess):
             process.load_state_dict(own)
         self._wakes = dict(zip(self.groups, map(list, state["wakes"]), strict=True))
 
-    def __repr__(self) -> str:
-        clients = "" if self.clients is None else f", clients={brief(list(self.clients.items()))}"
-        return f"Tiers({self.processes!r}{clients})"
+    def _other_arguments(self) -> dict[str, Any]:
+        return {"clients": None if self.clients is None else list(self.clients.items())}
 
 
 def _members(groups: tuple[str, ...], clients: object) -> dict[str, list[int]]:

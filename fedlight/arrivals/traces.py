@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedlight._support.arguments import Summary, digest
 from fedlight._support.checks import non_negative, positive
-from fedlight.arrivals._per_client import digest
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
 from fedlight.arrivals.windows import Window, Windows
 from fedlight.events import to_ticks
@@ -150,7 +150,7 @@ class TraceWindows(Windows):
     """
 
     def __init__(self, devices: list[Device], unit: float = 1.0) -> None:
-        unit = positive("unit", unit)
+        self.unit = unit = positive("unit", unit)
         _check_devices(devices)
         self._devices: list[tuple[list[Window], int | None]] = []
         for number, device in enumerate(devices):
@@ -186,8 +186,8 @@ class TraceWindows(Windows):
             for windows, period in self._devices
         )
 
-    def __repr__(self) -> str:
-        return f"TraceWindows({len(self._devices)} devices, {digest(self._devices)})"
+    def _other_arguments(self) -> dict[str, Any]:
+        return {"devices": Summary(f"{len(self._devices)} devices, {digest(self._devices)}")}
 
 
 class TraceDurations(DurationModel):
@@ -262,9 +262,9 @@ class TraceDurations(DurationModel):
         times += np.array(self._per_example)[device] * batch * num_steps
         return times
 
-    def __repr__(self) -> str:
+    def _other_arguments(self) -> dict[str, Any]:
         numbers = digest([self._per_example, self._transfer])
-        return f"TraceDurations({len(self._transfer)} devices, {numbers})"
+        return {"devices": Summary(f"{len(self._transfer)} devices, {numbers}")}
 
 
 class _NotPlainError(ValueError):

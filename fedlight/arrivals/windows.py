@@ -8,17 +8,16 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedlight._support.arguments import Strategy, Summary, digest
 from fedlight._support.checks import fraction, non_negative, non_negative_int, number, positive
 from fedlight.arrivals._per_client import (
     check_length,
-    digest,
     of_client,
     one_for_all_or_each,
-    shortly,
 )
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
 from fedlight.randomness import Concern, Streams
@@ -36,12 +35,14 @@ class Window(NamedTuple):
     end: int
 
 
-class Windows(ABC):
+class Windows(Strategy, ABC):
     """Half-open windows ``[start, end)`` of virtual time in which each client can pull the model.
 
     A subclass defines `find`. Times are in ticks of 1e-9 units of virtual time, so that a pull at
     the very end of a window is recognised.
     """
+
+    _short = True
 
     def setup(self, federation: Federation) -> None:
         """Prepare for a run.
@@ -165,11 +166,10 @@ class IntervalWindows(Windows):
         """Whether the last window has ended."""
         return ticks >= self._end
 
-    def __repr__(self) -> str:
-        if self._for_all is not None:
-            return f"IntervalWindows({len(self._for_all)} intervals, {digest(self._for_all)})"
-        windows = sorted(self._windows.items())
-        return f"IntervalWindows({len(windows)} clients, {digest(windows)})"
+    def _other_arguments(self) -> dict[str, Any]:
+        windows = sorted(self._windows.items()) if self._for_all is None else self._for_all
+        unit = "clients" if self._for_all is None else "intervals"
+        return {"intervals": Summary(f"{len(windows)} {unit}, {digest(windows)}")}
 
 
 class DiurnalWindows(Windows):
@@ -194,6 +194,8 @@ class DiurnalWindows(Windows):
     time of day.
     """
 
+    _optional = ("phases",)
+
     def __init__(
         self,
         period: float = 24.0,
@@ -211,8 +213,10 @@ class DiurnalWindows(Windows):
         self._length = to_ticks(self.period * self.share)
         if self._length < 1:
             raise ValueError(f"share of the period must last at least 1e-9, got share={share!r}")
+        self.phases: float | list[float] | None = None
         self._phases: int | list[int] | None = None
         if phases is not None:
+            self.phases = one_for_all_or_each("phases", phases, number)
             self._phases = one_for_all_or_each("phases", phases, _ticks)
 
     def setup(self, federation: Federation) -> None:
@@ -241,9 +245,6 @@ class DiurnalWindows(Windows):
             phase = int(self._streams.at(client).integers(self._period))
             self._drawn[client] = phase
         return phase
-
-    def __repr__(self) -> str:
-        return f"DiurnalWindows(period={shortly(self.period)}, share={shortly(self.share)})"
 
 
 def _ticks(name: str, value: object) -> int:

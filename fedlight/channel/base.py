@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedlight._support.arguments import Strategy
 from fedlight.channel._draws import keys_of, uniform, words
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Senders:
         return [key + self._calls for key in self._keys]
 
 
-class Channel(ABC):
+class Channel(Strategy, ABC):
     """A transformation of updates on their way to the server.
 
     A subclass defines `send` and `message`. Each row of the result of `send` must be a function of

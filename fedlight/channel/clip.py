@@ -37,6 +37,8 @@ class Clip(Channel):
         4000
     """
 
+    _positional = 1
+
     def __init__(self, norm: float) -> None:
         self.norm = positive("norm", norm)
 
@@ -47,6 +49,3 @@ class Clip(Channel):
     def message(self, message: Message) -> Message:
         """Return the same message."""
         return message
-
-    def __repr__(self) -> str:
-        return f"Clip({self.norm!r})"

@@ -51,6 +51,7 @@ class ErrorFeedback(Channel):
         ErrorFeedback(RandomK(0.1, scaled=False))
     """
 
+    _positional = 1
     remembers = True
 
     def __init__(self, channel: Channel | Iterable[Channel]) -> None:
@@ -72,6 +73,3 @@ class ErrorFeedback(Channel):
     def message(self, message: Message) -> Message:
         """Return the message of C."""
         return self.channel.message(message)
-
-    def __repr__(self) -> str:
-        return f"ErrorFeedback({self.channel!r})"

@@ -45,6 +45,9 @@ class QSGD(Channel):
         1004
     """
 
+    _positional = 1
+    _optional = ("scaled",)
+
     def __init__(self, bits: int, scaled: bool = False) -> None:
         self.bits = integer("bits", bits)
         if not 2 <= self.bits <= 16:
@@ -77,9 +80,6 @@ class QSGD(Channel):
     def contraction(self) -> QSGD:
         """Return the form that is divided by 1 + w."""
         return QSGD(self.bits, scaled=True)
-
-    def __repr__(self) -> str:
-        return f"QSGD({self.bits}{', scaled=True' if self.scaled else ''})"
 
 
 def _variance(updates: Tensor, levels: int) -> Tensor:

@@ -42,6 +42,9 @@ class RandomK(Channel):
         400
     """
 
+    _positional = 1
+    _optional = ("scaled",)
+
     def __init__(self, share: float, scaled: bool = True) -> None:
         self.share = share_of(share)
         self.scaled = bool(scaled)
@@ -65,6 +68,3 @@ class RandomK(Channel):
     def contraction(self) -> RandomK:
         """Return the form without the factor."""
         return RandomK(self.share, scaled=False)
-
-    def __repr__(self) -> str:
-        return f"RandomK({self.share!r}{'' if self.scaled else ', scaled=False'})"

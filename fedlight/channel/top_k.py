@@ -45,6 +45,8 @@ class TopK(Channel):
         [[0.0, -3.0, 0.0, 2.0]]
     """
 
+    _positional = 1
+
     def __init__(self, share: float) -> None:
         self.share = share_of(share)
 
@@ -63,6 +65,3 @@ class TopK(Channel):
         places = max(message.index_bits, bits_of_index(message.numbers))
         chosen = message._replace(numbers=k, index_bits=places)
         return min(chosen, message, key=lambda each: each.nbytes)
-
-    def __repr__(self) -> str:
-        return f"TopK({self.share!r})"

@@ -48,6 +48,8 @@ class LocalAdam(LocalOptimizer):
         LocalAdam(lr=0.001, betas=(0.9, 0.999))
     """
 
+    _optional = ("eps", "weight_decay", "max_grad_norm")
+
     def __init__(
         self,
         lr: Rate,
@@ -80,12 +82,3 @@ class LocalAdam(LocalOptimizer):
         torch._foreach_add_(divisor, self.eps)
         torch._foreach_mul_(divisor, 1 - b1**k)
         run.descend(torch._foreach_div(mean, divisor))
-
-    def __repr__(self) -> str:
-        options = {
-            "eps": (self.eps, 1e-8),
-            "weight_decay": (self.weight_decay, 0.0),
-            "max_grad_norm": (self.max_grad_norm, None),
-        }
-        given = "".join(f", {name}={v}" for name, (v, default) in options.items() if v != default)
-        return f"LocalAdam(lr={self.lr}, betas={self.betas}{given})"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedlight._support.arguments import Strategy
 from fedlight._support.checks import positive
 from fedlight.randomness import generator
 
@@ -192,7 +193,7 @@ def _set_params(run: LocalRun, params: list[Tensor]) -> None:
 LocalRun.params = property(_slot.__get__, _set_params)  # type: ignore[assignment,misc]
 
 
-class LocalOptimizer(ABC):
+class LocalOptimizer(Strategy, ABC):
     """Local steps y <- y - lr * h(y), starting from y = x_p, written once for all executors.
 
     A subclass defines `step`. The class attributes below declare what else it needs; all of them

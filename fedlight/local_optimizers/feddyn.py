@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fedlight._support.arguments import arguments
 from fedlight._support.checks import Rate, positive
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
 from fedlight.local_optimizers.sgd import LocalSGD
@@ -76,3 +77,6 @@ class FedDyn(LocalOptimizer):
 
     def __repr__(self) -> str:
         return f"FedDyn(alpha={self.alpha}, {self._sgd})"
+
+    def _other_arguments(self) -> dict[str, Any]:
+        return arguments(self._sgd)

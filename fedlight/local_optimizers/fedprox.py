@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fedlight._support.arguments import arguments
 from fedlight._support.checks import Rate, non_negative
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
 from fedlight.local_optimizers.sgd import LocalSGD
@@ -65,3 +66,6 @@ class FedProx(LocalOptimizer):
 
     def __repr__(self) -> str:
         return f"FedProx(mu={self.mu}, {self._sgd})"
+
+    def _other_arguments(self) -> dict[str, Any]:
+        return arguments(self._sgd)

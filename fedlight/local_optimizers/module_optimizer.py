@@ -89,9 +89,6 @@ class ModuleOptimizer(LocalOptimizer):
             if native.steps % frequency == 0:
                 scheduler.step()
 
-    def __repr__(self) -> str:
-        return "ModuleOptimizer()"
-
 
 def configured_rates(module: LightningModule) -> list[float]:
     """Return the initial learning rates of the module's optimizer, one per group."""

@@ -47,6 +47,8 @@ class OwnModel(LocalOptimizer):
         OwnModel(LocalSGD(lr=0.1), per_poll=5)
     """
 
+    _positional = 1
+    _optional = ("per_poll", "lr_correction", "quantizer")
     client_state = True
 
     def __init__(
@@ -135,15 +137,6 @@ class OwnModel(LocalOptimizer):
         """Keep the model."""
         self.optimizer.finish(run)
         return [param.clone() for param in run.params]
-
-    def __repr__(self) -> str:
-        own = {
-            "per_poll": self.per_poll,
-            "lr_correction": self.lr_correction or None,
-            "quantizer": self.quantizer,
-        }
-        given = "".join(f", {name}={each!r}" for name, each in own.items() if each is not None)
-        return f"OwnModel({self.optimizer!r}{given})"
 
 
 def _sizes(per_poll: int | Sequence[Sequence[int]]) -> int | tuple[int, ...]:

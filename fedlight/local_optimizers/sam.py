@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fedlight._support.arguments import arguments
 from fedlight._support.checks import Rate, non_negative
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, client_norms, per_client
 from fedlight.local_optimizers.sgd import LocalSGD
@@ -67,3 +68,6 @@ class SAM(LocalOptimizer):
 
     def __repr__(self) -> str:
         return f"SAM(rho={self.rho}, {self._sgd})"
+
+    def _other_arguments(self) -> dict[str, Any]:
+        return arguments(self._sgd)

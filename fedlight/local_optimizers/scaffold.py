@@ -129,6 +129,3 @@ class Scaffold(LocalOptimizer):
             before = None if update.replaced_state is None else update.replaced_state()
             shared.add_(news if before is None else news - before, alpha=1 / num_clients)
         return replace(state, shared=shared)
-
-    def __repr__(self) -> str:
-        return f"Scaffold(lr={self.lr}, option={self.option})"

@@ -47,6 +47,8 @@ class LocalSGD(LocalOptimizer):
         LocalSGD(lr=0.1)
     """
 
+    _optional = ("momentum", "weight_decay", "nesterov", "max_grad_norm")
+
     def __init__(
         self,
         lr: Rate,
@@ -81,13 +83,3 @@ class LocalSGD(LocalOptimizer):
             else:
                 direction = velocity
         run.descend(direction)
-
-    def __repr__(self) -> str:
-        options = {
-            "momentum": (self.momentum, 0.0),
-            "weight_decay": (self.weight_decay, 0.0),
-            "nesterov": (self.nesterov, False),
-            "max_grad_norm": (self.max_grad_norm, None),
-        }
-        given = "".join(f", {name}={v}" for name, (v, default) in options.items() if v != default)
-        return f"LocalSGD(lr={self.lr}{given})"
