@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlight._runs.data_fingerprint import data_fingerprint
-from fedlight._runs.in_words import in_words
+from fedlight._runs.identity import in_words
 from fedlight._runs.loggers import go_on, position
 from fedlight._runs.own_state import StateWatch
 from fedlight._runs.records import record_from_list, record_to_list

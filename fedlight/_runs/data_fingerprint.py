@@ -1,8 +1,9 @@
-"""A fingerprint of the clients' data, so that a run goes on with the data that it began with."""
+"""Whether two runs have the same data: a quick fingerprint for checkpoints, and all content."""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
-from fedlight._runs.in_words import in_words
+from fedlight._runs.identity import content, in_words
 from fedlight.data.examples import ExampleList, ExampleTable
 
 if TYPE_CHECKING:
     from data_partitioners import Partition
+    from fedlight.data import FederatedDataModule
 
 _ROWS = 1024
 
@@ -47,6 +49,27 @@ def data_fingerprint(partition: Partition, examples: ExampleTable | ExampleList)
     for function in _functions(examples):
         digest.update(in_words(function).encode())
     return digest.hexdigest()
+
+
+def data_content(data: FederatedDataModule) -> str:
+    """The content of all data of a run, which are set up already: clients, and validation.
+
+    Unlike the fingerprint, it is taken before a run, and of whole data sets of any kind.
+    """
+    partition = data.partition
+    parts = []
+    for examples in (data.train_data, *data.evaluation_data("validation")):
+        parts += [data_fingerprint(partition, examples), content(_held(examples))]
+    return " ".join([*parts, str(data.batch_size), str(data.eval_batch_size)])
+
+
+def _held(examples: ExampleTable | ExampleList) -> list[Any]:
+    """All that examples are made of. None is asked for: that may draw random numbers."""
+    if isinstance(examples, ExampleTable):
+        return [column.values for column in examples.columns]
+    library = sys.modules.get("datasets")
+    hub: Any = () if library is None else library.Dataset  # such a data set knows its content
+    return [each._fingerprint if isinstance(each, hub) else each for each in examples.datasets]
 
 
 def _functions(examples: ExampleTable | ExampleList) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.loggers import TensorBoardLogger as PytorchTensorBoardLogger
 
-from fedlight._runs.columns import columns
+from fedlight._runs.identity import columns
 from fedlight.local_optimizers import ModuleOptimizer
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedlight._support.arguments import call
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.tick_patterns import (
     ImbalancedTicks,
@@ -151,7 +150,7 @@ class CommunicationPattern(ArrivalProcess):
         method = _MADE_BY.get(type(self.pattern))
         if method is None:  # a pattern of the user
             return super().__repr__()
-        return call(self.pattern, f"CommunicationPattern.{method}")
+        return self.pattern.as_call(f"CommunicationPattern.{method}")
 
 
 # The class methods that make processes with the library's own patterns.

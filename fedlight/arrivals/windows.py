@@ -214,10 +214,8 @@ class DiurnalWindows(Windows):
         if self._length < 1:
             raise ValueError(f"share of the period must last at least 1e-9, got share={share!r}")
         self.phases: float | list[float] | None = None
-        self._phases: int | list[int] | None = None
         if phases is not None:
-            self.phases = one_for_all_or_each("phases", phases, number)
-            self._phases = one_for_all_or_each("phases", phases, _ticks)
+            self.phases = one_for_all_or_each("phases", phases, _phase)
 
     def setup(self, federation: Federation) -> None:
         """Prepare the streams from which phases are drawn.
@@ -225,7 +223,7 @@ class DiurnalWindows(Windows):
         Raises:
             ValueError: There is not one phase for each client.
         """
-        check_length("phases", self._phases, federation)
+        check_length("phases", self.phases, federation)
         self._streams = Streams(federation.seed, Concern.AVAILABILITY)
         self._drawn: dict[int, int] = {}
 
@@ -237,8 +235,8 @@ class DiurnalWindows(Windows):
         return Window(start, start + self._length)
 
     def _phase(self, client: int) -> int:
-        if self._phases is not None:
-            return of_client(self._phases, client)
+        if self.phases is not None:
+            return to_ticks(of_client(self.phases, client))
         # Drawn when first needed, from a stream of the client: of a million only a few may work.
         phase = self._drawn.get(client)
         if phase is None:
@@ -247,8 +245,10 @@ class DiurnalWindows(Windows):
         return phase
 
 
-def _ticks(name: str, value: object) -> int:
-    return to_ticks(number(name, value))
+def _phase(name: str, value: object) -> float:
+    phase = number(name, value)
+    to_ticks(phase)  # a time that is too large raises an error now
+    return phase
 
 
 def _window(name: str, pair: tuple[float, float]) -> Window:

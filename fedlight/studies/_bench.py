@@ -35,12 +35,12 @@ from torchmetrics import Metric, MetricCollection
 
 from fedlight._module.attributes import plain_attributes
 from fedlight._module.moment import moment_of
+from fedlight._runs.identity import content
 from fedlight.data.examples import ExampleTable
 from fedlight.executors import Executor, VectorizedExecutor
 from fedlight.executors._choice.choose import resolve_executor
 from fedlight.executors.base import Job, Outcome, Workplace
 from fedlight.local_optimizers import FedProx, LocalAdam, LocalOptimizer, LocalSGD
-from fedlight.studies._cell_key import content
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._runs.in_words import in_words
+from fedlight._runs.identity import in_words
 from fedlight._support.interrupts import graceful_interrupts
 from fedlight.studies._progress import StudyBar
 from fedlight.studies._saying import speaking_for

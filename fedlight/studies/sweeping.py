@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from fedlight._runs.data_fingerprint import data_content
+from fedlight._runs.identity import content
 from fedlight._support.checks import one_of, positive
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
 from fedlight.studies._cell_checks import check_callbacks, check_cell
-from fedlight.studies._cell_key import cell_key, content, data_content
+from fedlight.studies._cell_key import cell_key
 from fedlight.studies._comparing import mode_of, say_what_is_best
 from fedlight.studies.choice import chosen_workers
 from fedlight.studies.grid import MOST_RUNS, Axes, cells_of, refuse_own, seeds_of

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from fedlight._runs.in_words import in_words
+from fedlight._runs.identity import in_words
 from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.aggregators.staleness import Polynomial
 from fedlight.arrivals import (

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedlight
 import fedlight.studies.comparison
 from fedlight import Callback, FedTrainer, compare
+from fedlight._runs.identity import content
 from fedlight.aggregators import (
     AFACD,
     AFACS,
@@ -31,7 +32,6 @@ from fedlight.arrivals import (
 )
 from fedlight.callbacks import TensorBoardMetrics
 from fedlight.local_optimizers import LocalSGD
-from fedlight.studies._cell_key import content
 from fedlight.studies.comparison import ComparedRun, Comparison
 from fedlight.types import RoundRecord
 from tests.boring import Boring, Recorder, classes

@@ -14,11 +14,13 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import fedlight.studies
 from fedlight import FederatedDataModule, Study
+from fedlight._runs.data_fingerprint import data_content
+from fedlight._runs.identity import content
 from fedlight.aggregators import FedAsync, FedBuff
 from fedlight.arrivals import ReplayArrivals, ReplayEvent
 from fedlight.callbacks import ClientEvaluation
 from fedlight.studies import StudyRun, bootstrap
-from fedlight.studies._cell_key import cell_key, content, data_content
+from fedlight.studies._cell_key import cell_key
 from fedlight.studies.grid import cells_of
 from fedlight.studies.runs import Planned
 from fedlight.studies.store import Store
@@ -70,7 +72,7 @@ def test_content_is_equal_exactly_for_equal_content(one, same, other) -> None:
 
 
 CODE = """
-from fedlight.studies._cell_key import content
+from fedlight._runs.identity import content
 
 TEXT = '''
 class Rule:
