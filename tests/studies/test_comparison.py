@@ -186,9 +186,9 @@ def test_the_module_given_stays_as_it_is():
 def test_the_strategies_given_stay_unused(schedule):
     given = {"arrivals": deepcopy(CLOCK), "local_optimizer": LocalSGD(lr=0.1)}
     rules = {"a": FedBuff(2), "b": FedAsync(0.5)}
-    before = [content(each) for each in (*given.values(), *rules.values())]
+    before = [content(vars(each)) for each in (*given.values(), *rules.values())]
     compared(rules, seeds=[0], schedule=schedule, **given)
-    assert [content(each) for each in (*given.values(), *rules.values())] == before
+    assert [content(vars(each)) for each in (*given.values(), *rules.values())] == before
 
 
 def test_all_runs_of_a_seed_come_before_those_of_the_next():

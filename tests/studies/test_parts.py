@@ -1,23 +1,16 @@
 """The parts of a study: keys, files, tables."""
 
 import math
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
-from torch.utils.data import Dataset, Subset, TensorDataset
 
 import fedlight.studies
-from fedlight import FederatedDataModule, Study
-from fedlight._runs.data_fingerprint import data_content
-from fedlight._runs.identity import content
+from fedlight import Study
 from fedlight.aggregators import FedAsync, FedBuff
-from fedlight.arrivals import ReplayArrivals, ReplayEvent
 from fedlight.callbacks import ClientEvaluation
 from fedlight.studies import StudyRun, bootstrap
 from fedlight.studies._cell_key import cell_key
@@ -41,104 +34,8 @@ def hparams(folder):
     return {name: getattr(values[name], values[name].WhichOneof("kind")) for name in values}
 
 
-def scaled(factor):
-    return lambda version: factor / (1 + version)
-
-
 def plain(kind=Boring):
     return kind()
-
-
-def events(*times):
-    return ReplayArrivals([ReplayEvent(0, 0, time, 1) for time in times])
-
-
-@pytest.mark.parametrize(
-    ("one", "same", "other"),
-    [
-        (FedAsync(0.5), FedAsync(0.5), FedAsync(0.25)),
-        (FedAsync(scaled(0.5)), FedAsync(scaled(0.5)), FedAsync(scaled(0.25))),
-        (events(1.0), events(1.0), events(2.0)),
-        (torch.ones(2), torch.ones(2), torch.zeros(2)),
-        (np.ones(2), np.ones(2), np.ones(2, dtype=np.float32)),
-        ({"a": {1, 2}}, {"a": {2, 1}}, {"a": {1, 3}}),
-        (partial(scaled, 1), partial(scaled, 1), partial(scaled, 2)),
-        (Boring, Boring, FedBuff),
-        (1, 1.0, True),
-    ],
-)
-def test_content_is_equal_exactly_for_equal_content(one, same, other) -> None:
-    assert content(one) == content(same) != content(other)
-
-
-CODE = """
-from fedlight._runs.identity import content
-
-TEXT = '''
-class Rule:
-    def __init__(self): self.names = {"a", "b", "c"}
-    def weights(self): return FACTOR * len({"x", "y", "z"} & self.names)
-FACTOR = 1.0
-'''
-for text in (TEXT, TEXT.replace("FACTOR *", "2 *"), TEXT.replace("= 1.0", "= 2.0")):
-    exec(text, globals())
-    print(content(Rule()))
-"""
-
-
-def test_the_code_of_a_class_counts_and_the_process_does_not(monkeypatch) -> None:
-    def run(seed):
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        given = {"capture_output": True, "text": True, "check": True}
-        return subprocess.run([sys.executable, "-c", CODE], **given).stdout.split()
-
-    first = run("1")
-    assert len(set(first)) == 3
-    assert run("2") == first  # strings have another hash in each process
-
-
-def test_a_whole_number_is_one_value_however_it_is_written() -> None:
-    assert content([40, 0.5]) == content([40.0, 0.5]) != content([41.0, 0.5])
-
-
-SETTINGS = {"w": [1.0, torch.ones(2)]}
-
-
-def test_what_a_function_uses_counts() -> None:
-    def rule():
-        return SETTINGS["w"][0]
-
-    first = content(rule)
-    assert content(rule) == first
-    SETTINGS["w"][0] = 3.0
-    second = content(rule)
-    SETTINGS["w"][1][0] = 5.0
-    assert len({first, second, content(rule)}) == 3
-
-
-class Own(Dataset):
-    """Examples of its own kind."""
-
-    def __init__(self, x, y):
-        self.x, self.y = x, y
-
-    def __len__(self):
-        return len(self.y)
-
-    def __getitem__(self, row):
-        return self.x[row], self.y[row]
-
-
-@pytest.mark.parametrize("kind", ["own", "subset"])
-def test_the_content_of_any_data_set_counts(kind) -> None:
-    def made(factor):
-        x, y = factor * torch.ones(6, 2), torch.zeros(6, dtype=torch.int64)
-        each = Own(x, y) if kind == "own" else Subset(TensorDataset(x, y), range(6))
-        data = FederatedDataModule.from_client_datasets([each], batch_size=2, val_dataset=each)
-        data.setup()
-        return data_content(data)
-
-    assert made(1.0) == made(1.0) != made(3.0)
 
 
 def test_a_damaged_folder_loses_no_finished_run(tmp_path) -> None:
@@ -215,7 +112,7 @@ def test_a_key_depends_on_names_and_version(monkeypatch) -> None:
     key = cell_key({"a": "1", "b": "2"})
     assert key == cell_key({"b": "2", "a": "1"})
     assert key != cell_key({"a": "12", "b": ""})
-    monkeypatch.setattr("fedlight.__version__", "next")
+    monkeypatch.setattr("fedlight.studies._cell_key.__version__", "next")
     assert key != cell_key({"a": "1", "b": "2"})
 
 

@@ -1,0 +1,359 @@
+"""Settings that differ have different words in a checkpoint, and another content in a study."""
+
+import argparse
+import subprocess
+import sys
+from functools import lru_cache, partial
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedlight._runs.identity import content, in_words
+from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff, FedFix
+from fedlight.aggregators.staleness import Polynomial
+from fedlight.arrivals import (
+    Availability,
+    BiasedArrivals,
+    CommunicationPattern,
+    ContinuousArrivals,
+    DiurnalWindows,
+    DropOut,
+    ExponentialDurations,
+    FixedDurations,
+    IntervalWindows,
+    LocalEpochs,
+    LogNormalDurations,
+    PartialWork,
+    PerClientSteps,
+    PoissonArrivals,
+    ReplayArrivals,
+    ReplayEvent,
+    SynchronousArrivals,
+    UniformArrivals,
+    UniformSpeeds,
+)
+from fedlight.arrivals.durations import HalfNormalDurations, StepDurations
+from fedlight.callbacks import FedCheckpoint
+from fedlight.checkpoint import CheckpointError
+from fedlight.local_optimizers import FedProx, LocalAdam, LocalSGD, Scaffold
+from tests.boring import Boring, Point, fitted, points, replay, trainer
+
+TINY = 1e-9
+SYNC = SynchronousArrivals()
+
+
+def middle(other, least=1.0):
+    """A hundred numbers, one in the middle of which is another one or is not."""
+    return [least + k + (other if k == 50 else 0) for k in range(100)]
+
+
+class Decays:
+    """A rate without a repr."""
+
+    def __init__(self, start):
+        self.start = start
+
+    def __call__(self, version):
+        return self.start
+
+
+def closed(number):
+    return lambda version: number
+
+
+# Each makes the same strategy for 0, and one with another setting for 1.
+PAIRS = {
+    "FixedDurations": lambda k: FixedDurations(middle(k)),
+    "UniformSpeeds": lambda k: UniformSpeeds(0.5 + k * TINY),
+    "UniformSpeeds slowest": lambda k: UniformSpeeds(0.5, slowest=1 + k * TINY),
+    "ExponentialDurations": lambda k: ExponentialDurations(middle(k)),
+    "HalfNormalDurations": lambda k: HalfNormalDurations(middle(k)),
+    "LogNormalDurations": lambda k: LogNormalDurations(middle(k), 0.5),
+    "LogNormalDurations sigma": lambda k: LogNormalDurations(1.0, 0.5 + k * TINY),
+    "StepDurations": lambda k: StepDurations(middle(k)),
+    "StepDurations overhead": lambda k: StepDurations(1.0, overhead=1 + k * TINY),
+    "PerClientSteps": lambda k: PerClientSteps(middle(k, 1)),
+    "LocalEpochs": lambda k: LocalEpochs(1 + k * TINY),
+    "BiasedArrivals": lambda k: BiasedArrivals(2, [x / (5050 + k) for x in middle(k)]),
+    "UniformArrivals": lambda k: UniformArrivals(2, local_steps=PerClientSteps(middle(k, 1))),
+    "SynchronousArrivals": lambda k: SynchronousArrivals(2, FixedDurations(middle(k))),
+    "ContinuousArrivals": lambda k: ContinuousArrivals(ExponentialDurations(1), idle=1 + k * TINY),
+    "PoissonArrivals": lambda k: PoissonArrivals(1 + k * TINY, ExponentialDurations(1)),
+    "DropOut": lambda k: DropOut(SYNC, 0.1 + k * TINY),
+    "PartialWork": lambda k: PartialWork(SYNC, 0.1 + k * TINY),
+    "PartialWork least": lambda k: PartialWork(SYNC, 0.1, least=0.1 + k * TINY),
+    "Availability": lambda k: Availability(SYNC, [(0, 2), (3, 4 + k)]),
+    "IntervalWindows": lambda k: IntervalWindows({0: [(0, 1 + k)]}),
+    "DiurnalWindows": lambda k: DiurnalWindows(24, 0.5 + k * TINY),
+    "periodic": lambda k: CommunicationPattern.periodic(middle(k, 1)),
+    "random": lambda k: CommunicationPattern.random([0.5 + k * TINY] * 30),
+    "imbalanced": lambda k: CommunicationPattern.imbalanced(0.5, 0.5, 0.1 + k * TINY),
+    "from_table": lambda k: CommunicationPattern.from_table([[0], [k]]),
+    "replay": lambda k: replay((0, 0, 1.0, 1), (1, 0, 2.0 + k, 1)),
+    "replay durations": lambda k: replay((0, 0, 1.0, 1), (1, 0, 2.0, 1), durations=[1.0, 2.0 + k]),
+    "replay rounds": lambda k: replay((0, 0, 1.0, 1), round_ends=[1.0 + k]),
+    "LocalSGD": lambda k: LocalSGD(0.1, max_grad_norm=1 + k * TINY),
+    "FedProx": lambda k: FedProx(0.1, mu=0.1 + k * TINY),
+    "Scaffold": lambda k: Scaffold(0.1, option=1 + k),
+    "LocalAdam weight_decay": lambda k: LocalAdam(0.1, weight_decay=k * 0.1),
+    "LocalAdam eps": lambda k: LocalAdam(0.1, eps=1e-8 + k * TINY),
+    "LocalAdam max_grad_norm": lambda k: LocalAdam(0.1, max_grad_norm=1 + k),
+    "FedAvg": lambda k: FedAvg(3 + k),
+    "AFACD": lambda k: AFACD(server_lr=1 + k * TINY),
+    "FedAsync": lambda k: FedAsync(0.5 + k * TINY),
+    "FedBuff": lambda k: FedBuff(2, Polynomial(0.5 + k * TINY)),
+    "FedFix": lambda k: FedFix(1 + k * TINY),
+    "a closure": lambda k: LocalSGD(closed(0.1 + k)),
+    "a default": lambda k: LocalSGD(lambda version, rate=0.1 + k: rate),
+    "a keyword's default": lambda k: LocalSGD(lambda version, *, rate=0.1 + k: rate),
+    "a partial function": lambda k: LocalSGD(partial(max, 0.1 + k)),
+    "an object without words": lambda k: LocalSGD(Decays(0.1 + k)),
+    "a server optimizer": lambda k: FedAvg(
+        server_optimizer=lambda params, lr=0.1 + k: torch.optim.SGD(params, lr=lr)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS.keys())
+def test_other_settings_have_other_words(make):
+    assert in_words(make(0)) == in_words(make(0))
+    assert in_words(make(0)) != in_words(make(1))
+    assert " at 0x" not in in_words(make(0))
+
+
+@pytest.mark.parametrize("name", ["replay", "LocalAdam weight_decay", "a closure"])
+def test_a_run_does_not_go_on_under_other_settings(name, tmp_path):
+    data = points([0.0, 1.0], [2.0])
+    argument = "arrivals" if name == "replay" else "local_optimizer"
+    first, other = ({argument: PAIRS[name](k), "aggregator": FedAvg(1)} for k in (0, 1))
+    fitted(Point(), data, max_rounds=1, callbacks=[FedCheckpoint(tmp_path)], **first)
+    with pytest.raises(CheckpointError, match=f"{argument} was '"):
+        trainer(max_rounds=2, **other).fit(Point(), data, tmp_path / "last.ckpt")
+    trainer(max_rounds=2, **first).fit(Point(), data, tmp_path / "last.ckpt")
+
+
+# Content.
+
+
+def scaled(factor):
+    return lambda version: factor / (1 + version)
+
+
+def events(*times):
+    return ReplayArrivals([ReplayEvent(0, 0, time, 1) for time in times])
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        (FedAsync(0.5), FedAsync(0.5), FedAsync(0.25)),
+        (FedAsync(scaled(0.5)), FedAsync(scaled(0.5)), FedAsync(scaled(0.25))),
+        (events(1.0), events(1.0), events(2.0)),
+        (torch.ones(2), torch.ones(2), torch.zeros(2)),
+        (np.ones(2), np.ones(2), np.ones(2, dtype=np.float32)),
+        ({"a": {1, 2}}, {"a": {2, 1}}, {"a": {1, 3}}),
+        (partial(scaled, 1), partial(scaled, 1), partial(scaled, 2)),
+        (Boring, Boring, FedBuff),
+        (1, 1.0, True),
+    ],
+)
+def test_content_is_equal_exactly_for_equal_content(one, same, other) -> None:
+    assert content(one) == content(same) != content(other)
+
+
+CODE = """
+from fedlight._runs.identity import content
+
+TEXT = '''
+class Rule:
+    def __init__(self): self.names = {"a", "b", "c"}
+    def weights(self): return FACTOR * len({"x", "y", "z"} & self.names)
+FACTOR = 1.0
+'''
+for text in (TEXT, TEXT.replace("FACTOR *", "2 *"), TEXT.replace("= 1.0", "= 2.0")):
+    exec(text, globals())
+    print(content(Rule()))
+"""
+
+
+def test_the_code_of_a_class_counts_and_the_process_does_not(monkeypatch) -> None:
+    def run(seed):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        given = {"capture_output": True, "text": True, "check": True}
+        return subprocess.run([sys.executable, "-c", CODE], **given).stdout.split()
+
+    first = run("1")
+    assert len(set(first)) == 3
+    assert run("2") == first  # strings have another hash in each process
+
+
+def test_a_whole_number_is_one_value_however_it_is_written() -> None:
+    assert content([40, 0.5]) == content([40.0, 0.5]) != content([41.0, 0.5])
+
+
+SETTINGS = {"w": [1.0, torch.ones(2)]}
+
+
+def test_what_a_function_uses_counts() -> None:
+    def rule():
+        return SETTINGS["w"][0]
+
+    first = content(rule)
+    assert content(rule) == first
+    SETTINGS["w"][0] = 3.0
+    second = content(rule)
+    SETTINGS["w"][1][0] = 5.0
+    assert len({first, second, content(rule)}) == 3
+
+
+class Scaled:
+    """A rule of the user."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, version):
+        return self.factor
+
+
+class Slotted:
+    __slots__ = ("factor",)
+
+    def __init__(self, factor):
+        self.factor = factor
+
+
+OUTSIDE = None
+
+
+def cached(factor):
+    return lru_cache(lambda: factor)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        np.int64,
+        np.float32,
+        lambda factor: torch.nn.HuberLoss(delta=factor),
+        lambda factor: partial(scaled, factor),
+        lambda factor: SimpleNamespace(factor=factor),
+        lambda factor: argparse.Namespace(factor=factor),
+        lambda factor: Scaled(factor).__call__,
+        lambda factor: {"inner": [Scaled(factor)]},
+        cached,
+        Scaled,
+        Slotted,
+    ],
+    ids=[
+        "int64",
+        "float32",
+        "loss",
+        "partial",
+        "namespace",
+        "options",
+        "method",
+        "nested",
+        "cached",
+        "object",
+        "slots",
+    ],
+)
+def test_each_kind_of_value_that_a_function_uses_counts(make, monkeypatch) -> None:
+    def rule():
+        return OUTSIDE
+
+    def of(factor):
+        monkeypatch.setitem(globals(), "OUTSIDE", make(factor))
+        return content(rule)
+
+    assert of(1) == of(1) != of(2)
+
+
+def test_functions_of_modules_of_the_user_count(monkeypatch) -> None:
+    package, module = ModuleType("userpkg"), ModuleType("userpkg.sub")
+    package.sub, module.userpkg = module, package
+    monkeypatch.setitem(sys.modules, "userpkg", package)
+    monkeypatch.setitem(sys.modules, "userpkg.sub", module)
+
+    def inside():
+        import userpkg.sub
+
+        return userpkg.sub.rule()
+
+    def outside():
+        return userpkg.sub.rule()  # noqa: F821
+
+    monkeypatch.setitem(globals(), "userpkg", package)
+    for function in (inside, outside):
+        found = []
+        for text in ("def rule(): return 1", "def rule(): return 1", "def rule(): return 2"):
+            exec(text, vars(module))
+            found.append(content(function))
+        assert found[0] == found[1] != found[2]
+
+
+def test_the_names_of_parameters_count() -> None:
+    def one(a, b):
+        return a - b
+
+    def other(b, a):
+        return b - a
+
+    other.__qualname__ = one.__qualname__
+    assert content(one) != content(other)
+
+
+def test_a_strategy_that_a_run_has_used_has_the_same_content() -> None:
+    given = {"local_optimizer": LocalSGD(0.1), "aggregator": FedAvg(1)}
+    given["arrivals"] = UniformArrivals(2, 1, 1)
+    before = {name: content(each) for name, each in given.items()}
+    fitted(Point(), points([0.0, 1.0], [2.0]), max_rounds=2, **given)
+    assert {name: content(each) for name, each in given.items()} == before
+
+
+class Own(LocalSGD):
+    """A local optimizer of the user, with a setting of its own."""
+
+    def __init__(self, lr, boost):
+        super().__init__(lr)
+        self._boost = boost
+
+
+def test_a_private_setting_of_a_class_of_the_user_is_checked(tmp_path) -> None:
+    data = points([0.0, 1.0], [2.0])
+    given = {"aggregator": FedAvg(1), "callbacks": [FedCheckpoint(tmp_path)]}
+    fitted(Point(), data, max_rounds=1, local_optimizer=Own(0.1, 1.0), **given)
+    with pytest.raises(CheckpointError, match=r"local_optimizer was 'Own\(lr=0.1, boost=1.0\)'"):
+        trainer(max_rounds=2, local_optimizer=Own(0.1, 2.0), aggregator=FedAvg(1)).fit(
+            Point(), data, tmp_path / "last.ckpt"
+        )
+
+
+def test_words_are_those_of_earlier_checkpoints() -> None:
+    """As version 0.2 wrote them: a checkpoint of it goes on only under the same words."""
+    clock = UniformSpeeds(0.8)
+    known = {
+        FedProx(0.1, momentum=0.9): "FedProx(mu=0.1, LocalSGD(lr=0.1, momentum=0.9))",
+        LocalAdam(0.1): "LocalAdam(lr=0.1, betas=(0.9, 0.999))",
+        FedBuff(2): "FedBuff(buffer_size=2, staleness=Polynomial(a=0.5), normalize='buffer')",
+        SynchronousArrivals(2, clock, timeout=2): (
+            "SynchronousArrivals(per_round=2, durations=UniformSpeeds(0.8, slowest=1), "
+            "local_steps=LocalEpochs(1), timeout=2.0, late='cancel')"
+        ),
+        ContinuousArrivals(clock, 3): (
+            "ContinuousArrivals(UniformSpeeds(0.8, slowest=1), concurrency=3, idle=0, "
+            "resume='on_aggregation', local_steps=LocalEpochs(1))"
+        ),
+        Availability(UniformArrivals(2), [(0, 1)]): (
+            "Availability(UniformArrivals(per_round=2, max_staleness=0, "
+            "local_steps=LocalEpochs(1)), IntervalWindows(1 intervals, 7428529c), "
+            "unfinished='finish')"
+        ),
+        CommunicationPattern.random([0.5] * 30): (
+            "CommunicationPattern.random([0.5, 0.5, 0.5, ... 30 in all, e7346411], max_gap=None)"
+        ),
+    }
+    assert list(map(in_words, known)) == list(known.values())
