@@ -122,10 +122,8 @@ def columns(name: str, strategy: object, depth: int = _DEPTH) -> dict[str, Plain
         column = f"{name}.{argument}"
         if isinstance(value, bool | int | float | str):
             found[column] = value
-        elif depth > 1 and not isinstance(value, FunctionType | type) and arguments(value):
+        elif depth > 1 and (isinstance(value, Strategy) or arguments(value)):
             found.update(columns(column, value, depth - 1))
-        elif isinstance(value, Strategy):
-            found[column] = type(value).__name__
         else:
             found[column] = in_words(value)
     return found
@@ -193,11 +191,9 @@ class _Content:
         elif isinstance(value, _CACHED):
             yield from self.parts(value.__wrapped__)
         elif isinstance(value, MethodType):
-            yield from self.parts(value.__func__)
-            yield from self.parts(value.__self__)
+            yield from self.parts([value.__func__, value.__self__])
         elif isinstance(value, partial):
-            yield b"partial"
-            yield from self.parts([value.func, value.args, value.keywords])
+            yield from self.parts([partial, value.func, value.args, value.keywords])
         elif isinstance(value, ModuleType):
             yield value.__name__.encode()
         elif isinstance(value, torch.Generator):
@@ -243,8 +239,8 @@ class _Content:
         taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         yield repr([_of_code(code), taken]).encode()
         yield from self.parts(_from_definition(function))
-        names = _names(code)
-        for used in _outside(names, {**_imported(names), **function.__globals__}, set()):
+        # The modules are for imports within the function.
+        for used in _outside(_names(code), {**sys.modules, **function.__globals__}, set()):
             yield from self.parts(used)
 
 
@@ -258,11 +254,6 @@ def _outside(names: list[str], space: Mapping[str, Any], passed: set[str]) -> It
                 yield from _outside(names, vars(used), passed)
         elif name in space and (isinstance(used, _COUNTED) or _of_the_user(type(used).__module__)):
             yield used
-
-
-def _imported(names: list[str]) -> dict[str, ModuleType]:
-    """The modules of the user that a function may import itself."""
-    return {name: sys.modules[name] for name in names if name in sys.modules}
 
 
 def _plain_function(value: Any) -> Any:
