@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedlight._support.arguments import Strategy, arguments
+from fedlight._support.arguments import Strategy, arguments, digest
 
 Plain: TypeAlias = bool | int | float | str
 
@@ -51,14 +51,15 @@ _COUNTED = (
 def in_words(value: object, depth: int = _DEPTH) -> str:
     """Return a strategy in words, without the addresses of the objects in it.
 
-    A repr does not identify a function, nor an object of a class without a repr of its own. Those
-    among the arguments are named after it, at any depth: of a function the code and the values
-    that it uses count, of an object its constructor's arguments.
+    A repr does not identify a function, a tensor, or an object of a class without a repr of its
+    own. Those among the arguments are named after it, at any depth: of a function the code and the
+    values that it uses count, of a tensor all numbers, of an object its constructor's arguments.
     """
     if isinstance(value, FunctionType):
         used = map(_plainly, _from_definition(value))
-        content = repr([*_of_code(value.__code__), *used])
-        return f"{value.__name__} {hashlib.blake2b(content.encode(), digest_size=4).hexdigest()}"
+        return f"{value.__name__} {digest([*_of_code(value.__code__), *used])}"
+    if isinstance(value, Tensor | np.ndarray):  # the repr of a large one has an ellipsis
+        return f"{type(value).__name__} {content(value)}"
     words = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
     if isinstance(value, type) or not depth:
         return words
@@ -87,7 +88,8 @@ def _strategies(value: object) -> Iterator[Strategy]:
 
 
 def _has_no_words(value: object) -> bool:
-    return isinstance(value, FunctionType) or type(value).__repr__ is object.__repr__
+    untold = isinstance(value, FunctionType | Tensor | np.ndarray)
+    return untold or type(value).__repr__ is object.__repr__
 
 
 def _plainly(value: object) -> str:
@@ -138,10 +140,10 @@ def content(value: object) -> str:
     A strategy of the library is its arguments. Of functions and classes of the user the code
     counts, too, and what they use; those of libraries are known by their names.
     """
-    digest = hashlib.blake2b(digest_size=8)
+    hashed = hashlib.blake2b(digest_size=8)
     for part in _Content().parts(value):
-        digest.update(part)
-    return digest.hexdigest()
+        hashed.update(part)
+    return hashed.hexdigest()
 
 
 class _Content:

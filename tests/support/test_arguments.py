@@ -412,6 +412,15 @@ def test_a_function_within_a_strategy_within_counts() -> None:
     assert in_words(OwnModel(LocalSGD(Rate(1)))) != in_words(OwnModel(LocalSGD(Rate(2))))
 
 
+@pytest.mark.parametrize("kind", [torch.tensor, np.array])
+def test_all_numbers_of_an_array_count(kind) -> None:
+    def of(number):
+        return OwnRule(kind([*LONG * 100, number, *LONG * 100]))
+
+    assert repr(of(1.0)) == repr(of(2.0))  # most numbers are left out of the repr
+    assert in_words(of(1.0)) == in_words(of(1.0)) != in_words(of(2.0))
+
+
 def test_a_long_list_is_told_by_a_digest() -> None:
     other = [*LONG[:15], 0.0, *LONG[16:]]
     assert brief(LONG) != brief(other)
