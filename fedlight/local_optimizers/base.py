@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedlight._support.checks import positive
+from fedlight.parameters import shrinking
 from fedlight.randomness import generator
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ def client_norms(tensors: Sequence[Tensor]) -> Tensor:
 def clipped(grads: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:
     """Scale each client's gradient down to a norm of at most `max_norm` over all parameters."""
     # The small constant is that of torch.nn.utils.clip_grad_norm_.
-    scale = (max_norm / (client_norms(grads) + 1e-6)).clamp(max=1.0)
+    scale = shrinking(client_norms(grads) + 1e-6, max_norm)
     return torch._foreach_mul(list(grads), [per_client(scale, grad) for grad in grads])
 
 
