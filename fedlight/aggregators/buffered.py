@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
     from fedlight.types import ClientUpdate, Federation, ServerState
 
+Updates: TypeAlias = "Sequence[ClientUpdate]"
+"""The updates of a server step, one or more, in order of arrival."""
+
 Weights: TypeAlias = "Sequence[float] | Tensor | NDArray[np.floating]"
-"""One weight for each update of a server step."""
-"""One weight for each update, in their order."""
+"""One weight for each update of a server step, in their order."""
 
 
 class BufferedAggregator(Aggregator):
@@ -100,7 +102,7 @@ class BufferedAggregator(Aggregator):
     # What a subclass defines.
 
     @abstractmethod
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> Weights:
+    def weights(self, updates: Updates, version: int) -> Weights:
         """Return the weight of each update; called once per step.
 
         Weights are finite and not negative. They are recorded, used to average the floating
@@ -111,9 +113,7 @@ class BufferedAggregator(Aggregator):
             version: The version that the step starts from.
         """
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """Return the change of the parameters at rate 1, shape ``[P]``: sum of w_i * delta_i.
 
         Args:
@@ -229,6 +229,12 @@ class BufferedAggregator(Aggregator):
         for name, packed in state["own"].items():
             known, label = present.get(name), f"{type(self).__name__}.{name}"
             setattr(self, name, unpack(packed, known, self._model_device, label))
+
+    def shares(self, updates: Updates) -> list[float]:
+        """The share of each update in a step by `client_weights`: 1/m, or n_i / sum of n over m."""
+        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
+        total = sum(sizes)
+        return [size / total for size in sizes]
 
     def importance(self, client_id: int) -> float:
         """p_i according to `client_weights`: 1/M, or n_i / sum of n over all clients."""

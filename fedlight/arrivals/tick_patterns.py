@@ -15,6 +15,7 @@ from fedlight.arrivals._per_client import (
     brief,
     check_length,
     digest,
+    no_client,
     of_client,
     one_for_all_or_each,
     shortly,
@@ -256,10 +257,8 @@ class TableTicks(TickPattern):
         """
         largest = max(self._ticks)
         if largest >= federation.num_clients:
-            raise ValueError(
-                f"communicates[{self._ticks[largest][0] - 1}] names client {largest}, but there "
-                f"are only {federation.num_clients} clients (0 to {federation.num_clients - 1})"
-            )
+            where = f"communicates[{self._ticks[largest][0] - 1}]"
+            raise no_client(where, largest, federation)
 
     def next(self, client: int, tick: int) -> int | None:
         """The client's next tick in the table."""

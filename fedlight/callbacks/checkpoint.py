@@ -72,16 +72,13 @@ class FedCheckpoint(Callback):
         save_last: bool = True,
         every_seconds: float | None = None,
     ) -> None:
-        given = [
-            name
-            for name, value in (
-                ("every_n_rounds", every_n_rounds),
-                ("every_n_updates", every_n_updates),
-                ("every_time", every_time),
-                ("every_seconds", every_seconds),
-            )
-            if value is not None
-        ]
+        intervals = {
+            "every_n_rounds": every_n_rounds,
+            "every_n_updates": every_n_updates,
+            "every_time": every_time,
+            "every_seconds": every_seconds,
+        }
+        given = [name for name, value in intervals.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"give one interval, got {' and '.join(given)}")
         if not isinstance(dirpath, str | Path):
@@ -89,13 +86,9 @@ class FedCheckpoint(Callback):
         if not isinstance(monitor, str | None):
             raise TypeError(f"monitor must be the name of a metric, got {monitor!r}")
         self.dirpath = Path(dirpath)
-        self.every_n_rounds = positive_int(
-            "every_n_rounds", 1 if every_n_rounds is None else every_n_rounds
-        )
-        self.every_n_updates = (
-            None if every_n_updates is None else positive_int("every_n_updates", every_n_updates)
-        )
-        self.every_time = None if every_time is None else positive("every_time", every_time)
+        self.every_n_rounds = optional(positive_int, "every_n_rounds", every_n_rounds) or 1
+        self.every_n_updates = optional(positive_int, "every_n_updates", every_n_updates)
+        self.every_time = optional(positive, "every_time", every_time)
         self.every_seconds = optional(positive, "every_seconds", every_seconds)
         self._since = time.monotonic()
         self.monitor = monitor

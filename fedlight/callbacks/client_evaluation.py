@@ -11,7 +11,7 @@ from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight._module.evaluation import evaluate
-from fedlight._support.checks import names, one_of, positive_int
+from fedlight._support.checks import names, one_of, optional, positive_int
 from fedlight.callbacks.base import Callback
 from fedlight.parameters import input_dtype
 
@@ -80,10 +80,8 @@ class ClientEvaluation(Callback):
     ) -> None:
         self.every_n_rounds = positive_int("every_n_rounds", every_n_rounds)
         self.data = one_of("data", data, ("train", "validation", "test"))
-        self.max_clients = None if max_clients is None else positive_int("max_clients", max_clients)
-        self.max_examples = (
-            None if max_examples is None else positive_int("max_examples", max_examples)
-        )
+        self.max_clients = optional(positive_int, "max_clients", max_clients)
+        self.max_examples = optional(positive_int, "max_examples", max_examples)
         self.client_weights = one_of("client_weights", client_weights, ("uniform", "examples"))
         self.lower_is_better = tuple(names("lower_is_better", lower_is_better))
         self.clients: NDArray[np.int64] = np.empty(0, dtype=np.int64)
