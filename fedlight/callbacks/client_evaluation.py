@@ -29,6 +29,11 @@ LOWER_IS_BETTER = (
 """A metric whose name contains one of these words is better if it is smaller."""
 
 
+def likely_mode(metric: str) -> str:
+    """Return "min" or "max", whichever of a metric is best by its name."""
+    return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"
+
+
 class ClientEvaluation(Callback):
     """Evaluates the server's model on each client's own data, and how much the clients differ.
 

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from fedlight._support.checks import names, one_of, optional, positive, positive_int
 from fedlight.callbacks._boards import chosen_metric, layout_of, summary_of
 from fedlight.callbacks.base import Callback
-from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
+from fedlight.callbacks.client_evaluation import likely_mode
 from fedlight.plot._pictures import (
     draw_participation,
     draw_partition,
@@ -151,8 +151,7 @@ class TensorBoardMetrics(Callback):
             self._pictures(trainer, version - version % self.picture_every_n_rounds)
         metric = self._chosen(trainer)
         if metric is not None:
-            lower = any(word in metric.lower() for word in LOWER_IS_BETTER)
-            mode = self.mode or ("min" if lower else "max")
+            mode = self.mode or likely_mode(metric)
             seconds = time.perf_counter() - self._started
             figures = summary_of(trainer.history, metric, mode, seconds)
             for logger, (name, value) in product(self._loggers, figures.items()):

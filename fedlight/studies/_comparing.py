@@ -14,7 +14,7 @@ from fedlight._fit.arguments import as_module
 from fedlight._module.rng import isolated_rng, seed_all
 from fedlight._support.checks import one_of
 from fedlight.aggregators import Aggregator
-from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
+from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER, likely_mode
 
 if TYPE_CHECKING:
     from fedlight.data import FederatedDataModule
@@ -92,7 +92,7 @@ def mode_of(metric: str, mode: str | None) -> str:
         raise TypeError(f"metric must be the name of one, such as 'val_acc', got {metric!r}")
     if mode is not None:
         return one_of("mode", mode, ("min", "max"))
-    return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"
+    return likely_mode(metric)
 
 
 def chosen_mode(metric: str, mode: str | None) -> str:
