@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import Rate, positive, positive_int
+from fedlight._support.checks import Rate, optional, positive, positive_int
 from fedlight.aggregators._server_step import (
     OptimizerFactory,
     ServerStep,
@@ -89,8 +89,8 @@ class BufferedAggregator(Aggregator):
         *,
         interval: float | None = None,
     ) -> None:
-        self.buffer_size = None if buffer_size is None else positive_int("buffer_size", buffer_size)
-        self.interval = None if interval is None else _interval(interval)
+        self.buffer_size = optional(positive_int, "buffer_size", buffer_size)
+        self.interval = optional(_interval, "interval", interval)
         self.needs_rounds = buffer_size is None and interval is None
         self._server = ServerStep(server_lr, server_optimizer)  # it checks both
         self.server_lr = self._server.server_lr
@@ -358,8 +358,8 @@ _MACHINERY = frozenset(
 )
 
 
-def _interval(value: object) -> float:
-    interval = positive("interval", value)
+def _interval(name: str, value: object) -> float:
+    interval = positive(name, value)
     if to_ticks(interval) < 1:
-        raise ValueError(f"interval must be at least 1e-9, the clock's resolution, got {value!r}")
+        raise ValueError(f"{name} must be at least 1e-9, the clock's resolution, got {value!r}")
     return interval

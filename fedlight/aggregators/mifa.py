@@ -64,9 +64,7 @@ class MIFA(BufferedAggregator):
 
     def weights(self, updates: Updates, version: int) -> list[float]:
         """1/M for each client's latest update."""
-        latest = {update.client_id: update for update in updates}
-        weight = 1 / self.federation.num_clients
-        return [weight if latest[u.client_id] is u else 0.0 for u in updates]
+        return self.memory.shares(updates)
 
     def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """The mean of the memory, including the new updates."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import non_negative, positive
+from fedlight._support.checks import non_negative, optional, positive
 from fedlight.arrivals._per_client import (
     brief,
     of_client,
@@ -297,7 +297,7 @@ class ChangingDurations(DurationModel):
     ) -> None:
         self.durations = as_durations(durations)
         self.uses_rng = self.durations.uses_rng
-        self.period = None if period is None else positive("period", period)
+        self.period = optional(positive, "period", period)
         self.factors = [
             (non_negative("a start of factors", start), positive("a factor of factors", factor))
             for start, factor in factors

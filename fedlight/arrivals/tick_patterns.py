@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import fraction, non_negative_int, positive_int
+from fedlight._support.checks import fraction, non_negative_int, optional, positive_int
 from fedlight.arrivals._per_client import (
     brief,
     check_length,
@@ -275,7 +275,7 @@ class _RandomGaps:
     """Ticks until a client communicates again: geometric, with a largest number."""
 
     def __init__(self, max_gap: int | None) -> None:
-        self.max_gap = None if max_gap is None else positive_int("max_gap", max_gap)
+        self.max_gap = optional(positive_int, "max_gap", max_gap)
 
     def check(self, name: str, value: object) -> float:
         """Return a probability with which a client communicates within virtual time."""

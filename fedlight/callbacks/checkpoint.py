@@ -208,7 +208,8 @@ class FedCheckpoint(Callback):
         if self._run != run:
             self.best_k = {}
         # The folder may have been used by another run since: only what this run wrote is kept.
-        self.best_k = {path: score for path, score in self.best_k.items() if _is_of(path, run)}
+        kept = self.best_k.items()
+        self.best_k = {path: score for path, score in kept if run_of(Path(path)) == run}
         self._run = run
         found: dict[str, list[Path]] = defaultdict(list)
         for path in _newest_first(self.dirpath.glob("*.ckpt")):
@@ -290,10 +291,6 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
         with suppress(FileNotFoundError):  # another run has just removed it
             times[path] = path.stat().st_mtime_ns
     return sorted(times, key=times.__getitem__, reverse=True)
-
-
-def _is_of(path: str, run: str) -> bool:
-    return run_of(Path(path)) == run
 
 
 def keeper_of(callbacks: Iterable[object]) -> FedCheckpoint | None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import positive
 from fedlight.parameters import shrinking
 from fedlight.randomness import generator
 
@@ -296,8 +295,3 @@ def clipped(grads: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:
     # The small constant is that of torch.nn.utils.clip_grad_norm_.
     scale = shrinking(client_norms(grads) + 1e-6, max_norm)
     return torch._foreach_mul(list(grads), [per_client(scale, grad) for grad in grads])
-
-
-def grad_norm_limit(value: object) -> float | None:
-    """Return `max_grad_norm` if it is None or a number above 0."""
-    return None if value is None else positive("max_grad_norm", value)

@@ -158,17 +158,14 @@ class Study:
         metric, mode = self.shown(metric, mode)
         best, end = best_of(metric, mode), end_of(metric, last)
         ends = "last" if last == 1 else f"mean of the last {last if last > 1 else f'{last:.0%}'}"
+        shown = "best" if value == "best" else ends
         measures: dict[str, Measure] = {"best": best, ends: end, "rounds": len}
+        title = f"{metric}, {self._seeds()}"
         if columns is not None:
-            measures = {value: best if value == "best" else end}
+            measures, title = {shown: measures[shown]}, f"{shown} {title}"
         axes, entries = self._entries(rows, columns, measures)
-        title = (
-            f"{metric}, {self._seeds()}"
-            if columns is None
-            else (f"{value if value == 'best' else ends} {metric}, {self._seeds()}")
-        )
         table = StudyTable(title, axes, columns, entries, digits)
-        return self._compared(table, reference, value if value == "best" else ends, confidence)
+        return self._compared(table, reference, shown, confidence)
 
     def time_to(
         self,
