@@ -382,6 +382,16 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     return factors @ block_of(tensors)
 
 
+def shrinking(norms: Tensor, most: float) -> Tensor:
+    """Return min(1, C / |u|), the factors that scale vectors down to a norm of at most C.
+
+    Args:
+        norms: |u|, the norm of each vector.
+        most: C.
+    """
+    return (most / norms).clamp(max=1)
+
+
 def _common_block(rows: Sequence[Tensor]) -> Tensor | None:
     """The block whose first rows these are, if they are rows of one."""
     first = rows[0]

@@ -47,6 +47,11 @@ class ClientMemory:
         """h, the mean over all M clients, shape ``[P]``."""
         return self.total / self._num_clients
 
+    def shares(self, updates: Sequence[ClientUpdate]) -> list[float]:
+        """1/M for the latest update of each client, which is remembered, and 0 for the others."""
+        latest = {update.client_id: update for update in updates}
+        return [(latest[u.client_id] is u) / self._num_clients for u in updates]
+
     def recall(self, clients: Sequence[int]) -> Tensor:
         """The rows of some clients as one block, shape ``[m, P]``, on the device of the sum."""
         rows = [self.rows.get(client, self._zero) for client in clients]

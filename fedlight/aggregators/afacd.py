@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import ClientUpdate, ServerState
+    from fedlight.types import ServerState
 
 
 class AFACD(BufferedAggregator):
@@ -39,13 +39,11 @@ class AFACD(BufferedAggregator):
         AFACD(buffer_size=5)
     """
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1/m."""
         return [1 / len(updates)] * len(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """Line 2: the mean of delta_i / K_i."""
         shares = [weight / max(1, u.num_steps) for u, weight in zip(updates, weights, strict=True)]
         return weighted_sum([update.delta for update in updates], shares)

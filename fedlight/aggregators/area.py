@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from fedlight._support.checks import one_of, positive_int
 from fedlight.aggregators._client_memory import ClientMemory
 from fedlight.aggregators._server_step import pulled
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import Federation, ServerState
 
 
 class AREA(BufferedAggregator):
@@ -55,13 +55,11 @@ class AREA(BufferedAggregator):
         self.first = state.params.clone()
         self.sent = ClientMemory(federation.num_clients, state.params, self.memory_device)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1/M."""
         return [1 / self.federation.num_clients] * len(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """(1/M) * sum of y_i - s_i; the changes of a client with two updates add up."""
         latest = {update.client_id: update for update in updates}
         starts = [pulled(update, "AREA sums up models and").params for update in latest.values()]

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from fedlight._support.checks import Rate, positive
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
-
-if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 
 class AsyncCommSGD(BufferedAggregator):
@@ -46,6 +40,6 @@ class AsyncCommSGD(BufferedAggregator):
     ) -> None:
         super().__init__(None, server_lr, server_optimizer, interval=positive("interval", interval))
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1/N for each client that sends."""
         return [1 / self.federation.num_clients] * len(updates)

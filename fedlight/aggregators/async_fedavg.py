@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from fedlight._support.checks import Rate, one_of
 from fedlight.aggregators._client_times import ClientTimes
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import Federation, ServerState
 
 
 class AsyncFedAvg(BufferedAggregator):
@@ -60,7 +60,7 @@ class AsyncFedAvg(BufferedAggregator):
         """Read T_i, if it is known."""
         self.times = ClientTimes(federation)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """d_i of the one client that has arrived."""
         if self._weights == "identical":
             return [1.0]
@@ -68,8 +68,6 @@ class AsyncFedAvg(BufferedAggregator):
         self.times.observe(update.task)
         return [self.times.share(update.client_id) * self.importance(update.client_id)]
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """Equation (5): a sum of one term needs no matrix product."""
         return updates[0].delta * weights[0]

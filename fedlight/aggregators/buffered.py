@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import Rate, positive, positive_int
+from fedlight._support.checks import Rate, optional, positive, positive_int
 from fedlight.aggregators._server_step import (
     OptimizerFactory,
     ServerStep,
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
     from fedlight.types import ClientUpdate, Federation, ServerState
 
+Updates: TypeAlias = "Sequence[ClientUpdate]"
+"""The updates of a server step, one or more, in order of arrival."""
+
 Weights: TypeAlias = "Sequence[float] | Tensor | NDArray[np.floating]"
-"""One weight for each update of a server step."""
-"""One weight for each update, in their order."""
+"""One weight for each update of a server step, in their order."""
 
 
 class BufferedAggregator(Aggregator):
@@ -87,8 +89,8 @@ class BufferedAggregator(Aggregator):
         *,
         interval: float | None = None,
     ) -> None:
-        self.buffer_size = None if buffer_size is None else positive_int("buffer_size", buffer_size)
-        self.interval = None if interval is None else _interval(interval)
+        self.buffer_size = optional(positive_int, "buffer_size", buffer_size)
+        self.interval = optional(_interval, "interval", interval)
         self.needs_rounds = buffer_size is None and interval is None
         self._server = ServerStep(server_lr, server_optimizer)  # it checks both
         self.server_lr = self._server.server_lr
@@ -100,7 +102,7 @@ class BufferedAggregator(Aggregator):
     # What a subclass defines.
 
     @abstractmethod
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> Weights:
+    def weights(self, updates: Updates, version: int) -> Weights:
         """Return the weight of each update; called once per step.
 
         Weights are finite and not negative. They are recorded, used to average the floating
@@ -111,9 +113,7 @@ class BufferedAggregator(Aggregator):
             version: The version that the step starts from.
         """
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """Return the change of the parameters at rate 1, shape ``[P]``: sum of w_i * delta_i.
 
         Args:
@@ -230,6 +230,12 @@ class BufferedAggregator(Aggregator):
             known, label = present.get(name), f"{type(self).__name__}.{name}"
             setattr(self, name, unpack(packed, known, self._model_device, label))
 
+    def shares(self, updates: Updates) -> list[float]:
+        """The share of each update in a step by `client_weights`: 1/m, or n_i / sum of n over m."""
+        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
+        total = sum(sizes)
+        return [size / total for size in sizes]
+
     def importance(self, client_id: int) -> float:
         """p_i according to `client_weights`: 1/M, or n_i / sum of n over all clients."""
         if self.client_weights == "uniform":
@@ -335,8 +341,8 @@ _MACHINERY = frozenset(
 )
 
 
-def _interval(value: object) -> float:
-    interval = positive("interval", value)
+def _interval(name: str, value: object) -> float:
+    interval = positive(name, value)
     if to_ticks(interval) < 1:
-        raise ValueError(f"interval must be at least 1e-9, the clock's resolution, got {value!r}")
+        raise ValueError(f"{name} must be at least 1e-9, the clock's resolution, got {value!r}")
     return interval

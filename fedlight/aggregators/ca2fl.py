@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from fedlight._support.checks import Rate, one_of, positive_int
-from fedlight.aggregators._client_memory import ClientMemory
+from fedlight._support.checks import Rate, positive_int
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedlight.types import ClientUpdate, Federation, ServerState
+from fedlight.aggregators.fedvarp import FedVARP
 
 
-class CA2FL(BufferedAggregator):
+class CA2FL(FedVARP):  # with a constructor of its own and no other method
     """x <- x + eta * (h + (1/m) * sum of (delta_i - h_i)), after every m updates; h_i <- delta_i.
 
     h_i is the cached update of client i and h is the mean over all M clients, both from before the
@@ -44,8 +35,6 @@ class CA2FL(BufferedAggregator):
         CA2FL(buffer_size=10, memory_device='model')
     """
 
-    remembers = True
-
     def __init__(
         self,
         buffer_size: int,
@@ -53,19 +42,5 @@ class CA2FL(BufferedAggregator):
         server_optimizer: OptimizerFactory | None = None,
         memory_device: str = "model",
     ) -> None:
-        super().__init__(positive_int("buffer_size", buffer_size), server_lr, server_optimizer)
-        self.memory_device = one_of("memory_device", memory_device, ("model", "cpu"))
-
-    def start(self, federation: Federation, state: ServerState) -> None:
-        """The cache of every client is zero."""
-        self.memory = ClientMemory(federation.num_clients, state.params, self.memory_device)
-
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
-        """1/m."""
-        return [1 / len(updates)] * len(updates)
-
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
-        """The mean of the updates, calibrated by the cache, which then stores them."""
-        return self.memory.corrected(updates, weights, beta=1.0)
+        positive_int("buffer_size", buffer_size)  # None stands for rounds, which FedVARP has alone
+        super().__init__(buffer_size, 1.0, server_lr, server_optimizer, memory_device)

@@ -9,7 +9,7 @@ import torch
 
 from fedlight._support.checks import Rate, fraction, non_negative, optional, positive, rate, rate_at
 from fedlight.aggregators._server_step import OptimizerFactory, pulled
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,13 +74,11 @@ class DCASGD(BufferedAggregator):
         if self.decay is not None:
             self.mean_square = torch.zeros_like(state.params)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1 for the one client that has arrived."""
         return [1.0] * len(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """Delta with its correction."""
         (update,) = updates
         delta, scale = update.delta, self._scale(update)

@@ -16,12 +16,12 @@ from fedlight._support.checks import (
     positive,
     positive_int,
 )
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import Federation, ServerState
 
 
 class FADAS(BufferedAggregator):
@@ -86,13 +86,11 @@ class FADAS(BufferedAggregator):
         self.u, self.w, self.w_max = (torch.zeros_like(state.params) for _ in range(3))
         self.t = 0
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1/m."""
         return [1 / len(updates)] * len(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """AMSGrad's direction, damped after a delay of more than tau_c."""
         mean = super().direction(updates, weights, state)
         b1, b2 = self.betas

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from fedlight._support.checks import positive
 from fedlight.aggregators._server_step import pulled
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
+from fedlight.arrivals._per_client import check_length
 from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:
@@ -58,20 +59,13 @@ class FAVAS(BufferedAggregator):
 
     def start(self, federation: Federation, state: ServerState) -> None:
         """Check that there is one number for each client."""
-        given = self.expected_steps
-        if given is not None and len(given) != federation.num_clients:
-            raise ValueError(
-                f"expected_steps has {len(given)} numbers, but there are {federation.num_clients} "
-                "clients; give one for each"
-            )
+        check_length("expected_steps", self.expected_steps, federation)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1 / (s + 1)."""
         return [1 / (len(updates) + 1)] * len(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """The mean of the server's model and the models that the clients send, minus x."""
         starts = [pulled(update, "FAVAS averages models and").params for update in updates]
         steps = [update.delta / self._divisor(update) for update in updates]

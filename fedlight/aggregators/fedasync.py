@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._support.checks import Rate, fraction, non_negative_int, rate, rate_at
+from fedlight._support.checks import Rate, fraction, non_negative_int, optional, rate, rate_at
 from fedlight._support.memory import new_tensor
 from fedlight.aggregators._server_step import next_version, pulled
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 from fedlight.aggregators.staleness import Staleness, check_staleness, discount
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate, ServerState
+    from fedlight.types import ServerState
 
 
 class FedAsync(BufferedAggregator):
@@ -54,15 +53,13 @@ class FedAsync(BufferedAggregator):
         if not callable(self.alpha):
             fraction("alpha", self.alpha)
         self.staleness = check_staleness(staleness)
-        self.max_staleness = (
-            None if max_staleness is None else non_negative_int("max_staleness", max_staleness)
-        )
+        self.max_staleness = optional(non_negative_int, "max_staleness", max_staleness)
 
     def rates(self, version: int) -> dict[str, float]:
         """alpha_t, before any factor for staleness."""
         return {"alpha": rate_at("alpha", self.alpha, version)}
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """The share a = alpha_t * s(tau)."""
         alpha = fraction(f"alpha(version={version})", rate_at("alpha", self.alpha, version))
         tau = updates[0].staleness(version)

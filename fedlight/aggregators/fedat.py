@@ -10,7 +10,7 @@ import torch
 
 from fedlight._support.checks import one_of
 from fedlight.aggregators._server_step import next_version, pulled
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 from fedlight.parameters import weighted_sum
 from fedlight.types import UsedUpdate
 
@@ -103,11 +103,9 @@ class FedAT(BufferedAggregator):
         left = sum(self._tier(each) == self.due for each in self._held)
         return self.buffer_size is not None and left >= self.buffer_size
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """The shares of the members in their tier."""
-        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
-        total = sum(sizes)
-        return [size / total for size in sizes]
+        return self.shares(updates)
 
     def step(self, state: ServerState) -> ServerState:
         """Store the tier's new model, and average the models of all tiers."""

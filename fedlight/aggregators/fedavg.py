@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from fedlight._support.checks import Rate, one_of
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
-
-if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 
 class FedAvg(BufferedAggregator):
@@ -48,8 +42,6 @@ class FedAvg(BufferedAggregator):
         super().__init__(buffer_size, server_lr, server_optimizer)
         self.client_weights = one_of("client_weights", client_weights, ("examples", "uniform"))
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """w_i, normalised over the participants."""
-        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
-        total = sum(sizes)
-        return [size / total for size in sizes]
+        return self.shares(updates)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from fedlight._support.checks import Rate, one_of, positive_int
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 from fedlight.aggregators.staleness import Polynomial, Staleness, check_staleness, discount
-
-if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate
 
 
 class FedBuff(BufferedAggregator):
@@ -53,7 +47,7 @@ class FedBuff(BufferedAggregator):
         self.staleness = check_staleness(staleness)
         self.normalize = one_of("normalize", normalize, ("buffer", "weights", "none"))
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """s(tau_i) over the divisor."""
         factors = [discount(self.staleness, u.staleness(version)) for u in updates]
         divisors = {"buffer": len(updates), "weights": sum(factors), "none": 1}

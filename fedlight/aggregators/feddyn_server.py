@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedlight._support.checks import positive
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import Federation, ServerState
 
 
 class FedDynServer(BufferedAggregator):
@@ -51,13 +51,11 @@ class FedDynServer(BufferedAggregator):
         """H = 0."""
         self.h = torch.zeros_like(state.params)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1/m."""
         return [1 / len(updates)] * len(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """The mean update, corrected by the new h."""
         mean = super().direction(updates, weights, state)
         self.h.add_(mean, alpha=-self.alpha * len(updates) / self.federation.num_clients)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedlight._support.checks import Rate, one_of, positive
 from fedlight.aggregators._client_times import ClientTimes
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import Federation, ServerState
 
 
 class FedFix(BufferedAggregator):
@@ -57,7 +56,7 @@ class FedFix(BufferedAggregator):
         """Read T_i, if it is known."""
         self.times = ClientTimes(federation)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """d_i, equation (14)."""
         for update in updates:
             self.times.observe(update.task)

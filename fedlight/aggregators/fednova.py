@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedlight._support.checks import Rate, fraction, non_negative, one_of, optional, rate, rate_at
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:
@@ -76,15 +76,11 @@ class FedNova(BufferedAggregator):
         if self.mu and self.local_lr is None:
             raise ValueError(f"mu={mu!r} needs local_lr, the learning rate of the clients")
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """w_i, normalised over the participants."""
-        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
-        total = sum(sizes)
-        return [size / total for size in sizes]
+        return self.shares(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """tau_eff times the mean of the normalised updates."""
         norms = [self._steps(update) for update in updates]
         counted = [u.num_steps for u in updates] if self.mu else norms

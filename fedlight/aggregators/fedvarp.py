@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from fedlight._support.checks import Rate, fraction, one_of
 from fedlight.aggregators._client_memory import ClientMemory
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import Federation, ServerState
 
 
 class FedVARP(BufferedAggregator):
@@ -67,12 +67,10 @@ class FedVARP(BufferedAggregator):
         """The memory of every client is zero."""
         self.memory = ClientMemory(federation.num_clients, state.params, self.memory_device)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1/m."""
         return [1 / len(updates)] * len(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """The mean of the updates, corrected by the memory, which then stores them."""
         return self.memory.corrected(updates, weights, self.beta)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from fedlight._support.checks import Rate, positive
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
+from fedlight.arrivals._per_client import check_length
 
 if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import Federation, ServerState
 
 
 class GeneralizedAsyncSGD(BufferedAggregator):
@@ -51,13 +52,9 @@ class GeneralizedAsyncSGD(BufferedAggregator):
 
     def start(self, federation: Federation, state: ServerState) -> None:
         """Check that there is one probability for each client."""
-        if len(self.probabilities) != federation.num_clients:
-            raise ValueError(
-                f"probabilities has {len(self.probabilities)} numbers, but there are "
-                f"{federation.num_clients} clients; give one for each"
-            )
+        check_length("probabilities", self.probabilities, federation)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1 / (M * p_i)."""
         clients = self.federation.num_clients
         return [1 / (clients * self.probabilities[update.client_id]) for update in updates]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from fedlight._support.checks import Rate, optional, positive
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, Federation, ServerState
@@ -83,7 +83,7 @@ class Malenia(BufferedAggregator):
         self.counts = Counter()
         return super().drain()
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1 / (M * B_i)."""
         counts = Counter(update.client_id for update in updates)
         return [1 / (self.federation.num_clients * counts[u.client_id]) for u in updates]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from fedlight._support.checks import Rate, one_of
 from fedlight.aggregators._client_memory import ClientMemory
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import Federation, ServerState
 
 
 class MIFA(BufferedAggregator):
@@ -62,15 +62,11 @@ class MIFA(BufferedAggregator):
         """The memory of every client is zero."""
         self.memory = ClientMemory(federation.num_clients, state.params, self.memory_device)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1/M for each client's latest update."""
-        latest = {update.client_id: update for update in updates}
-        weight = 1 / self.federation.num_clients
-        return [weight if latest[u.client_id] is u else 0.0 for u in updates]
+        return self.memory.shares(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """The mean of the memory, including the new updates."""
         self.memory.remember(updates)
         return self.memory.mean()

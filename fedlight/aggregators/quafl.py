@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedlight.aggregators._server_step import pulled
-from fedlight.aggregators.buffered import BufferedAggregator
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 from fedlight.channel._lattice import Lattice
 from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import ClientUpdate, ServerState
+    from fedlight.types import ServerState
 
 
 class QuAFL(BufferedAggregator):
@@ -60,13 +60,11 @@ class QuAFL(BufferedAggregator):
         quantizer = self.quantizer
         return size * itemsize if quantizer is None else quantizer.nbytes(size)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1 / (s + 1)."""
         return [1 / (len(updates) + 1)] * len(updates)
 
-    def direction(
-        self, updates: Sequence[ClientUpdate], weights: Sequence[float], state: ServerState
-    ) -> Tensor:
+    def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """The mean of the server's and the clients' models, minus x."""
         x = state.params
         models = [

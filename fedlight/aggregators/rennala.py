@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from fedlight._support.checks import Rate, positive_int
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
-
-if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 
 class Rennala(BufferedAggregator):
@@ -50,6 +44,6 @@ class Rennala(BufferedAggregator):
     ) -> None:
         super().__init__(positive_int("buffer_size", buffer_size), server_lr, server_optimizer)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1/m."""
         return [1 / len(updates)] * len(updates)

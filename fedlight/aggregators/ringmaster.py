@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from fedlight._support.checks import Rate, non_negative_int, optional
 from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator
-
-if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate
+from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 
 class Ringmaster(BufferedAggregator):
@@ -49,6 +43,6 @@ class Ringmaster(BufferedAggregator):
         super().__init__(1, server_lr, server_optimizer)
         self.max_staleness = optional(non_negative_int, "max_staleness", max_staleness)
 
-    def weights(self, updates: Sequence[ClientUpdate], version: int) -> list[float]:
+    def weights(self, updates: Updates, version: int) -> list[float]:
         """1 for the one client that has arrived."""
         return [1.0] * len(updates)

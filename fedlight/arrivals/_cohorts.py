@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedlight._support.checks import non_negative_int, positive_int
-from fedlight.arrivals._per_client import as_list
+from fedlight.arrivals._per_client import as_list, no_client
 from fedlight.randomness import Concern, stream
 
 if TYPE_CHECKING:
@@ -84,10 +84,7 @@ class Participants:
             )
         for number, clients in enumerate(self.listed or ()):
             if clients and max(clients) >= most:
-                raise ValueError(
-                    f"{self.name}[{number}] names client {max(clients)}, but there are only "
-                    f"{most} clients (0 to {most - 1})"
-                )
+                raise no_client(f"{self.name}[{number}]", max(clients), federation)
 
     def of_round(self, round_: int, federation: Federation, more: int = 0) -> list[int]:
         """The clients of a round, a function of only the seed and the round.

@@ -91,11 +91,21 @@ def check_length(name: str, value: object, federation: Federation) -> None:
     Raises:
         ValueError: It has another number of elements.
     """
-    if isinstance(value, list) and len(value) != federation.num_clients:
+    if not isinstance(value, list | tuple | np.ndarray):
+        return
+    if len(value) != federation.num_clients:
         raise ValueError(
             f"{name} has {len(value)} numbers, "
             f"but there are {federation.num_clients} clients; give one for each"
         )
+
+
+def no_client(where: str, client: int, federation: Federation) -> ValueError:
+    """Return the error for a client that does not exist; `where` is what names it."""
+    most = federation.num_clients
+    return ValueError(
+        f"{where} names client {client}, but there are only {most} clients (0 to {most - 1})"
+    )
 
 
 def of_client(value: T | list[T], client_id: int) -> T:

@@ -9,6 +9,7 @@ from fedlight._support.growing import Growing
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 
 if TYPE_CHECKING:
+    from fedlight.arrivals.durations import Means
     from fedlight.types import Task
 
 
@@ -73,7 +74,7 @@ class TableWriter:
         self._version = version
 
     def table(
-        self, num_clients: int, durations: list[float] | None, groups: Sequence[str] = ()
+        self, num_clients: int, durations: Means, groups: Sequence[str] = ()
     ) -> ScheduleTable:
         """Return the schedule so far.
 
@@ -93,7 +94,7 @@ class TableWriter:
             events,
             list(self._round_ends),
             num_clients,
-            durations,
+            None if durations is None else durations.tolist(),
             versions,
             list(self._round_tags),
             list(groups),

@@ -7,15 +7,14 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.arguments import Strategy
+from fedlight.arrivals import simulation
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
-from fedlight.arrivals.simulation import simulate
 from fedlight.events import to_ticks, to_time
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedlight.arrivals.table import ScheduleTable
     from fedlight.theory import ClosedNetwork
     from fedlight.types import Federation, Task
 
@@ -150,29 +149,6 @@ class ArrivalProcess(Strategy, ABC):
         """Restore what `state_dict` returned; `setup` was called before."""
         return
 
-    def simulate(
-        self,
-        num_clients: int,
-        *,
-        max_rounds: int | None = None,
-        max_time: float | None = None,
-        max_updates: int | None = None,
-        buffer_size: int | None = None,
-        interval: float | None = None,
-        num_examples: int | Iterable[int] = 1,
-        batch_size: int = 1,
-        seed: int = 0,
-    ) -> ScheduleTable:
-        """Return the schedule of this process, made without a model; see `simulate`."""
-        return simulate(
-            self,
-            num_clients,
-            max_rounds=max_rounds,
-            max_time=max_time,
-            max_updates=max_updates,
-            buffer_size=buffer_size,
-            interval=interval,
-            num_examples=num_examples,
-            batch_size=batch_size,
-            seed=seed,
-        )
+    # The function itself as a method, so that there is one list of its arguments.
+    simulate = simulation.simulate
+    """Return the schedule of this process, made without a model; see `simulate`."""

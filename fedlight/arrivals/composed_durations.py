@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import non_negative, positive
+from fedlight._support.checks import non_negative, optional, positive
 from fedlight.arrivals._per_client import (
-    check_length,
     of_client,
     one_for_all_or_each,
     spread_out,
 )
-from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, as_durations
+from fedlight.arrivals.durations import (
+    LONGEST,
+    SHORTEST,
+    ClientDurations,
+    DurationModel,
+    Means,
+    as_durations,
+)
 from fedlight.randomness import generator
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from fedlight.types import Federation
 
 
@@ -92,9 +96,7 @@ class MixedDurations(DurationModel):
         for _, durations in self.classes:
             durations.check(federation)
 
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64] | None:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """The mean of each client's class, or None if the mean of a class is unknown."""
         means = [durations.expected(federation, num_steps) for _, durations in self.classes]
         known = [mean for mean in means if mean is not None]
@@ -143,9 +145,7 @@ class LogNormalRates(DurationModel):
         duration = rng.standard_exponential() * self._mean(client_id, federation)
         return float(min(max(SHORTEST, duration), LONGEST))
 
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """``1 / r_i``."""
         return np.array([self._mean(i, federation) for i in range(federation.num_clients)])
 
@@ -197,9 +197,7 @@ class SumDurations(DurationModel):
         for part in self.parts:
             part.check(federation)
 
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64] | None:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """The sum of the means, or None if one is unknown."""
         total = np.zeros(federation.num_clients)
         for part in self.parts:
@@ -210,7 +208,7 @@ class SumDurations(DurationModel):
         return total
 
 
-class TransferDurations(DurationModel):
+class TransferDurations(ClientDurations):
     """The time of a transfer.
 
     ``T_i = latency + nbytes / bandwidth_i``. Add it to the time of the computation:
@@ -233,6 +231,7 @@ class TransferDurations(DurationModel):
 
     _positional = 2
     uses_rng = False
+    per_client = ("bandwidth",)
 
     def __init__(
         self, nbytes: float, bandwidth: float | Sequence[float], latency: float = 0.0
@@ -241,25 +240,12 @@ class TransferDurations(DurationModel):
         self.bandwidth = one_for_all_or_each("bandwidth", bandwidth, positive)
         self.latency = non_negative("latency", latency)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """T_i."""
         duration = self.latency + self.nbytes / of_client(self.bandwidth, client_id)
         return min(max(SHORTEST, duration), LONGEST)
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one bandwidth for all or one for each client."""
-        check_length("bandwidth", self.bandwidth, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """T_i."""
         return self.latency + self.nbytes / spread_out(self.bandwidth, federation)
 
@@ -299,7 +285,7 @@ class ChangingDurations(DurationModel):
     ) -> None:
         self.durations = as_durations(durations)
         self.uses_rng = self.durations.uses_rng
-        self.period = None if period is None else positive("period", period)
+        self.period = optional(positive, "period", period)
         self.factors = [
             (non_negative("a start of factors", start), positive("a factor of factors", factor))
             for start, factor in factors

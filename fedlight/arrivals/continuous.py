@@ -77,7 +77,7 @@ class ContinuousArrivals(ArrivalProcess):
         self._tasks = TaskDraws(durations, local_steps)
         self.restart_after = optional(positive_int, "restart_after", restart_after)
         self.may_stop = self.restart_after is not None
-        self.concurrency = None if concurrency is None else positive_int("concurrency", concurrency)
+        self.concurrency = optional(positive_int, "concurrency", concurrency)
         self.idle = non_negative("idle", idle)
         if 0 < self.idle < 1e-9:
             raise ValueError(f"idle must be 0 or at least 1e-9 of virtual time, got {idle!r}")

@@ -10,20 +10,17 @@ import numpy as np
 from fedlight._support.arguments import Summary
 from fedlight._support.checks import non_negative, positive
 from fedlight.arrivals._per_client import (
-    check_length,
     of_client,
     one_for_all_or_each,
     spread_out,
 )
-from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
+from fedlight.arrivals.durations import LONGEST, SHORTEST, ClientDurations, Means
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from fedlight.types import Federation
 
 
-class ShiftedExponentialDurations(DurationModel):
+class ShiftedExponentialDurations(ClientDurations):
     """A task takes a minimum time plus an exponentially distributed time.
 
     ``T = shift + mean * e``, e standard exponential; the mean is ``shift + mean``.
@@ -45,36 +42,23 @@ class ShiftedExponentialDurations(DurationModel):
     """
 
     _positional = 0
+    per_client = ("shift", "mean")
 
     def __init__(self, shift: float | Sequence[float], mean: float | Sequence[float]) -> None:
         self.shift = one_for_all_or_each("shift", shift, non_negative)
         self.mean = one_for_all_or_each("mean", mean, positive)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return the minimum plus one exponential number."""
         rest = of_client(self.mean, client_id) * rng.standard_exponential()
         return max(SHORTEST, of_client(self.shift, client_id) + rest)
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one number for all or one for each client."""
-        check_length("shift", self.shift, federation)
-        check_length("mean", self.mean, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """``shift + mean``."""
         return spread_out(self.shift, federation) + spread_out(self.mean, federation)
 
 
-class ExponentialStepDurations(DurationModel):
+class ExponentialStepDurations(ClientDurations):
     """Each local step takes an exponentially distributed time.
 
     ``T = sum of K numbers mean * e``, where e is standard exponential and K is the task's number of
@@ -95,32 +79,21 @@ class ExponentialStepDurations(DurationModel):
         ExponentialStepDurations(2.0)
     """
 
+    per_client = ("mean",)
+
     def __init__(self, mean: float | Sequence[float]) -> None:
         self.mean = one_for_all_or_each("mean", mean, positive)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return the sum of K exponential numbers, which has a gamma distribution."""
         return max(SHORTEST, of_client(self.mean, client_id) * rng.standard_gamma(num_steps))
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one mean for all or one for each client."""
-        check_length("mean", self.mean, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64] | None:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """The time of the mean number of local steps, or None if that is unknown."""
         return None if num_steps is None else spread_out(self.mean, federation) * num_steps
 
 
-class ParetoDurations(DurationModel):
+class ParetoDurations(ClientDurations):
     """Each task takes a Pareto distributed time, with a heavy tail and a possibly infinite mean.
 
     ``P(T > t) = (shortest / t)**shape`` for ``t >= shortest``. The mean is
@@ -141,38 +114,27 @@ class ParetoDurations(DurationModel):
         ParetoDurations(1.0, shape=1.5)
     """
 
+    per_client = ("shortest",)
+
     def __init__(self, shortest: float | Sequence[float], shape: float) -> None:
         self.shortest = one_for_all_or_each("shortest", shortest, positive)
         self.shape = positive("shape", shape)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one Pareto number."""
         # exp(e / shape) of a standard exponential e; it overflows for the smallest shapes
         power = min(rng.standard_exponential() / self.shape, 700.0)
         duration = of_client(self.shortest, client_id) * float(np.exp(power))
         return min(max(SHORTEST, duration), LONGEST)
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one number for all or one for each client."""
-        check_length("shortest", self.shortest, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64] | None:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """The mean, or None if it is infinite."""
         if self.shape <= 1:
             return None
         return spread_out(self.shortest, federation) * self.shape / (self.shape - 1)
 
 
-class UniformDurations(DurationModel):
+class UniformDurations(ClientDurations):
     """Each task takes a time that is uniformly distributed between two bounds.
 
     ``T = low + (high - low) * u``, u uniform in [0, 1).
@@ -197,25 +159,16 @@ class UniformDurations(DurationModel):
         if self.high < self.low:
             raise ValueError(f"high must be at least low={low!r}, got {high!r}")
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one uniform number."""
         return max(SHORTEST, self.low + (self.high - self.low) * rng.random())
 
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """``(low + high) / 2``."""
         return np.full(federation.num_clients, (self.low + self.high) / 2)
 
 
-class DistributionDurations(DurationModel):
+class DistributionDurations(ClientDurations):
     """Each task takes a time drawn from any distribution, such as a frozen one of scipy.stats.
 
     ``T = scale_i * X``, X from the distribution. Durations below 1e-9 are raised to 1e-9.
@@ -243,6 +196,8 @@ class DistributionDurations(DurationModel):
         DistributionDurations(Twice(), scale=0.5)
     """
 
+    per_client = ("scale",)
+
     def __init__(self, distribution: Any, scale: float | Sequence[float] = 1.0) -> None:
         if isinstance(distribution, type) or not callable(getattr(distribution, "rvs", None)):
             raise TypeError(
@@ -252,25 +207,12 @@ class DistributionDurations(DurationModel):
         self.distribution = distribution
         self.scale = one_for_all_or_each("scale", scale, positive)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one number of the distribution."""
         drawn = float(self.distribution.rvs(random_state=rng))
         return min(max(SHORTEST, of_client(self.scale, client_id) * drawn), LONGEST)
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one scale for all or one for each client."""
-        check_length("scale", self.scale, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64] | None:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """The scaled mean, or None if it is not finite."""
         mean = float(self.distribution.mean())
         return spread_out(self.scale, federation) * mean if np.isfinite(mean) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedlight.types import Federation
+
+Means: TypeAlias = "NDArray[np.float64] | None"
+"""One mean for each client, shape ``[M]``; None if they are unknown."""
 
 SHORTEST = 1 / TICKS_PER_UNIT
 """One tick, in virtual time; shorter draws are raised to it, since time must advance."""
@@ -71,9 +74,7 @@ class DurationModel(Strategy, ABC):
         """Raise a ValueError if the model does not fit the federation."""
         return
 
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64] | None:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """Return T_i, the mean duration of each client's tasks, shape ``[M]``.
 
         None means that it is unknown, for example for durations that change over time.
@@ -85,7 +86,37 @@ class DurationModel(Strategy, ABC):
         return None
 
 
-class FixedDurations(DurationModel):
+class ClientDurations(DurationModel):
+    """Durations that depend on the client and its number of local steps, and not on the time.
+
+    A subclass defines `duration`.
+    """
+
+    per_client: tuple[str, ...] = ()
+    """The attributes that hold one number for all clients, or a list of one for each."""
+
+    @abstractmethod
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+        """Return the duration of one task; the arguments are those of `draw`."""
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        client_id: int,
+        num_steps: int,
+        federation: Federation,
+        starts_at: float,
+    ) -> float:
+        """Return the duration of one task."""
+        return self.duration(rng, client_id, num_steps)
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError unless there is one number for all clients or one for each."""
+        for name in self.per_client:
+            check_length(name, vars(self)[name], federation)
+
+
+class FixedDurations(ClientDurations):
     """Every task of client i takes the same time.
 
     ``T_i = durations[i]``
@@ -107,28 +138,16 @@ class FixedDurations(DurationModel):
     """
 
     uses_rng = False
+    per_client = ("durations",)
 
     def __init__(self, durations: Sequence[float]) -> None:
         self.durations = one_for_each("durations", durations, _tick_or_longer)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """T_i."""
         return self.durations[client_id]
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one duration for each client."""
-        check_length("durations", self.durations, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """T_i."""
         return np.array(self.durations, dtype=np.float64)
 
@@ -185,16 +204,14 @@ class UniformSpeeds(DurationModel):
         # Rounded to ticks, as in the event queue, so that `expected` is exact.
         return max(SHORTEST, round(self.slowest * (1 - self.spread * share), 9))
 
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """T_i."""
         last = federation.num_clients - 1
         shares = np.arange(last, -1, -1) / max(1, last)
         return np.maximum(SHORTEST, np.round(self.slowest * (1 - self.spread * shares), 9))
 
 
-class ExponentialDurations(DurationModel):
+class ExponentialDurations(ClientDurations):
     """Each task takes an exponentially distributed time.
 
     ``T = mean * e``, e standard exponential.
@@ -211,33 +228,21 @@ class ExponentialDurations(DurationModel):
     """
 
     exponential = True
+    per_client = ("mean",)
 
     def __init__(self, mean: float | Sequence[float]) -> None:
         self.mean = one_for_all_or_each("mean", mean, _duration)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one exponential number."""
         return max(SHORTEST, of_client(self.mean, client_id) * rng.standard_exponential())
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one mean for all or one for each client."""
-        check_length("mean", self.mean, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """The means."""
         return spread_out(self.mean, federation)
 
 
-class HalfNormalDurations(DurationModel):
+class HalfNormalDurations(ClientDurations):
     """Each task takes a half-normally distributed time.
 
     ``T = scale * |z|``, z standard normal; the mean is ``scale * sqrt(2 / pi)``.
@@ -254,32 +259,21 @@ class HalfNormalDurations(DurationModel):
     from this distribution.
     """
 
+    per_client = ("scale",)
+
     def __init__(self, scale: float | Sequence[float]) -> None:
         self.scale = one_for_all_or_each("scale", scale, _duration)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return the absolute value of one normal number."""
         return max(SHORTEST, of_client(self.scale, client_id) * abs(rng.standard_normal()))
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one scale for all or one for each client."""
-        check_length("scale", self.scale, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """``scale * sqrt(2 / pi)``."""
         return spread_out(self.scale, federation) * math.sqrt(2 / math.pi)
 
 
-class LogNormalDurations(DurationModel):
+class LogNormalDurations(ClientDurations):
     """Each task takes a log-normally distributed time: a long tail of stragglers.
 
     ``T = median * exp(sigma * z)``, z standard normal; the mean is
@@ -295,6 +289,8 @@ class LogNormalDurations(DurationModel):
             units.
     """
 
+    per_client = ("median",)
+
     def __init__(self, median: float | Sequence[float], sigma: float) -> None:
         self.median = one_for_all_or_each("median", median, _tick_or_longer)
         self.sigma = non_negative("sigma", sigma)
@@ -307,30 +303,17 @@ class LogNormalDurations(DurationModel):
                 "sigma is the standard deviation of the logarithm, for example 0.5"
             )
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one log-normal number."""
         factor = math.exp(self.sigma * rng.standard_normal())
         return max(SHORTEST, of_client(self.median, client_id) * factor)
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one median for all or one for each client."""
-        check_length("median", self.median, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """``median * exp(sigma**2 / 2)``."""
         return spread_out(self.median, federation) * math.exp(self.sigma**2 / 2)
 
 
-class StepDurations(DurationModel):
+class StepDurations(ClientDurations):
     """A task takes a fixed time plus a time proportional to its number of local steps.
 
     ``T = overhead + per_step * K``, where K is the task's number of local steps.
@@ -355,29 +338,17 @@ class StepDurations(DurationModel):
     """
 
     uses_rng = False
+    per_client = ("per_step",)
 
     def __init__(self, per_step: float | Sequence[float], overhead: float = 0.0) -> None:
         self.per_step = one_for_all_or_each("per_step", per_step, _duration)
         self.overhead = non_negative("overhead", overhead)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        client_id: int,
-        num_steps: int,
-        federation: Federation,
-        starts_at: float,
-    ) -> float:
+    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """The time of `num_steps` local steps."""
         return self.overhead + of_client(self.per_step, client_id) * num_steps
 
-    def check(self, federation: Federation) -> None:
-        """Raise a ValueError unless there is one time per step for all or one for each client."""
-        check_length("per_step", self.per_step, federation)
-
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64] | None:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """The time of the mean number of local steps, or None if that is unknown."""
         if num_steps is None:
             return None

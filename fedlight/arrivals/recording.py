@@ -88,10 +88,7 @@ class Recording(Wrapper):
 
     def table(self) -> ScheduleTable:
         """Return the schedule so far."""
-        durations = self.expected_durations()
-        return self._writer.table(
-            self._num_clients, None if durations is None else durations.tolist(), self.groups
-        )
+        return self._writer.table(self._num_clients, self.expected_durations(), self.groups)
 
     def finish(self) -> None:
         """Write the file.

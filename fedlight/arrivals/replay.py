@@ -12,7 +12,7 @@ import numpy as np
 
 from fedlight._support.arguments import Summary, digest
 from fedlight._support.checks import one_of, positive
-from fedlight.arrivals._per_client import as_list
+from fedlight.arrivals._per_client import as_list, no_client
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
@@ -120,10 +120,7 @@ class ReplayArrivals(ArrivalProcess):
         """
         for number, event in enumerate(self.events):
             if event.client >= federation.num_clients:
-                raise ValueError(
-                    f"events[{number}] names client {event.client}, but there are only "
-                    f"{federation.num_clients} clients (0 to {federation.num_clients - 1})"
-                )
+                raise no_client(f"events[{number}]", event.client, federation)
         if self.durations is not None:
             self.durations.check(federation)
         self._started = False

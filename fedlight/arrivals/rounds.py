@@ -10,7 +10,7 @@ import numpy as np
 from fedlight._support.arguments import arguments
 from fedlight._support.checks import number, positive_int
 from fedlight.arrivals._cohorts import Cohorts
-from fedlight.arrivals._per_client import one_for_each
+from fedlight.arrivals._per_client import check_length, one_for_each
 from fedlight.arrivals._stale_rounds import StaleRounds
 from fedlight.arrivals.base import Action, ArrivalProcess
 from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
@@ -132,11 +132,7 @@ class BiasedArrivals(ArrivalProcess):
         Raises:
             ValueError: There is not one probability for each client.
         """
-        if len(self._probabilities) != federation.num_clients:
-            raise ValueError(
-                f"probabilities has {len(self._probabilities)} numbers, "
-                f"but there are {federation.num_clients} clients; give one for each"
-            )
+        check_length("probabilities", self._probabilities, federation)
         self._rounds.setup(federation, self._probabilities)
 
     def on_wake(self, now: float) -> Iterator[Action]:

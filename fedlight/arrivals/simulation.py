@@ -143,9 +143,7 @@ def simulate(
     for _ in play(schedule, server, limits):
         pass
     schedule.finish()
-    durations = arrivals.expected_durations()
-    known = None if durations is None else durations.tolist()
-    return server.writer.table(num_clients, known, arrivals.groups)
+    return server.writer.table(num_clients, arrivals.expected_durations(), arrivals.groups)
 
 
 def federation_of(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedlight._support.arguments import Strategy, Summary, digest
-from fedlight._support.checks import fraction, non_negative_int, positive_int
+from fedlight._support.checks import fraction, non_negative_int, optional, positive_int
 from fedlight.arrivals._per_client import (
     check_length,
+    no_client,
     of_client,
     one_for_all_or_each,
     spread_out,
@@ -241,10 +242,8 @@ class TableTicks(TickPattern):
         """
         largest = max(self._ticks)
         if largest >= federation.num_clients:
-            raise ValueError(
-                f"communicates[{self._ticks[largest][0] - 1}] names client {largest}, but there "
-                f"are only {federation.num_clients} clients (0 to {federation.num_clients - 1})"
-            )
+            where = f"communicates[{self._ticks[largest][0] - 1}]"
+            raise no_client(where, largest, federation)
 
     def next(self, client: int, tick: int) -> int | None:
         """The client's next tick in the table."""
@@ -261,7 +260,7 @@ class _RandomGaps:
     """Ticks until a client communicates again: geometric, with a largest number."""
 
     def __init__(self, max_gap: int | None) -> None:
-        self.max_gap = None if max_gap is None else positive_int("max_gap", max_gap)
+        self.max_gap = optional(positive_int, "max_gap", max_gap)
 
     def check(self, name: str, value: object) -> float:
         """Return a probability with which a client communicates within virtual time."""

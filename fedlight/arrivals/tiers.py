@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedlight._support.checks import non_negative_int
-from fedlight.arrivals._per_client import as_list
+from fedlight.arrivals._per_client import as_list, no_client
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import to_ticks
 from fedlight.randomness import Concern, derived_seed
@@ -109,10 +109,7 @@ class Tiers(ArrivalProcess):
             if self.clients is not None:
                 members = self.clients[name]
                 if max(members) >= federation.num_clients:
-                    raise ValueError(
-                        f"clients[{name!r}] names client {max(members)}, but there are only "
-                        f"{federation.num_clients} clients (0 to {federation.num_clients - 1})"
-                    )
+                    raise no_client(f"clients[{name!r}]", max(members), federation)
                 self._place |= {client: (name, k) for k, client in enumerate(members)}
                 sizes = federation.num_examples[members]
                 own = replace(own, num_clients=len(members), num_examples=sizes)

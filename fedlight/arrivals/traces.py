@@ -14,7 +14,7 @@ import numpy as np
 
 from fedlight._support.arguments import Summary, digest
 from fedlight._support.checks import non_negative, positive
-from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
+from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, Means
 from fedlight.arrivals.windows import Window, Windows
 from fedlight.events import to_ticks
 
@@ -250,9 +250,7 @@ class TraceDurations(DurationModel):
         duration = self._per_example[device] * examples + self._transfer[device]
         return min(max(SHORTEST, duration), LONGEST)
 
-    def expected(
-        self, federation: Federation, num_steps: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64] | None:
+    def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """T_i for the mean number of local steps, or None if that is unknown."""
         if num_steps is None:
             return None

@@ -16,6 +16,7 @@ from fedlight._support.arguments import Strategy, Summary, digest
 from fedlight._support.checks import fraction, non_negative, non_negative_int, number, positive
 from fedlight.arrivals._per_client import (
     check_length,
+    no_client,
     of_client,
     one_for_all_or_each,
 )
@@ -151,10 +152,7 @@ class IntervalWindows(Windows):
         """
         largest = max((client for client in self._windows if client is not None), default=0)
         if largest >= federation.num_clients:
-            raise ValueError(
-                f"intervals names client {largest}, but there are only {federation.num_clients} "
-                f"clients (0 to {federation.num_clients - 1})"
-            )
+            raise no_client("intervals", largest, federation)
 
     def find(self, client: int, ticks: int) -> Window | None:
         """The first window that ends after `ticks`, or None."""

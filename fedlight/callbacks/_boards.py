@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
 from fedlight.plot import curve
 
@@ -42,11 +40,6 @@ def layout_of(metric: str, axes: Sequence[str], time_resolution: float) -> dict[
     return {metric: charts}
 
 
-def write_layout(logger: TensorBoardLogger, layout: Mapping[str, Any]) -> None:
-    """Write the page *Custom Scalars*."""
-    logger.experiment.add_custom_scalars(layout)
-
-
 def summary_of(history: Sequence[Any], metric: str, mode: str, seconds: float) -> dict[str, float]:
     """The figures of a run for HParams: best and last value of the metric, and real time.
 
@@ -63,9 +56,3 @@ def summary_of(history: Sequence[Any], metric: str, mode: str, seconds: float) -
         figures[f"{metric}/best"] = float(best)
         figures[f"{metric}/last"] = float(values[-1])
     return figures
-
-
-def write_summary(logger: TensorBoardLogger, figures: Mapping[str, float], step: int) -> None:
-    """Write figures as scalars, which the page HParams takes as its metrics."""
-    for name, value in figures.items():
-        logger.experiment.add_scalar(name, value, step)

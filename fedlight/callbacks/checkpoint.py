@@ -72,16 +72,13 @@ class FedCheckpoint(Callback):
         save_last: bool = True,
         every_seconds: float | None = None,
     ) -> None:
-        given = [
-            name
-            for name, value in (
-                ("every_n_rounds", every_n_rounds),
-                ("every_n_updates", every_n_updates),
-                ("every_time", every_time),
-                ("every_seconds", every_seconds),
-            )
-            if value is not None
-        ]
+        intervals = {
+            "every_n_rounds": every_n_rounds,
+            "every_n_updates": every_n_updates,
+            "every_time": every_time,
+            "every_seconds": every_seconds,
+        }
+        given = [name for name, value in intervals.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"give one interval, got {' and '.join(given)}")
         if not isinstance(dirpath, str | Path):
@@ -89,13 +86,9 @@ class FedCheckpoint(Callback):
         if not isinstance(monitor, str | None):
             raise TypeError(f"monitor must be the name of a metric, got {monitor!r}")
         self.dirpath = Path(dirpath)
-        self.every_n_rounds = positive_int(
-            "every_n_rounds", 1 if every_n_rounds is None else every_n_rounds
-        )
-        self.every_n_updates = (
-            None if every_n_updates is None else positive_int("every_n_updates", every_n_updates)
-        )
-        self.every_time = None if every_time is None else positive("every_time", every_time)
+        self.every_n_rounds = optional(positive_int, "every_n_rounds", every_n_rounds) or 1
+        self.every_n_updates = optional(positive_int, "every_n_updates", every_n_updates)
+        self.every_time = optional(positive, "every_time", every_time)
         self.every_seconds = optional(positive, "every_seconds", every_seconds)
         self._since = time.monotonic()
         self.monitor = monitor
@@ -215,7 +208,8 @@ class FedCheckpoint(Callback):
         if self._run != run:
             self.best_k = {}
         # The folder may have been used by another run since: only what this run wrote is kept.
-        self.best_k = {path: score for path, score in self.best_k.items() if _is_of(path, run)}
+        kept = self.best_k.items()
+        self.best_k = {path: score for path, score in kept if run_of(Path(path)) == run}
         self._run = run
         found: dict[str, list[Path]] = defaultdict(list)
         for path in _newest_first(self.dirpath.glob("*.ckpt")):
@@ -297,10 +291,6 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
         with suppress(FileNotFoundError):  # another run has just removed it
             times[path] = path.stat().st_mtime_ns
     return sorted(times, key=times.__getitem__, reverse=True)
-
-
-def _is_of(path: str, run: str) -> bool:
-    return run_of(Path(path)) == run
 
 
 def keeper_of(callbacks: Iterable[object]) -> FedCheckpoint | None:

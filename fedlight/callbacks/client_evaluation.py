@@ -11,7 +11,7 @@ from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight._module.evaluation import evaluate
-from fedlight._support.checks import names, one_of, positive_int
+from fedlight._support.checks import names, one_of, optional, positive_int
 from fedlight.callbacks.base import Callback
 from fedlight.parameters import input_dtype
 
@@ -27,6 +27,11 @@ LOWER_IS_BETTER = (
     *("nll", "cross_entropy", "brier", "distance", "divergence", "regret"),
 )
 """A metric whose name contains one of these words is better if it is smaller."""
+
+
+def likely_mode(metric: str) -> str:
+    """Return "min" or "max", whichever of a metric is best by its name."""
+    return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"
 
 
 class ClientEvaluation(Callback):
@@ -80,10 +85,8 @@ class ClientEvaluation(Callback):
     ) -> None:
         self.every_n_rounds = positive_int("every_n_rounds", every_n_rounds)
         self.data = one_of("data", data, ("train", "validation", "test"))
-        self.max_clients = None if max_clients is None else positive_int("max_clients", max_clients)
-        self.max_examples = (
-            None if max_examples is None else positive_int("max_examples", max_examples)
-        )
+        self.max_clients = optional(positive_int, "max_clients", max_clients)
+        self.max_examples = optional(positive_int, "max_examples", max_examples)
         self.client_weights = one_of("client_weights", client_weights, ("uniform", "examples"))
         self.lower_is_better = tuple(names("lower_is_better", lower_is_better))
         self.clients: NDArray[np.int64] = np.empty(0, dtype=np.int64)

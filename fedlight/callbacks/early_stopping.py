@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._support.checks import number, one_of, positive_int
+from fedlight._support.checks import number, one_of, optional, positive_int
 from fedlight._support.voice import Note, voice
 from fedlight.callbacks.base import Callback
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from lightning import LightningModule
 
     from fedlight.trainer import FedTrainer
+
+_KEPT = ("best_score", "wait_count", "stopped_round", "reason")  # in checkpoints
 
 
 class EarlyStopping(Callback):
@@ -71,8 +73,8 @@ class EarlyStopping(Callback):
         self.mode = one_of("mode", mode, ("min", "max"))
         self.strict = strict
         self.check_finite = check_finite
-        self.stopping_threshold = _threshold("stopping_threshold", stopping_threshold)
-        self.divergence_threshold = _threshold("divergence_threshold", divergence_threshold)
+        self.stopping_threshold = optional(number, "stopping_threshold", stopping_threshold)
+        self.divergence_threshold = optional(number, "divergence_threshold", divergence_threshold)
         self._forget()
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
@@ -174,20 +176,9 @@ class EarlyStopping(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The best value, the number of checks since then, and whether the run was stopped."""
-        return {
-            "best_score": self.best_score,
-            "wait_count": self.wait_count,
-            "stopped_round": self.stopped_round,
-            "reason": self.reason,
-        }
+        return {name: vars(self)[name] for name in _KEPT}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.best_score = state["best_score"]
-        self.wait_count = state["wait_count"]
-        self.stopped_round = state["stopped_round"]
-        self.reason = state["reason"]
-
-
-def _threshold(name: str, value: float | None) -> float | None:
-    return None if value is None else number(name, value)
+        for name in _KEPT:
+            setattr(self, name, state[name])

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._support.checks import names, one_of, positive, positive_int
-from fedlight.callbacks._boards import (
-    chosen_metric,
-    layout_of,
-    summary_of,
-    write_layout,
-    write_summary,
-)
+from fedlight._support.checks import names, one_of, optional, positive, positive_int
+from fedlight.callbacks._boards import chosen_metric, layout_of, summary_of
 from fedlight.callbacks.base import Callback
-from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
+from fedlight.callbacks.client_evaluation import likely_mode
 from fedlight.plot._pictures import (
     draw_participation,
     draw_partition,
@@ -104,10 +99,10 @@ class TensorBoardMetrics(Callback):
         self.axes = tuple(one_of("axes", axis, tuple(AXES)) for axis in names("axes", axes))
         self.metrics = None if metrics is None else frozenset(names("metrics", metrics))
         self.time_resolution = positive("time_resolution", time_resolution)
-        self.histogram_every_n_rounds = _rounds(
-            "histogram_every_n_rounds", histogram_every_n_rounds
-        )
-        self.picture_every_n_rounds = _rounds("picture_every_n_rounds", picture_every_n_rounds)
+        every = histogram_every_n_rounds
+        self.histogram_every_n_rounds = optional(positive_int, "histogram_every_n_rounds", every)
+        every = picture_every_n_rounds
+        self.picture_every_n_rounds = optional(positive_int, "picture_every_n_rounds", every)
         self.metric = None if metric is None else names("metric", [metric])[0]
         self.mode = None if mode is None else one_of("mode", mode, ("min", "max"))
         self._laid_out, self._started = False, 0.0
@@ -156,12 +151,11 @@ class TensorBoardMetrics(Callback):
             self._pictures(trainer, version - version % self.picture_every_n_rounds)
         metric = self._chosen(trainer)
         if metric is not None:
-            lower = any(word in metric.lower() for word in LOWER_IS_BETTER)
-            mode = self.mode or ("min" if lower else "max")
+            mode = self.mode or likely_mode(metric)
             seconds = time.perf_counter() - self._started
             figures = summary_of(trainer.history, metric, mode, seconds)
-            for logger in self._loggers:
-                write_summary(logger, figures, version)
+            for logger, (name, value) in product(self._loggers, figures.items()):
+                logger.experiment.add_scalar(name, value, version)
 
     def _chosen(self, trainer: FedTrainer) -> str | None:
         known = [str(name) for name in trainer.callback_metrics]
@@ -172,8 +166,9 @@ class TensorBoardMetrics(Callback):
         metric = self._chosen(trainer)
         if metric is not None:
             self._laid_out = True
+            layout = layout_of(metric, self.axes, self.time_resolution)
             for logger in self._loggers:
-                write_layout(logger, layout_of(metric, self.axes, self.time_resolution))
+                logger.experiment.add_custom_scalars(layout)
 
     def state_dict(self) -> dict[str, Any]:
         """The folders of the curves; their points follow from the trainer's history."""
@@ -298,10 +293,6 @@ def _summary(points: Mapping[str, float]) -> Any:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     return Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in points.items()])
-
-
-def _rounds(name: str, value: int | None) -> int | None:
-    return None if value is None else positive_int(name, value)
 
 
 def _bins(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fedlight._support.checks import positive
 from fedlight.channel._draws import row_norms
 from fedlight.channel.base import Channel, Message, Senders
+from fedlight.parameters import shrinking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +45,7 @@ class Clip(Channel):
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
         """Return the updates, scaled down if their norm is too large."""
-        return updates * (self.norm / row_norms(updates)).clamp(max=1)
+        return updates * shrinking(row_norms(updates), self.norm)
 
     def message(self, message: Message) -> Message:
         """Return the same message."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from fedlight.executors.base import ClientError, Outcome
+from fedlight.parameters import shrinking
 
 if TYPE_CHECKING:
     from fedlight.types import LocalResult, Task
@@ -14,6 +17,9 @@ class LargeUpdate(ClientError):
     """An update is larger than `max_update_norm` and is left out."""
 
 
+# It is not a `channel.Clip` in front of the channel. The limit reads the norm that the record of
+# the update keeps, and divides in double precision; a channel adds up each row in another order,
+# so the last bits differ. And only the limit can refuse an update.
 class NormLimit:
     """delta <- delta * min(1, C / |delta|), or no update if |delta| is larger than C.
 
@@ -40,5 +46,5 @@ class NormLimit:
         if not self.clip:
             reason = f"its update has norm {norm:.6g}, over max_update_norm={self.most:g}"
             return LargeUpdate(task, reason)
-        shorter = result.delta * (self.most / norm)
-        return result._replace(delta=shorter, clipped_from=norm)
+        factor = shrinking(torch.tensor(norm, dtype=torch.float64), self.most)
+        return result._replace(delta=result.delta * factor, clipped_from=norm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, Literal, cast
 
 import torch
@@ -171,16 +172,19 @@ def _aggregator(case: Case) -> agg.Aggregator:
     name = spec["name"]
     if name not in _AGGREGATORS:
         raise NotImplementedHere(f"no aggregator for the method {name!r}")
-    return cast(agg.Aggregator, _AGGREGATORS[name](spec, case))
+    kind = _AGGREGATORS[name]
+    given = {each: spec[each] for each in signature(kind).parameters if each in spec}
+    if name in _OTHERWISE:
+        given |= _OTHERWISE[name](spec)
+    return cast(agg.Aggregator, kind(**given))
 
 
-def _fedasync(spec: Spec, case: Case) -> Any:
-    alpha: Any = spec["alpha"]
-    if "alpha_decay" in spec:
-        # The update that makes version `epoch` is the first with the smaller alpha.
-        epoch, factor = spec["alpha_decay"]["epoch"], spec["alpha_decay"]["factor"]
-        alpha = lambda version: spec["alpha"] * (factor if version + 1 >= epoch else 1.0)  # noqa: E731
-    return agg.FedAsync(alpha, _staleness(spec), spec.get("max_staleness"))
+def _alpha(spec: Spec) -> Any:
+    if "alpha_decay" not in spec:
+        return spec["alpha"]
+    # The update that makes version `epoch` is the first with the smaller alpha.
+    epoch, factor = spec["alpha_decay"]["epoch"], spec["alpha_decay"]["factor"]
+    return lambda version: spec["alpha"] * (factor if version + 1 >= epoch else 1.0)
 
 
 def _staleness(spec: Spec) -> Any:
@@ -195,62 +199,40 @@ def _staleness(spec: Spec) -> Any:
     return kinds[given["kind"]]()
 
 
-# The names of methods in the cases, and the classes that they are.
-_AGGREGATORS: dict[str, Callable[[Spec, Case], Any]] = {
-    "fedavg": lambda spec, case: agg.FedAvg(
-        spec.get("buffer_size"), spec["client_weights"], spec["server_lr"]
-    ),
-    "afa_cd": lambda spec, case: agg.AFACD(spec.get("buffer_size"), spec["server_lr"]),
-    "afa_cs": lambda spec, case: agg.AFACS(spec["buffer_size"], spec["server_lr"]),
-    "fedasync": _fedasync,
-    "async_fedavg": lambda spec, case: agg.AsyncFedAvg(
-        spec["weights"], spec["client_weights"], spec["server_lr"]
-    ),
-    "fedfix": lambda spec, case: agg.FedFix(
-        spec["interval"], spec["client_weights"], spec["server_lr"]
-    ),
-    "fedbuff": lambda spec, case: agg.FedBuff(
-        spec["buffer_size"], _staleness(spec), spec["server_lr"]
-    ),
-    "async_comm_sgd": lambda spec, case: agg.AsyncCommSGD(),
-    "mifa": lambda spec, case: agg.MIFA(
-        buffer_size=spec["buffer_size"], server_lr=spec["server_lr"]
-    ),
-    "fedvarp": lambda spec, case: agg.FedVARP(
-        buffer_size=spec["buffer_size"], beta=spec["beta"], server_lr=spec["server_lr"]
-    ),
-    "fadas": lambda spec, case: agg.FADAS(
-        buffer_size=spec["buffer_size"],
-        server_lr=spec["server_lr"],
-        betas=tuple(spec["betas"]),
-        eps=spec["eps"],
-        tau_c=spec["tau_c"],
-        delay=spec["delay"],
-    ),
-    "delay_adaptive": lambda spec, case: agg.FedBuff(
-        1, staleness=stale.DelayAdaptive(spec["c"]), server_lr=spec["server_lr"]
-    ),
-    "dc_asgd": lambda spec, case: agg.DCASGD(lam=spec["lam"], server_lr=spec["server_lr"]),
-    "area": lambda spec, case: agg.AREA(buffer_size=spec["buffer_size"]),
-    "ringmaster": lambda spec, case: agg.Ringmaster(
-        max_staleness=spec["R"] - 1, server_lr=spec["server_lr"]
-    ),
-    "rennala": lambda spec, case: agg.Rennala(
-        buffer_size=spec["buffer_size"], server_lr=spec["server_lr"]
-    ),
-    "fednova": lambda spec, case: agg.FedNova(
-        buffer_size=spec["buffer_size"], server_lr=spec["server_lr"]
-    ),
-    "generalized_async": lambda spec, case: agg.GeneralizedAsyncSGD(
-        probabilities=spec["probabilities"], server_lr=spec["server_lr"]
-    ),
-    "feddyn": lambda spec, case: agg.FedDynServer(
-        alpha=spec["alpha"], buffer_size=spec["buffer_size"]
-    ),
-    "quafl": lambda spec, case: agg.QuAFL(),
-    "favas": lambda spec, case: agg.FAVAS(),
-    "fedat": lambda spec, case: agg.FedAT(client_weights=spec["within"]),
+_AGGREGATORS: dict[str, Callable[..., Any]] = {
+    "fedavg": agg.FedAvg,
+    "afa_cd": agg.AFACD,
+    "afa_cs": agg.AFACS,
+    "fedasync": agg.FedAsync,
+    "async_fedavg": agg.AsyncFedAvg,
+    "fedfix": agg.FedFix,
+    "fedbuff": agg.FedBuff,
+    "async_comm_sgd": agg.AsyncCommSGD,
+    "mifa": agg.MIFA,
+    "fedvarp": agg.FedVARP,
+    "fadas": agg.FADAS,
+    "delay_adaptive": agg.FedBuff,
+    "dc_asgd": agg.DCASGD,
+    "area": agg.AREA,
+    "ringmaster": agg.Ringmaster,
+    "rennala": agg.Rennala,
+    "fednova": agg.FedNova,
+    "generalized_async": agg.GeneralizedAsyncSGD,
+    "feddyn": agg.FedDynServer,
+    "quafl": agg.QuAFL,
+    "favas": agg.FAVAS,
+    "fedat": agg.FedAT,
 }
+"""The names of methods in the cases, and the classes that they are."""
+
+_OTHERWISE: dict[str, Callable[[Spec], dict[str, Any]]] = {
+    "fedasync": lambda spec: {"alpha": _alpha(spec), "staleness": _staleness(spec)},
+    "fedbuff": lambda spec: {"staleness": _staleness(spec)},
+    "delay_adaptive": lambda spec: {"buffer_size": 1, "staleness": stale.DelayAdaptive(spec["c"])},
+    "ringmaster": lambda spec: {"max_staleness": spec["R"] - 1},
+    "fedat": lambda spec: {"client_weights": spec["within"]},
+}
+"""Arguments that a case names or writes in another way than the class."""
 
 
 def _local_optimizer(case: Case) -> opt.LocalOptimizer:

@@ -151,11 +151,8 @@ class FederatedDataModule(LightningDataModule):
         """Checks the arguments; nothing is loaded before `setup`."""
         super().__init__()
         checked_partitioner(partitioner)
-        if transform is not None and not callable(transform):
-            raise TypeError(
-                f"transform must be a function of a batch that returns a batch, got {transform!r}"
-            )
-        _check_collate_fn(collate_fn)
+        _check_maker_of_batches("transform", transform, "a batch")
+        _check_maker_of_batches("collate_fn", collate_fn, "a list of examples")
         if collate_fn is not None and (columns is not None or normalize is not None):
             raise ValueError(
                 "collate_fn gets whole rows and makes the batch, so it excludes columns= and "
@@ -219,7 +216,7 @@ class FederatedDataModule(LightningDataModule):
             array([2, 5])
         """
         found, names, ids = client_datasets(datasets)
-        _check_collate_fn(collate_fn)
+        _check_maker_of_batches("collate_fn", collate_fn, "a list of examples")
         sizes = [len(data) for data in found]
         partition = Partition(
             rows=np.arange(sum(sizes), dtype=np.int64),
@@ -466,11 +463,10 @@ def _checked_partition(partitioner: Partitioner, dataset: datasets.Dataset, seed
     return partition
 
 
-def _check_collate_fn(collate_fn: object) -> None:
-    if collate_fn is not None and not callable(collate_fn):
+def _check_maker_of_batches(name: str, function: object, given: str) -> None:
+    if function is not None and not callable(function):
         raise TypeError(
-            "collate_fn must be a function of a list of examples that returns a batch, got "
-            f"{collate_fn!r}"
+            f"{name} must be a function of {given} that returns a batch, got {function!r}"
         )
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import Rate, decay_rates, non_negative, positive, rate
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped, grad_norm_limit
+from fedlight._support.checks import Rate, decay_rates, non_negative, optional, positive, rate
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ class LocalAdam(LocalOptimizer):
         self.betas = decay_rates("betas", betas)
         self.eps = positive("eps", eps)
         self.weight_decay = non_negative("weight_decay", weight_decay)
-        self.max_grad_norm = grad_norm_limit(max_grad_norm)
+        self.max_grad_norm = optional(positive, "max_grad_norm", max_grad_norm)
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """Make one step of Adam."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedlight._support.arguments import Strategy
-from fedlight._support.checks import positive
+from fedlight.parameters import shrinking
 from fedlight.randomness import generator
 
 if TYPE_CHECKING:
@@ -294,10 +294,5 @@ def client_norms(tensors: Sequence[Tensor]) -> Tensor:
 def clipped(grads: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:
     """Scale each client's gradient down to a norm of at most `max_norm` over all parameters."""
     # The small constant is that of torch.nn.utils.clip_grad_norm_.
-    scale = (max_norm / (client_norms(grads) + 1e-6)).clamp(max=1.0)
+    scale = shrinking(client_norms(grads) + 1e-6, max_norm)
     return torch._foreach_mul(list(grads), [per_client(scale, grad) for grad in grads])
-
-
-def grad_norm_limit(value: object) -> float | None:
-    """Return `max_grad_norm` if it is None or a number above 0."""
-    return None if value is None else positive("max_grad_norm", value)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import Rate, fraction, non_negative, rate
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped, grad_norm_limit
+from fedlight._support.checks import Rate, fraction, non_negative, optional, positive, rate
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ class LocalSGD(LocalOptimizer):
         if nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs a momentum above 0, got momentum=0")
         self.nesterov = bool(nesterov)
-        self.max_grad_norm = grad_norm_limit(max_grad_norm)
+        self.max_grad_norm = optional(positive, "max_grad_norm", max_grad_norm)
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """Make one step of SGD."""

@@ -343,7 +343,7 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
 
 
 def _timeline_legend(ax: Axes, made: Timeline, lost: bool) -> None:
-    lines, patches = _import("matplotlib.lines"), _import("matplotlib.patches")
+    lines, patches = of_matplotlib("lines"), of_matplotlib("patches")
     most = made.most
     levels = range(most + 1) if most <= 4 else sorted({0, round(most / 2), most})
     handles = [
@@ -377,7 +377,7 @@ def _colour(share: float) -> tuple[float, float, float]:
 
 def _colour_map() -> ListedColormap:
     colours = [_colour(step / 255) for step in range(256)]
-    made: ListedColormap = _import("matplotlib.colors").ListedColormap(colours)
+    made: ListedColormap = of_matplotlib("colors").ListedColormap(colours)
     return made
 
 
@@ -388,17 +388,22 @@ def _plain(ax: Axes) -> None:
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     if ax is not None:
-        kind: type[Axes] = _import("matplotlib.axes").Axes
+        kind: type[Axes] = of_matplotlib("axes").Axes
         if not isinstance(ax, kind):
             raise TypeError(f"ax must be axes of matplotlib, got {ax!r} ({type(ax).__name__})")
         return ax
-    made: Axes = _import("matplotlib.pyplot").subplots(figsize=size, layout="constrained")[1]
+    made: Axes = of_matplotlib("pyplot").subplots(figsize=size, layout="constrained")[1]
     return made
 
 
-def _import(name: str) -> Any:
+def of_matplotlib(name: str) -> Any:
+    """Return a module of matplotlib, such as "pyplot".
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
     try:
-        return import_module(name)
+        return import_module(f"matplotlib.{name}")
     except ImportError as error:
         raise ImportError(
             "fedlight.plot draws with matplotlib, which is not installed: pip install matplotlib"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_info
@@ -14,7 +14,10 @@ from fedlight._fit.arguments import as_module
 from fedlight._module.rng import isolated_rng, seed_all
 from fedlight._support.checks import one_of
 from fedlight.aggregators import Aggregator
-from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER
+from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER, likely_mode
+
+if TYPE_CHECKING:
+    from fedlight.data import FederatedDataModule
 
 _HIGHER_IS_BETTER = (
     *("acc", "auc", "auroc", "f1", "precision", "recall", "score", "r2", "iou", "dice"),
@@ -23,6 +26,8 @@ _HIGHER_IS_BETTER = (
 
 Start: TypeAlias = LightningModule | Callable[[], LightningModule]
 """A module, of which each run trains a copy; or a class or function, called once for each seed."""
+Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
+"""A data module for all seeds, or a function of the seed that returns one."""
 
 
 def check_names(aggregators: Mapping[str, Aggregator], logger_dir: str | Path | None) -> None:
@@ -48,17 +53,30 @@ def first_module(module: Start, seed: int) -> LightningModule:
 
 
 def fresh_folder(folder: Path) -> Path:
-    """Make the next free version in a folder, so that no older run is overwritten.
+    """Make the next free version in `logger_dir`, so that no older run is overwritten.
 
     Raises:
         OSError: It cannot be made; the error comes before the first run, and names the argument.
     """
     path = next(path for k in count() if not (path := folder / f"version_{k}").exists())
+    return made_folder(path, folder)
+
+
+def made_folder(path: Path, given: str | Path) -> Path:
+    """Make a folder for TensorBoard unless it is there.
+
+    Args:
+        path: The folder.
+        given: The user's `logger_dir`, for the error message.
+
+    Raises:
+        OSError: It cannot be made.
+    """
     try:
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(
-            f"logger_dir={str(folder)!r} must be a folder that can be written to ({error.strerror})"
+            f"logger_dir={str(given)!r} must be a folder that can be written to ({error.strerror})"
         ) from error
     return path
 
@@ -74,17 +92,19 @@ def mode_of(metric: str, mode: str | None) -> str:
         raise TypeError(f"metric must be the name of one, such as 'val_acc', got {metric!r}")
     if mode is not None:
         return one_of("mode", mode, ("min", "max"))
-    return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"
+    return likely_mode(metric)
 
 
-def say_what_is_best(metric: str, mode: str | None) -> None:
-    """Say that more is taken to be better if nothing says so, neither `mode` nor the name."""
+def chosen_mode(metric: str, mode: str | None) -> str:
+    """Return `mode_of` the metric; tell the user if neither `mode` nor the name decides it."""
     known = (*LOWER_IS_BETTER, *_HIGHER_IS_BETTER)
+    best = mode_of(metric, mode)
     if mode is None and not any(word in metric.lower() for word in known):
         rank_zero_info(
             f"fedlight: of metric={metric!r} more is taken to be better; if less is, write "
             'mode="min"'
         )
+    return best
 
 
 def _plain(name: str) -> str:

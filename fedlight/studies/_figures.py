@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlight.plot import COLOURS, DASHES, History, curves
+from fedlight.plot.figures import of_matplotlib
 from fedlight.studies._measures import has_metric
 
 if TYPE_CHECKING:
@@ -128,12 +129,7 @@ def _say_why(ax: Axes, words: str) -> None:
 
 def _grid(number: int, columns: int | None) -> tuple[Figure, list[Axes]]:
     """A figure with so many pictures, in so many columns or as it fits best."""
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError(
-            "study.plot draws with matplotlib, which is not installed: pip install matplotlib"
-        ) from error
+    pyplot = of_matplotlib("pyplot")
     most = columns or (4 if number == 4 else 3)
     wide, high = min(most, number), -(-number // most)
     size = (1.5 + 3.5 * wide, 0.6 + 2.9 * high) if number > 1 else (6.0, 4.0)

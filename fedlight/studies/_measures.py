@@ -133,6 +133,11 @@ def check_metric(runs: Sequence[StudyRun], metric: str) -> None:
     Raises:
         ValueError: There are rounds, and none has it.
     """
-    known = {name for run in runs for record in run.history for name in record.metrics}
+    known = metrics_of(run.history for run in runs)
     if known and metric not in known:
-        raise ValueError(f"metric={metric!r} is in no round; the metrics are {sorted(known)}")
+        raise ValueError(f"metric={metric!r} is in no round; the metrics are {known}")
+
+
+def metrics_of(histories: Iterable[Sequence[RoundRecord]]) -> list[str]:
+    """The names of the metrics that rounds have, sorted."""
+    return sorted({name for history in histories for record in history for name in record.metrics})

@@ -5,35 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from fedlight._support.checks import one_of, positive_int
+from fedlight._support.checks import one_of
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ScheduleTable
 from fedlight.callbacks import Callback
 from fedlight.plot import curve
 from fedlight.studies._cell_checks import check_callbacks, check_cell
-from fedlight.studies._comparing import Start, check_names, fresh_folder, mode_of, say_what_is_best
+from fedlight.studies._comparing import Data, Start, check_names, chosen_mode, fresh_folder
+from fedlight.studies._groups import grouped
+from fedlight.studies._measures import best_of, check_metric, end_of, metrics_of
 from fedlight.studies.grid import Cell, seeds_of
 from fedlight.studies.one_run import OneRun, Surroundings
 from fedlight.studies.running import pair, run_plan
-from fedlight.studies.runs import Planned
+from fedlight.studies.runs import Planned, StudyRun
+from fedlight.studies.study import Study
+from fedlight.studies.tables import Entry, StudyTable
 from fedlight.studies.workers import InTurn
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedlight.data import FederatedDataModule
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.types import RoundRecord
 
 _MOST_SEEDS = 10_000  # more are a mistake, and a list of 10^12 seeds would fill the memory
-Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
-"""A data module for all seeds, or a function of the seed that returns one."""
+_AXIS = "aggregator"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +54,9 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The metric of an aggregator over the seeds; standard deviations are nan for one seed.
+    """The metric of an aggregator over the seeds at which it is a number.
+
+    Standard deviations are nan for one seed.
 
     Attributes:
         name: Name of the aggregator.
@@ -77,9 +78,13 @@ class Summary:
 class Comparison:
     """The result of `compare`; ``rich.print`` shows it as a table.
 
+    It is a view of a `Study` with the one axis "aggregator", whose other tables and figures are
+    those of `study`.
+
     Attributes:
         runs: The runs, by seed, then by aggregator in the order given.
         schedules: The recorded schedule of each seed; empty for ``schedule="live"``.
+        study: The same runs as a study.
         metric: The metric that is shown if none is named.
         mode: "min" or "max" of it is best.
     """
@@ -91,20 +96,18 @@ class Comparison:
         metric: str,
         mode: str | None,
     ) -> None:
-        if not runs:
-            raise ValueError("runs must hold one or more, got none")
         self.runs = list(runs)
         self.schedules = dict(schedules)
-        self.metric = metric
-        self.mode = mode_of(metric, mode)
+        cells = [
+            StudyRun({_AXIS: run.name}, run.seed, run.history, run.fingerprint) for run in runs
+        ]
+        self.study = Study(cells, metric, mode)
+        self.metric, self.mode = metric, self.study.mode
 
     @property
     def histories(self) -> dict[str, list[list[RoundRecord]]]:
-        """The histories by name of the aggregator, one for each seed."""
-        found: dict[str, list[list[RoundRecord]]] = {}
-        for run in self.runs:
-            found.setdefault(run.name, []).append(run.history)
-        return found
+        """The histories by name of the aggregator, one for each seed that has a round."""
+        return self.study.histories
 
     def curve(
         self, name: str, seed: int, metric: str | None = None, x: str = "round"
@@ -121,88 +124,66 @@ class Comparison:
             KeyError: There is no such run.
             ValueError: `x` is another word, or the run has no such metric.
         """
-        for run in self.runs:
-            if (run.name, run.seed) == (name, seed):
-                metric = self.metric if metric is None else metric
-                points = curve(run.history, metric, x)
-                if not len(points[0]):
-                    raise _no_metric(name, metric, run.history)
-                return points
-        known = sorted({(run.name, run.seed) for run in self.runs})
-        raise KeyError(f"there is no run of {name!r} with seed {seed!r}; the runs are {known}")
+        found = {(run.name, run.seed): run.history for run in self.runs}
+        if (name, seed) not in found:
+            raise KeyError(
+                f"there is no run of {name!r} with seed {seed!r}; the runs are {sorted(found)}"
+            )
+        metric = self.metric if metric is None else metric
+        _check_has(name, found[name, seed], metric)
+        return curve(found[name, seed], metric, x)
 
     def summary(
-        self, metric: str | None = None, mode: str | None = None, last: int = 1
+        self, metric: str | None = None, mode: str | None = None, last: float = 1
     ) -> list[Summary]:
         """Return mean and standard deviation over the seeds, one record for each aggregator.
 
         Args:
             metric: Name of the metric.
             mode: "min" or "max" of it is best; None decides by its name.
-            last: The last value is the mean over this many last rounds that have the metric.
+            last: The last value is the mean over this many last rounds that have the metric; or,
+                below 1, over this last share of the virtual time.
 
         Raises:
             ValueError: A run has no such metric.
         """
-        positive_int("last", last)
-        mode = self.mode if metric in (None, self.metric) and mode is None else mode
-        metric = self.metric if metric is None else metric
-        mode = mode_of(metric, mode)
+        metric, mode = self.study.shown(metric, mode)
+        measures = best_of(metric, mode), end_of(metric, last), len
         found = []
-        for name, histories in self.histories.items():
-            values = [curve(history, metric)[1] for history in histories]
-            if not all(len(each) for each in values):
-                raise _no_metric(name, metric, histories[0])
-            best = [float(each.min() if mode == "min" else each.max()) for each in values]
-            end = [float(each[-last:].mean()) for each in values]
-            rounds = fmean(len(history) for history in histories)
-            found.append(Summary(name, fmean(best), _std(best), fmean(end), _std(end), rounds))
+        for (name,), runs in grouped(self.study.runs, [_AXIS]).items():
+            for run in runs:
+                _check_has(str(name), run.history, metric)
+            best, end, rounds = (Entry.of(runs, measure) for measure in measures)
+            means = best.mean, best.std, end.mean, end.std, rounds.mean
+            found.append(Summary(str(name), *means))
         return found
 
-    def table(self, metric: str | None = None, mode: str | None = None, last: int = 1) -> Table:
-        """Return `summary` as a table for ``rich.print``, as mean ± standard deviation."""
-        seeds = len({run.seed for run in self.runs})
-        metric = self.metric if metric is None else metric
-        end = "last" if last == 1 else f"mean of the last {last}"
-        table = Table(title=f"{metric}, {seeds} seed{'s' * (seeds != 1)}")
-        for column in ("aggregator", "best", end, "rounds"):
-            table.add_column(column, justify="left" if column == "aggregator" else "right")
-        for each in self.summary(metric, mode, last):
-            table.add_row(
-                each.name,
-                _with_std(each.best_mean, each.best_std),
-                _with_std(each.last_mean, each.last_std),
-                f"{each.rounds:g}",
-            )
-        return table
+    def table(
+        self, metric: str | None = None, mode: str | None = None, last: float = 1
+    ) -> StudyTable:
+        """Return the table of `Study.table` for ``rich.print``, as mean ± standard deviation."""
+        return self.study.table(metric=metric, mode=mode, last=last)
 
     def to_pandas(self) -> Any:
         """Return all metrics as a data frame with a row for each round of each run."""
-        import pyarrow as pa
-
-        rows: list[dict[str, object]] = [
-            {"name": run.name, "seed": run.seed, "round": record.version, **record.metrics}
-            for run in self.runs
-            for record in run.history
-        ]
-        names = dict.fromkeys(name for row in rows for name in row)
-        return pa.table({name: [row.get(name) for row in rows] for name in names}).to_pandas()
+        frame = self.study.to_pandas()
+        frame.columns = ["name", *frame.columns[1:]]
+        return frame
 
     def __repr__(self) -> str:
-        names = ", ".join(self.histories)
+        names = ", ".join(map(str, self.study.axes[_AXIS]))
         seeds = sorted({run.seed for run in self.runs})
         return f"<Comparison of {names}; seeds={seeds}, metric={self.metric!r}, mode={self.mode!r}>"
 
-    def __rich__(self) -> Table:
-        return self.table()
+    def __rich__(self) -> Any:
+        return self.table().__rich__()
 
     def __str__(self) -> str:
+        entries = self.table().entries
         lines = [f"{self.metric} (best, last)"]
-        lines += [
-            f"{each.name}: {_with_std(each.best_mean, each.best_std)}, "
-            f"{_with_std(each.last_mean, each.last_std)}"
-            for each in self.summary()
-        ]
+        for name in self.study.axes[_AXIS]:
+            ends = (entries[(name,), end].words(digits=4) for end in ("best", "last"))
+            lines.append(f"{name}: {', '.join(ends)}")
         return "\n".join(lines)
 
 
@@ -317,8 +298,7 @@ def compare(
     check_names(aggregators, logger_dir)
     seeds = seeds_of(seeds, _MOST_SEEDS)
     one_of("schedule", schedule, ("recorded", "live"))
-    given_mode, mode = mode, mode_of(metric, mode)
-    say_what_is_best(metric, given_mode)
+    mode = chosen_mode(metric, mode)
     check_callbacks(callbacks)
     for taken in ("seed", "logger", "aggregator", "default_root_dir", "on_interrupt"):
         if taken in trainer_options:
@@ -334,8 +314,7 @@ def compare(
         **trainer_options,
     }
     cells = [
-        Cell({"aggregator": name}, {**given, "aggregator": each})
-        for name, each in aggregators.items()
+        Cell({_AXIS: name}, {**given, "aggregator": each}) for name, each in aggregators.items()
     ]
     for cell in cells:  # errors in the arguments appear before the first run
         check_cell(cell)
@@ -360,7 +339,7 @@ def compare(
         if run.result is None:
             stopped.append(run.planned)
         elif first:  # a wrong name is an error after the first run, not after the last
-            _check_metric(metric, run.result.history)
+            check_metric([run.result], metric)
 
     try:
         found = run_plan(plan, shared, InTurn(), enable_progress_bar, watch)
@@ -376,23 +355,10 @@ def compare(
 
 
 def _name(planned: Planned) -> str:
-    return str(planned.cell.names["aggregator"])
+    return str(planned.cell.names[_AXIS])
 
 
-def _check_metric(metric: str, history: Sequence[RoundRecord]) -> None:
-    known = sorted({name for record in history for name in record.metrics})
-    if history and metric not in known:
-        raise ValueError(f"metric={metric!r} is in no round; the metrics are {known}")
-
-
-def _no_metric(name: str, metric: str, history: Sequence[RoundRecord]) -> ValueError:
-    known = sorted({key for record in history for key in record.metrics})
-    return ValueError(f"a run of {name!r} has no metric {metric!r}; its metrics are {known}")
-
-
-def _std(values: Sequence[float]) -> float:
-    return stdev(values) if len(values) > 1 else float("nan")
-
-
-def _with_std(mean: float, std: float) -> str:
-    return f"{mean:.4f}" if std != std else f"{mean:.4f} ± {std:.4f}"
+def _check_has(name: str, history: Sequence[RoundRecord], metric: str) -> None:
+    known = metrics_of([history])
+    if metric not in known:
+        raise ValueError(f"a run of {name!r} has no metric {metric!r}; its metrics are {known}")

@@ -98,6 +98,21 @@ class Study:
             rank_zero_info(f"fedlight: {missing} runs of the study are not finished")
         return cls(runs, metric, mode)
 
+    def shown(self, metric: str | None = None, mode: str | None = None) -> tuple[str, str]:
+        """Return the metric that is shown, and "min" or "max", whichever of it is best.
+
+        Args:
+            metric: Name of the metric; None for that of the study.
+            mode: "min" or "max" of it is best; None decides by its name.
+
+        Raises:
+            ValueError: Rounds have metrics, but none has this one; or `mode` is another word.
+        """
+        mode = self.mode if metric in (None, self.metric) and mode is None else mode
+        metric = self.metric if metric is None else metric
+        check_metric(self.runs, metric)
+        return metric, mode_of(metric, mode)
+
     # ------------------------------------------------------------------ tables
 
     def table(
@@ -140,20 +155,17 @@ class Study:
                 rounds have metrics, but none has this one.
         """
         one_of("value", value, ("best", "last"))
-        metric, mode = self._metric(metric, mode)
+        metric, mode = self.shown(metric, mode)
         best, end = best_of(metric, mode), end_of(metric, last)
         ends = "last" if last == 1 else f"mean of the last {last if last > 1 else f'{last:.0%}'}"
+        shown = "best" if value == "best" else ends
         measures: dict[str, Measure] = {"best": best, ends: end, "rounds": len}
+        title = f"{metric}, {self._seeds()}"
         if columns is not None:
-            measures = {value: best if value == "best" else end}
+            measures, title = {shown: measures[shown]}, f"{shown} {title}"
         axes, entries = self._entries(rows, columns, measures)
-        title = (
-            f"{metric}, {self._seeds()}"
-            if columns is None
-            else (f"{value if value == 'best' else ends} {metric}, {self._seeds()}")
-        )
         table = StudyTable(title, axes, columns, entries, digits)
-        return self._compared(table, reference, value if value == "best" else ends, confidence)
+        return self._compared(table, reference, shown, confidence)
 
     def time_to(
         self,
@@ -189,7 +201,7 @@ class Study:
             ValueError: `axis` is another word, or there is no such axis of the study.
         """
         axis = one_of("axis", {"rounds": "round"}.get(axis, axis), tuple(X_AXES))
-        metric, mode = self._metric(metric, mode)
+        metric, mode = self.shown(metric, mode)
 
         reached = place_of(target, metric, mode, axis)
         title = f"{X_AXES[axis]} to {metric} of {target:g}, {self._seeds()}"
@@ -220,15 +232,9 @@ class Study:
             ValueError: `axis` is another word, or there is no such axis of the study.
         """
         one_of("axis", axis, tuple(X_AXES))
-        metric, _ = self._metric(metric, None)
+        metric, _ = self.shown(metric, None)
         axes, entries = self._entries(rows, None, values_at(places, metric, axis))
         return StudyTable(f"{metric}, {self._seeds()}", axes, None, entries, digits)
-
-    def _metric(self, metric: str | None, mode: str | None) -> tuple[str, str]:
-        mode = self.mode if metric in (None, self.metric) and mode is None else mode
-        metric = self.metric if metric is None else metric
-        check_metric(self.runs, metric)
-        return metric, mode_of(metric, mode)
 
     def _seeds(self) -> str:
         seeds = len(self._all_seeds)
@@ -289,7 +295,7 @@ class Study:
         """
         check_axis(self.axes, "axis", axis)
         one_of("value", value, ("last", "best"))
-        metric, mode = self._metric(metric, None)
+        metric, mode = self.shown(metric, None)
         measure = end_of(metric, last) if value == "last" else best_of(metric, mode)
         others = [each for each in self.axes if each != axis and each not in self._chosen]
         sign = 1 if mode == "min" else -1

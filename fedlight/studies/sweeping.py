@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlight._runs.data_fingerprint import data_content
@@ -18,7 +17,13 @@ from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
 from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._cell_key import cell_key
-from fedlight.studies._comparing import mode_of, say_what_is_best
+from fedlight.studies._comparing import (
+    Data,
+    Start,
+    chosen_mode,
+    made_folder,
+)
+from fedlight.studies._measures import metrics_of
 from fedlight.studies.choice import chosen_workers
 from fedlight.studies.grid import MOST_RUNS, Axes, cells_of, refuse_own, seeds_of
 from fedlight.studies.one_run import OneRun, Surroundings
@@ -29,13 +34,7 @@ from fedlight.studies.study import Study
 from fedlight.studies.workers import Workers
 
 if TYPE_CHECKING:
-    from fedlight.data import FederatedDataModule
     from fedlight.local_optimizers import LocalOptimizer
-
-Start: TypeAlias = LightningModule | Callable[[], LightningModule]
-"""A module, of which each run trains a copy; or a class or function, called once for each seed."""
-Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
-"""A data module for all seeds, or a function of the seed that returns one."""
 
 
 def sweep(
@@ -156,8 +155,7 @@ def sweep(
         [({'aggregator': 'AFA-CD'}, 0, 5), ({'aggregator': 'AFA-CD'}, 1, 5)]
     """
     chosen = seeds_of(seeds)
-    given_mode, mode = mode, mode_of(metric, mode)
-    say_what_is_best(metric, given_mode)
+    mode = chosen_mode(metric, mode)
     one_of("schedule", schedule, ("live", "recorded"))
     check_callbacks(callbacks)
     refuse_own(trainer_options, "sweep")
@@ -183,7 +181,9 @@ def sweep(
     shared = Surroundings(
         store=None if path is None else Store(path),
         callbacks=callbacks,
-        logger_dir=None if logger_dir is None else _folder("logger_dir", logger_dir),
+        logger_dir=None
+        if logger_dir is None
+        else made_folder(folder_of("logger_dir", logger_dir), logger_dir),
         metric=metric,
         mode=mode,
         checkpoint_seconds=positive("checkpoint_seconds", checkpoint_seconds),
@@ -212,23 +212,12 @@ def _warn_of_metric(metric: str, run: OneRun, first: bool) -> None:
     """Say after the first run that there is no such metric, not after the last one."""
     if not first or run.result is None or not run.result.history:
         return
-    known = sorted({name for record in run.result.history for name in record.metrics})
+    known = metrics_of([run.result.history])
     if metric not in known:
         rank_zero_warn(
             f"fedlight: metric={metric!r} is in no round of the first run ({run.planned}); unless "
             f"it was too short, tables need metric= with one of {known}"
         )
-
-
-def _folder(name: str, folder: str | Path) -> Path:
-    made = folder_of(name, folder)
-    try:
-        made.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"{name}={str(folder)!r} must be a folder that can be written to ({error.strerror})"
-        ) from error
-    return made
 
 
 def _advice(path: str | Path | None) -> str:

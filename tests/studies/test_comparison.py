@@ -1,4 +1,5 @@
 import itertools
+import math
 import os
 import signal
 from copy import deepcopy
@@ -33,6 +34,7 @@ from fedlight.arrivals import (
 from fedlight.callbacks import TensorBoardMetrics
 from fedlight.local_optimizers import LocalSGD
 from fedlight.studies.comparison import ComparedRun, Comparison
+from fedlight.studies.study import Study
 from fedlight.types import RoundRecord
 from tests.boring import Boring, Recorder, classes
 
@@ -304,7 +306,7 @@ def test_the_summary_by_hand():
     least = written().summary(mode="min", last=2)[0]
     assert least.best_mean == pytest.approx((0.1 + 0.2) / 2)
     assert least.last_mean == pytest.approx((0.4 + 0.55) / 2)
-    with pytest.raises(ValueError, match=r"'a' has no metric 'val_los'.*'val_acc'"):
+    with pytest.raises(ValueError, match=r"metric='val_los' is in no round.*'val_acc'"):
         written().summary("val_los")
 
 
@@ -328,6 +330,29 @@ def test_it_prints_a_table():
     rich.print(written().table(last=2))
     one = Comparison(written().runs[:1], {}, "val_acc", None)
     assert str(one).splitlines()[1] == "a: 0.5000, 0.3000"
+
+
+def test_it_is_a_view_of_a_study():
+    result = written()
+    assert isinstance(result.study, Study)
+    assert result.study.axes == {"aggregator": ["a", "b"]}
+    assert result.table().to_markdown() == result.study.table().to_markdown()
+    assert "| a | 0.6000 ± 0.1414 | 0.5000 ± 0.2828 | 3 ± 0 |" in result.table().to_markdown()
+    for each in result.summary():
+        best = result.table().entries[(each.name,), "best"]
+        assert (each.best_mean, each.best_std) == (best.mean, best.std)
+
+
+def test_a_run_whose_metric_is_no_number_is_left_out_and_the_table_says_so():
+    runs = [
+        ComparedRun("a", seed, [record(1, val_loss=value)], "f")
+        for seed, value in enumerate((0.5, float("nan")))
+    ]
+    result = Comparison(runs, {}, "val_loss", None)
+    (only,) = result.summary()
+    assert (only.best_mean, only.rounds) == (0.5, 1.0)
+    assert math.isnan(only.best_std)
+    assert str(result).splitlines()[1] == "a: 0.5000 (1 of 2 have one), 0.5000 (1 of 2 have one)"
 
 
 def test_curves_and_frames():
