@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedlight._support.checks import rate_at
 from fedlight.executors._stack.batches import batch_rows
+from fedlight.types import Task
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from data_partitioners import Partition
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.parameters import ModuleState
-    from fedlight.types import LocalResult, ServerState, Task
+    from fedlight.types import LocalResult, ServerState
 
 
 class Job(NamedTuple):
@@ -43,6 +44,11 @@ class Job(NamedTuple):
     pulled: ServerState
     client_state: Tensor | None = None
     work: Workplace | None = None
+
+
+def trial_task(client_id: int) -> Task:
+    """A task of one local step at version 0, with which an executor tries the step of a module."""
+    return Task(client_id, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +142,10 @@ class Executor(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up, after `setup`, what `state_dict` of an executor gave, perhaps of another one."""
         return
+
+
+class NoGradientError(ValueError):
+    """The loss that ``training_step`` returned has no gradient."""
 
 
 class ClientError(RuntimeError):

@@ -1,4 +1,4 @@
-"""What the runs of a study say is said once for all of them."""
+"""The messages of the runs of a study, each printed once for all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedlight._support.voice import Note, Voice, say, speaking
-from fedlight.studies._bench import Member
+from fedlight.studies._shared_executors import StudyExecutor
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import Planned
@@ -30,8 +30,8 @@ class StudyVoice(Voice):
 
     def executor(self, executor: object, device: str, reason: str) -> None:
         """Say what computes; of an executor that runs share, why it was chosen for the first."""
-        if isinstance(executor, Member):
-            reason = executor.group.reason
+        if isinstance(executor, StudyExecutor):
+            reason = executor.shared.reason
         super().executor(executor, device, reason)
 
     def note(self, run: object, note: Note) -> None:

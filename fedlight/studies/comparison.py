@@ -18,7 +18,7 @@ from fedlight.plot import curve
 from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._comparing import Start, check_names, fresh_folder, mode_of, say_what_is_best
 from fedlight.studies.grid import Cell, seeds_of
-from fedlight.studies.one_run import OneRun, Surroundings
+from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned
 from fedlight.studies.workers import InTurn
@@ -339,7 +339,7 @@ def compare(
     ]
     for cell in cells:  # errors in the arguments appear before the first run
         check_cell(cell)
-    shared = Surroundings(
+    shared = StudySettings(
         callbacks=callbacks,
         logger_dir=None if logger_dir is None else fresh_folder(Path(logger_dir)),
         metric=metric,

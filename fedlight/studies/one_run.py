@@ -32,7 +32,7 @@ _LIMITS = ("max_rounds", "max_updates")  # a replayed schedule has its own end
 
 
 @dataclass(slots=True, eq=False)
-class Surroundings:
+class StudySettings:
     """What all runs of a study share.
 
     Attributes:
@@ -59,11 +59,11 @@ class Surroundings:
     _data: dict[tuple[int, int | None], FederatedDataModule] = field(default_factory=dict)
     _starts: dict[tuple[int, int], LightningModule] = field(default_factory=dict)
 
-    def bare(self) -> Surroundings:
+    def bare(self) -> StudySettings:
         """The same without anything that writes or looks."""
         return replace(self, store=None, callbacks=None, logger_dir=None, silent=True)
 
-    def for_task(self, keep: bool) -> Surroundings:
+    def for_task(self, keep: bool) -> StudySettings:
         """What another machine needs for a run.
 
         Args:
@@ -114,7 +114,7 @@ class OneRun:
     """
 
     planned: Planned
-    shared: Surroundings
+    shared: StudySettings
     executor: Executor | None = None
     trainer: FedTrainer | None = None
     result: StudyRun | None = None

@@ -1,16 +1,17 @@
-"""Many runs in lockstep: each goes on until it waits, then all that they wait for is one stack."""
+"""Many runs in lockstep: each goes on until it waits, then all their local runs are one stack."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from fedlight.executors import VectorizedExecutor
 from fedlight.executors.base import Job, Outcome
-from fedlight.studies._bench import Bench, Group, Member
-from fedlight.studies.one_run import OneRun, Surroundings
+from fedlight.studies._shared_executors import SharedExecutor, SharedExecutors, StudyExecutor
+from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
 
 MOST_TOGETHER = 32
@@ -19,12 +20,12 @@ MOST_TOGETHER = 32
 
 def run_together(
     plan: Iterable[Planned],
-    shared: Surroundings,
+    shared: StudySettings,
     over: Callable[[OneRun], None],
     stopped: Callable[[], bool],
     tick: Callable[[Sequence[OneRun]], None],
     most: int = MOST_TOGETHER,
-    bench: Bench | None = None,
+    executors: SharedExecutors | None = None,
 ) -> None:
     """Advance runs together until all of them are over.
 
@@ -42,18 +43,17 @@ def run_together(
         stopped: Whether no further run is to begin.
         tick: Is told, after each stack, which runs are under way.
         most: The largest number of runs under way.
-        bench: Executors that are there already, or None; they are let go of at the end.
+        executors: Executors that are set up already, or None; they are torn down at the end.
     """
-    waiting, bench = iter(plan), Bench() if bench is None else bench
-    going: list[_Going] = []
+    waiting, executors = iter(plan), SharedExecutors() if executors is None else executors
+    going: list[_RunUnderWay] = []
     try:
         while True:
             while len(going) < most and not stopped():
                 planned = next(waiting, None)
                 if planned is None:
                     break
-                member = Member(bench, planned.cell.arguments.get("executor", "auto"))
-                run = _Going(OneRun(planned, shared, member), member)
+                run = _RunUnderWay(planned, shared, executors)
                 if run.go_on():
                     going.append(run)
                 else:
@@ -69,76 +69,76 @@ def run_together(
     finally:
         for each in going:
             each.close()
-        bench.close()
+        executors.close()
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What the first stacks of a run look like.
+class FirstStacks:
+    """The size of the first stacks of a run.
 
     Attributes:
         device: The kind of the device, such as "cpu".
         width: How many local runs there are in a stack; None if its executor does not stack them.
         most: How many there may be.
-        bench: The executors, set up.
+        executors: The executors, set up.
     """
 
     device: str
     width: float | None
     most: int
-    bench: Bench
+    executors: SharedExecutors
 
 
-def look_at(planned: Planned, shared: Surroundings, stacks: int = 4) -> Look | None:
-    """Begin one run, look at its first stacks, and drop the run; None if it fails.
+def first_stacks(planned: Planned, shared: StudySettings, stacks: int = 4) -> FirstStacks | None:
+    """Begin one run, compute its first stacks, and drop the run; None if it fails.
 
     Args:
         planned: The run.
         shared: What all runs share; nothing is written.
         stacks: How many stacks.
     """
-    bench = Bench()
-    member = Member(bench, planned.cell.arguments.get("executor", "auto"))
-    run = _Going(OneRun(planned, shared.bare(), member), member)
+    executors = SharedExecutors()
+    run = _RunUnderWay(planned, shared.bare(), executors)
     widths: list[int] = []
-    look = None
+    found = None
     try:
         more = run.go_on()
         while more and len(widths) < stacks:
-            member.look()
-            group = member.group
+            run.executor.check_module()
+            used = run.executor.shared
             widths.append(len(run.jobs))
-            stacked = group.executor if isinstance(group.executor, VectorizedExecutor) else None
             # The first stack holds all clients, which begin at the same time.
             later = widths[1:] or widths
-            look = Look(
-                device=group.work.state.device.type,
-                width=None if stacked is None or not group.open else sum(later) / len(later),
-                most=group.executor.max_batch,
-                bench=bench,
+            found = FirstStacks(
+                device=used.work.state.device.type,
+                width=sum(later) / len(later) if used.open else None,
+                most=used.executor.max_batch,
+                executors=executors,
             )
-            if stacked is None:
+            if not isinstance(used.executor, VectorizedExecutor):
                 break
-            more = run.go_on(group.executor.run(run.jobs))
+            more = run.go_on(used.executor.run(run.jobs))
     except Exception:  # the run itself meets it again, and reports it
         return None
     finally:
         run.close()
-    return look
+    return found
 
 
-class _Going:
+class _RunUnderWay:
     """A run under way.
 
     Attributes:
+        executor: Its executor.
         run: The run.
-        member: Its executor.
-        jobs: What it waits for.
+        jobs: The local runs that it waits for.
         ended: Whether it is over.
     """
 
-    def __init__(self, run: OneRun, member: Member) -> None:
-        self.run, self.member = run, member
+    def __init__(self, planned: Planned, shared: StudySettings, executors: SharedExecutors) -> None:
+        asked = planned.cell.arguments.get("executor", "auto")
+        self.executor = StudyExecutor(executors, asked)
+        self.run = run = OneRun(planned, shared, self.executor)
         self.jobs: list[Job] = []
         self.ended = False
         self._steps = run.steps()
@@ -154,7 +154,7 @@ class _Going:
             while True:
                 batch = self._next_batch(outcomes)
                 if batch is not None:
-                    self.jobs = [self.member.job(each.job()) for each in batch]
+                    self.jobs = [self.executor.job(each.job()) for each in batch]
                     return True
                 outcomes = None
                 waiting = next(self._steps)
@@ -173,7 +173,7 @@ class _Going:
             return self._batches.send(outcomes)
         except StopIteration:
             self._batches = None
-        except Exception as error:  # that of a result which is read late
+        except Exception as error:  # of a result that is read late
             self._batches = None
             self._steps.throw(error)
         return None
@@ -187,36 +187,32 @@ class _Going:
             self.ended = True
 
     def close(self) -> None:
-        """Let go of a run in the middle of its way."""
+        """Drop a run before its end."""
         self._steps.close()
 
 
-def _compute(going: Sequence[_Going]) -> None:
-    """Compute what runs wait for, and let them go on."""
-    groups: dict[Group, deque[_Going]] = defaultdict(deque)
+def _compute(going: Sequence[_RunUnderWay]) -> None:
+    """Compute the local runs that runs wait for, and let the runs go on."""
+    stacks: dict[SharedExecutor, list[_RunUnderWay]] = defaultdict(list)
     for each in going:
-        each.member.look()  # all of them first: one may close a group for the others
+        each.executor.check_module()  # of all runs first: one may close an executor for the others
     for each in going:
-        groups[each.member.group].append(each)
-    for group, members in groups.items():
-        jobs = [job for each in members for job in each.jobs]
+        stacks[each.executor.shared].append(each)
+    for shared, runs in stacks.items():
         try:
-            outcomes = group.executor.run(jobs)
+            outcomes = iter(shared.executor.run([job for each in runs for job in each.jobs]))
         except Exception:
-            _compute_alone(members)
+            _compute_alone(runs)
             continue
-        start = 0
-        for each in members:
-            end = start + len(each.jobs)
-            each.go_on(outcomes[start:end])
-            start = end
+        for each in runs:
+            each.go_on(list(islice(outcomes, len(each.jobs))))
 
 
-def _compute_alone(members: Iterable[_Going]) -> None:
-    """One run after another, since something has failed that is no client's failure."""
-    for each in members:
+def _compute_alone(runs: Iterable[_RunUnderWay]) -> None:
+    """Compute one run after another: something has failed that is no client's failure."""
+    for each in runs:
         try:
-            outcomes = each.member.run(each.jobs)
+            outcomes = each.executor.run(each.jobs)
         except Exception as error:
             each.fail(error)
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import signal
 import traceback
-from collections import deque
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,19 +13,18 @@ import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
-from fedlight._module.attributes import plain_attributes
+from fedlight._module.attributes import watched
 from fedlight._module.moment import moment_of
+from fedlight._module.snapshot import Snapshot
 from fedlight.executors._remote.failure import Failure
-from fedlight.executors.base import ClientError, Job, Workplace
-from fedlight.types import LocalResult, ServerState, Task
+from fedlight.executors.base import ClientError, Job, Workplace, trial_task
+from fedlight.types import LocalResult, ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lightning import LightningModule
-
     from fedlight.executors.sequential import SequentialExecutor
-    from fedlight.types import LoggedValue
+    from fedlight.types import LoggedValue, Task
 
 _SAME_IN_ALL = {"version", "current_epoch", "global_step"}
 """What a step may ask of the trainer: it follows from the task alone."""
@@ -86,31 +84,31 @@ class Broken(NamedTuple):
     trace: str
 
 
+class _LoggerError(RuntimeError):
+    """A step uses a logger, which a worker does not have."""
+
+
 class _NoLogger(DummyLogger):
-    """Stands for the loggers in a worker: the threads that write for them are not there."""
+    """Replaces the loggers in a worker: the threads that write for them are not there."""
 
     @property
     def experiment(self) -> Any:
-        raise RuntimeError(
+        raise _LoggerError(
             "training_step uses self.logger, which only one process can write to: use self.log, or "
             "executor='sequential'"
         )
 
 
-def serve(
-    inner: SequentialExecutor, work: Workplace, board: Board, parents: Connection, pipe: Connection
-) -> None:
-    """What a worker does: one job after another, until the pipe ends because its parent has."""
-    parents.close()
+def serve(pipe: Connection, inner: SequentialExecutor, work: Workplace, board: Board) -> None:
+    """Do the work of a worker: one job after another, until the pipe ends with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
     try:
         pipe.send(_refusal(inner, work))
         while True:
             order: Order = pipe.recv()
             pipe.send(_report(inner, board, order))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except (EOFError, ConnectionError):
         return
     except Exception:
         pipe.send(Broken(traceback.format_exc()))
@@ -135,24 +133,23 @@ def _report(inner: SequentialExecutor, board: Board, order: Order) -> Report | F
 
 
 def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
-    """Try a step of one client; what the step does that only one process can do, "" for nothing."""
+    """Try a step of one client, and say if it does what only one process can do; else ""."""
     module, name = work.module, type(work.module).__name__
     module.loggers[:] = [_NoLogger()] * len(module.loggers)
     moment = moment_of(module)
     moment.asked.clear()
-    before = _kept(module)
+    before = Snapshot(module)
     client = int(np.flatnonzero(work.partition.sizes)[0])
-    task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
-    (outcome,) = inner.run([Job(task, work.state.read())])
+    (outcome,) = inner.run([Job(trial_task(client), work.state.read())])
     instead = "write executor='sequential'"
     if isinstance(outcome, ClientError):
-        if "combination with fork" in outcome.reason:
+        if "combination with fork" in str(outcome.__cause__):  # torch has no class for it
             return (
                 "ProcessExecutor forks this process, and where torch sees a GPU a forked process "
                 "cannot compute gradients once this one has: set the environment variable "
                 f"CUDA_VISIBLE_DEVICES='' before the script starts, or {instead}"
             )
-        return outcome.reason if "self.logger" in outcome.reason else ""
+        return str(outcome.__cause__) if isinstance(outcome.__cause__, _LoggerError) else ""
     asked = moment.asked - _SAME_IN_ALL
     if asked:
         names = ", ".join(f"self.trainer.{each}" for each in sorted(asked))
@@ -160,37 +157,25 @@ def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
             f"training_step of {name} reads {names}, which a worker process has from the start "
             f"of the fit: {instead}"
         )
-    after = _kept(module)
-    changed = sorted({key[1] for key in before | after if before.get(key) != after.get(key)})
+    # Tensors and private attributes may hold what no other step reads.
+    changed = [
+        f"self.{each.name}"
+        for each in before.changes()
+        if not (each.tensors or each.key.startswith("_"))
+    ]
     if changed:
         return (
-            f"training_step of {name} changes {', '.join(f'self.{each}' for each in changed)}, "
+            f"training_step of {name} changes {', '.join(changed)}, "
             f"which each worker process would change for itself: {instead}"
         )
     return ""
 
 
-def surroundings_of(work: Workplace) -> dict[tuple[Any, str], object]:
-    """What a worker takes along when it is forked, as far as it can be compared."""
-    frozen = {
-        (work.module, name): (id(param), param._version)
-        for name, param in work.module.named_parameters()
-        if not param.requires_grad
-    }
+def taken_along(work: Workplace) -> dict[tuple[Any, str], object]:
+    """What a worker has from the time when it was forked, as far as it can be compared."""
     numbers = {
         (work.optimizer, name): value
         for name, value in vars(work.optimizer).items()
         if isinstance(value, int | float | str)
     }
-    return {**plain_attributes(work.module), **frozen, **numbers}
-
-
-def _kept(module: LightningModule) -> dict[tuple[Any, str], object]:
-    """Numbers, strings, and the lengths of lists, dicts and sets among the public attributes."""
-    lengths = {
-        (child, name): len(value)
-        for child in module.modules()
-        for name, value in vars(child).items()
-        if not name.startswith("_") and isinstance(value, list | dict | set | deque)
-    }
-    return {**plain_attributes(module), **lengths}
+    return {**watched(work.module), **numbers}

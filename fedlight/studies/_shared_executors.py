@@ -25,15 +25,14 @@ that rows with several learning rates are multiplied with a tensor in place of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torchmetrics import Metric, MetricCollection
 
-from fedlight._module.attributes import plain_attributes
+from fedlight._module.attributes import own_attributes, own_layers, watched
 from fedlight._module.moment import moment_of
 from fedlight.data.examples import ExampleTable
 from fedlight.executors import Executor, VectorizedExecutor
@@ -45,128 +44,132 @@ from fedlight.studies._cell_key import content
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_INDEPENDENT = ("as given", "the module can be stacked")  # reasons that name nothing shared
-_OF_LIGHTNING = set(vars(LightningModule())) - {"training"} | {"log", "log_dict"}
 
-
-class Group:
+class SharedExecutor:
     """An executor, and what it was set up with.
 
     Args:
         asked: The executor that the run asked for.
         work: The workplace of the first run.
+
+    Attributes:
+        executor: The executor.
+        reason: Why it was chosen, in words.
+        open: Whether runs may share it.
     """
 
     def __init__(self, asked: Executor | str, work: Workplace) -> None:
-        self.asked, self.work = asked, work
-        self.executor, self.reason = resolve_executor(asked, work)
+        self.work = work
+        self._asked, self._arguments = asked, _arguments(asked)
+        choice = resolve_executor(asked, work)
+        self.executor, self.reason = choice.executor, choice.reason
         self.open = (
-            isinstance(self.executor, VectorizedExecutor)
-            and self.reason in _INDEPENDENT
+            isinstance(choice.executor, VectorizedExecutor)
+            and not choice.shares
             and not moment_of(work.module).asked
             and isinstance(work.examples, ExampleTable)
         )
-        self._content = _described(work) if self.open else ""
+        self._content = _content(work) if self.open else ""
 
     def takes(self, asked: Executor | str, work: Workplace) -> bool:
         """Whether the local runs of another run can be rows of this one's stacks."""
         return (
             self.open
-            and repr(asked) == repr(self.asked)
+            and (asked is self._asked or _arguments(asked) == self._arguments)
             and work.batch_size == self.work.batch_size
             and _same_examples(self.work.examples, work.examples)
-            and _described(work) == self._content
+            and _content(work) == self._content
         )
 
 
-class Bench:
-    """The groups of a study in one process."""
+class SharedExecutors:
+    """The executors of a study in one process."""
 
     def __init__(self) -> None:
-        self.groups: list[Group] = []
+        self._all: list[SharedExecutor] = []
 
-    def join(self, asked: Executor | str, work: Workplace) -> Group:
-        """A group that takes the run, or a new one."""
-        for group in self.groups:
-            if group.takes(asked, work):
-                return group
-        return self.own(asked, work)
+    def join(self, asked: Executor | str, work: Workplace) -> SharedExecutor:
+        """An executor that takes the run, or a new one."""
+        for shared in self._all:
+            if shared.takes(asked, work):
+                return shared
+        return self.add(asked, work)
 
-    def own(self, asked: Executor | str, work: Workplace) -> Group:
-        """A new group."""
-        group = Group(asked, work)
-        self.groups.append(group)
-        return group
+    def add(self, asked: Executor | str, work: Workplace) -> SharedExecutor:
+        """A new executor."""
+        shared = SharedExecutor(asked, work)
+        self._all.append(shared)
+        return shared
 
     def close(self) -> None:
-        """Let go of all executors."""
-        for group in self.groups:
-            group.executor.teardown()
-        self.groups.clear()
+        """Tear down all executors."""
+        for shared in self._all:
+            shared.executor.teardown()
+        self._all.clear()
 
 
-class Member(Executor):
-    """The executor of one run of a study: its part of a shared one.
+class StudyExecutor(Executor):
+    """The executor of one run of a study, which hands its jobs to a shared one.
 
     Args:
-        bench: The shared executors.
+        executors: The shared executors.
         asked: The executor that the run asked for.
     """
 
-    def __init__(self, bench: Bench, asked: Executor | str) -> None:
-        self._bench, self._asked = bench, asked
-        self._group: Group | None = None
+    def __init__(self, executors: SharedExecutors, asked: Executor | str) -> None:
+        self._executors, self._asked = executors, asked
+        self._shared: SharedExecutor | None = None
         self._work: Workplace | None = None
         self._before: Any = None
 
     @property
-    def group(self) -> Group:
-        """The group that computes the next jobs; another one than before if that was closed."""
-        assert self._group is not None
+    def shared(self) -> SharedExecutor:
+        """The executor that computes the next jobs; a new one if the one before was closed."""
+        assert self._shared is not None
         assert self._work is not None
-        if not self._group.open and self._group.work is not self._work:
+        if not self._shared.open and self._shared.work is not self._work:
             self.setup(self._work)
-        return self._group
+        return self._shared
 
-    def look(self) -> None:
-        """See whether the module has changed in something that the stack shares.
+    def check_module(self) -> None:
+        """Leave the stack if the module has changed in something that its rows share.
 
         From then on the run is computed by itself. If it is the run on whose module the executor
-        works, its group is closed, and the others leave it.
+        works, the executor is closed, and the other runs leave it.
         """
-        assert self._group is not None
+        assert self._shared is not None
         assert self._work is not None
-        watched = _watched(self._work.module) if self._group.open else self._before
-        if watched != self._before:
-            self._before = watched
-            if self._group.work is not self._work:
-                self._group = self._bench.own(self._asked, self._work)
-            self._group.open = False
+        now = watched(self._work.module) if self._shared.open else self._before
+        if now != self._before:
+            self._before = now
+            if self._shared.work is not self._work:
+                self._shared = self._executors.add(self._asked, self._work)
+            self._shared.open = False
 
     @property
     def max_batch(self) -> int:  # type: ignore[override]
         """That of the shared executor."""
-        return 1 if self._group is None else self._group.executor.max_batch
+        return 1 if self._shared is None else self._shared.executor.max_batch
 
     @property
     def independent(self) -> bool:  # type: ignore[override]
         """That of the shared executor."""
-        return self._group is not None and self._group.executor.independent
+        return self._shared is not None and self._shared.executor.independent
 
     def setup(self, workplace: Workplace) -> None:
-        """Join a group."""
+        """Join the runs that share an executor."""
         self._work = workplace
-        self._group = self._bench.join(self._asked, workplace)
-        self._before = _watched(workplace.module)
+        self._shared = self._executors.join(self._asked, workplace)
+        self._before = watched(workplace.module)
 
     def teardown(self) -> None:
-        """Leave the group; close it if the module goes with this run."""
-        group, work = self._group, self._work
-        if group is not None and work is not None and group.work is work:
+        """Leave the shared executor; close it if this run takes the module that it works on."""
+        shared, work = self._shared, self._work
+        if shared is not None and work is not None and shared.work is work:
             moves = work.state.device.type != "cpu"
             if moves or is_overridden("teardown", work.module, LightningModule):
-                group.open = False
-        self._group = self._work = self._before = None
+                shared.open = False
+        self._shared = self._work = self._before = None
 
     def job(self, job: Job) -> Job:
         """A job that says of which run it is."""
@@ -174,49 +177,58 @@ class Member(Executor):
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Compute jobs of this run alone."""
-        self.look()
-        return self.group.executor.run([self.job(job) for job in jobs])
+        self.check_module()
+        return self.shared.executor.run([self.job(job) for job in jobs])
 
     def state_dict(self) -> dict[str, Any]:
         """That of the shared executor."""
-        return {} if self._group is None else self._group.executor.state_dict()
+        return {} if self._shared is None else self._shared.executor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Hand it on to the shared executor."""
-        if self._group is not None:
-            self._group.executor.load_state_dict(state)
+        if self._shared is not None:
+            self._shared.executor.load_state_dict(state)
 
     def __repr__(self) -> str:
-        return repr(self._asked if self._group is None else self._group.executor)
+        return repr(self._asked if self._shared is None else self._shared.executor)
 
 
-def _described(work: Workplace) -> str:
-    """Hash of what the runs of a stack must have in common, beside the examples."""
+def _arguments(asked: Executor | str) -> object:
+    """What two executors that were asked for must have in common to be the same.
+
+    One that was not set up yet holds its arguments only. Of other classes than
+    `VectorizedExecutor`, only the object itself is the same.
+    """
+    if isinstance(asked, str):
+        return asked
+    return dict(vars(asked)) if type(asked) is VectorizedExecutor else id(asked)
+
+
+def _content(work: Workplace) -> str:
+    """Hash of what the runs of a stack must have in common, except for the examples."""
     module, state = work.module, work.state
-    federated = {id(param) for param in state.params}
-    layouts = []
-    for layout in (state.param_layout, state.buffer_layout, state.counter_layout):
-        layouts.append([list(layout.names), [tuple(s) for s in layout.shapes], str(layout.dtype)])
-    for name in (*state.buffer_layout.names, *state.counter_layout.names):
-        federated.add(id(module.get_buffer(name)))
-    parts: list[Any] = [layouts, str(state.device), dict(module.hparams), work.autocast]
-    for path, child in module.named_modules():
-        parts.append([path, type(child)])
-        if isinstance(child, Metric | MetricCollection):
-            continue
-        parts.append(_own(child, federated))
-    return content([*parts, _without_rate(work.optimizer)])
+    layouts = [
+        [list(layout.names), [tuple(s) for s in layout.shapes], str(layout.dtype)]
+        for layout in (state.param_layout, state.buffer_layout, state.counter_layout)
+    ]
+    buffers = (*state.buffer_layout.names, *state.counter_layout.names)
+    federated = {id(tensor) for tensor in (*state.params, *map(module.get_buffer, buffers))}
+    kinds = [[path, type(layer)] for path, layer in module.named_modules()]
+    layers = [
+        [path, own_attributes(layer), _frozen(layer, federated)]
+        for path, layer in own_layers(module)
+    ]
+    place = [str(state.device), dict(module.hparams), work.autocast]
+    return content([layouts, place, kinds, layers, _without_rate(work.optimizer)])
 
 
-def _own(child: nn.Module, federated: set[int]) -> dict[str, Any]:
-    """The attributes of a layer, without tensors of the federation, and without its children."""
-    held = {name: value for name, value in vars(child).items() if name not in _OF_LIGHTNING}
-    tensors: Mapping[str, Tensor | None] = {
-        **dict(child.named_parameters(recurse=False)),
-        **dict(child.named_buffers(recurse=False)),
-    }
-    frozen = {k: v for k, v in tensors.items() if v is not None and id(v) not in federated}
-    return {**held, "frozen tensors": frozen}
+def _frozen(layer: nn.Module, federated: set[int]) -> dict[str, Tensor]:
+    """The tensors of a layer that the server does not update."""
+    tensors: list[tuple[str, Tensor]] = [
+        *layer.named_parameters(recurse=False),
+        *layer.named_buffers(recurse=False),
+    ]
+    return {name: tensor for name, tensor in tensors if id(tensor) not in federated}
 
 
 def _without_rate(optimizer: LocalOptimizer) -> Any:
@@ -252,13 +264,3 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
     return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
-
-
-def _watched(module: LightningModule) -> dict[Any, object]:
-    """What hooks and callbacks may change in a module that the stack would not see."""
-    frozen = {
-        name: (id(param), param._version)
-        for name, param in module.named_parameters()
-        if not param.requires_grad
-    }
-    return {**plain_attributes(module), **frozen}
