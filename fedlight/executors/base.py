@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -165,6 +166,14 @@ class ClientError(RuntimeError):
         self.task = task
         self.reason = reason
         self.__cause__ = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The exceptions behind it may not pickle, so another process gets their traceback as text.
+        cause = self.__cause__
+        if cause is not None:
+            trace = "".join(traceback.format_exception(cause))
+            cause = RuntimeError(f"in another process:\n{trace}")
+        return type(self), (self.task, self.reason, cause)
 
     @classmethod
     def of(cls, task: Task, cause: Exception, hint: str = "") -> ClientError:

@@ -10,12 +10,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
 from fedlight._support.checks import positive_int
-from fedlight.executors._remote.failure import Failure
 from fedlight.executors._remote.fork import Forked, number_of_workers
-from fedlight.executors._remote.forked import Board, Broken, Order, serve, taken_along
-from fedlight.executors.base import Executor, Job, Outcome, Workplace
+from fedlight.executors._remote.forked import Board, Broken, serve, taken_along
+from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
-from fedlight.types import LocalResult, Measured, Task
 
 _PATIENCE = 300.0  # seconds for the first step of a worker
 _PER_WORKER = 8  # jobs of a call: the last ones to finish leave few cores idle
@@ -139,7 +137,7 @@ class ProcessExecutor(Executor):
                 busy[worker.forked.pipe] = worker, index
             for pipe in wait([*busy]):
                 worker, index = busy.pop(cast(Connection, pipe))
-                outcomes[index] = worker.end(jobs[index].task)
+                outcomes[index] = worker.end()
                 free.append(worker)
         return [outcomes[index] for index in range(len(jobs))]
 
@@ -169,35 +167,15 @@ class _Worker:
 
     def begin(self, job: Job) -> None:
         """Send a job."""
-        pulled, at = job.pulled, self.board.pulled
-        at.params.copy_(pulled.params)
-        at.buffers.copy_(pulled.buffers)
-        at.counters.copy_(pulled.counters)
-        if pulled.shared is not None and at.shared is not None:
-            at.shared.copy_(pulled.shared)
-        if job.client_state is not None:
-            self.board.own.copy_(job.client_state)
-        order = Order(job.task, pulled.shared is not None, job.client_state is not None)
         try:
-            self.forked.pipe.send(order)
+            self.forked.pipe.send(self.board.put_job(job))
         except OSError as error:
             raise self.forked.died(self._name) from error
 
-    def end(self, task: Task) -> Outcome:
+    def end(self) -> Outcome:
         """Receive the result of the job."""
         answer = self.answer()
-        if isinstance(answer, Failure):
-            return answer.error(task, "a worker process")
-        result, report = self.board.result, answer
-        delta = result.delta.clone()
-        return LocalResult(
-            delta,
-            result.buffers.clone(),
-            result.counters.clone(),
-            report.metrics,
-            self.board.new_own.clone() if report.own else None,
-            measured=None if report.norm is None else Measured(delta, delta._version, report.norm),
-        )
+        return answer if isinstance(answer, ClientError) else self.board.result(answer)
 
     def answer(self) -> Any:
         """What the worker sends next.

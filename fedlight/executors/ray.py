@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -18,12 +18,8 @@ from fedlight.executors._remote.cluster import (
     room,
     share_of_gpus,
 )
-from fedlight.executors._remote.failure import Failure
-from fedlight.executors.base import Executor, Job, Outcome, Workplace
+from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.processes import ProcessExecutor
-
-if TYPE_CHECKING:
-    from fedlight.types import LocalResult
 
 _TRIES = 3
 _PATIENCE = 60.0  # seconds
@@ -177,15 +173,11 @@ class RayExecutor(Executor):
         """
         outcomes: dict[int, Outcome] = {}
         shares = [share for share in _shares(jobs, self.num_actors) if share]
-        waiting = [
-            (number, self._send(number, [jobs[index] for index in share]))
-            for number, share in enumerate(shares)
-        ]
-        for number, reference in waiting:
-            share = shares[number]
-            results = self._receive(number, [jobs[index] for index in share], reference)
-            for index, result in zip(share, results, strict=True):
-                outcomes[index] = self._outcome(jobs[index], result)
+        parts = [[jobs[index] for index in share] for share in shares]
+        sent = [self._send(number, part) for number, part in enumerate(parts)]
+        for number, share in enumerate(shares):
+            received = self._receive(number, parts[number], sent[number])
+            outcomes.update(zip(share, received, strict=True))
         return [outcomes[index] for index in range(len(jobs))]
 
     def state_dict(self) -> dict[str, Any]:
@@ -201,7 +193,7 @@ class RayExecutor(Executor):
     def _send(self, number: int, jobs: list[Job]) -> Any:
         return self._actors[number].run.remote([job_on(job, "cpu") for job in jobs])
 
-    def _receive(self, number: int, jobs: list[Job], reference: Any) -> list[Any]:
+    def _receive(self, number: int, jobs: list[Job], reference: Any) -> list[Outcome]:
         for _ in range(_TRIES):
             try:
                 results, kept = self._ray.get(reference)
@@ -220,16 +212,14 @@ class RayExecutor(Executor):
                         f"RayExecutor(executor=VectorizedExecutor(max_batch={most}))"
                     )
                 self._kept[number] = kept
-                return cast("list[Any]", results)
+                return [
+                    each if isinstance(each, ClientError) else result_on(each, self._device)
+                    for each in results
+                ]
         raise RuntimeError(
             f"an actor died {_TRIES} times over the same {len(jobs)} clients; it may lack memory: "
             f"give RayExecutor a smaller max_batch (now {self.max_batch})"
         )
-
-    def _outcome(self, job: Job, result: LocalResult | Failure) -> Outcome:
-        if isinstance(result, Failure):
-            return result.error(job.task, "a Ray actor")
-        return result_on(result, self._device)
 
     def __repr__(self) -> str:
         return f"RayExecutor(num_actors={self.num_actors}, executor={self.executor!r})"

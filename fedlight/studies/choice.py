@@ -10,8 +10,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from fedlight._support.checks import positive_int
 from fedlight.executors._remote.fork import cores_to_use
 from fedlight.studies.processes import Processes
-from fedlight.studies.together import first_stacks
-from fedlight.studies.workers import InTurn, Together, Workers
+from fedlight.studies.together import Together, first_stacks
+from fedlight.studies.workers import InTurn, Workers
 
 if TYPE_CHECKING:
     from fedlight.studies.one_run import StudySettings

@@ -4,72 +4,73 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
+from fedlight._support.checks import positive_int
 from fedlight.executors import VectorizedExecutor
 from fedlight.executors.base import Job, Outcome
 from fedlight.studies._shared_executors import SharedExecutor, SharedExecutors, StudyExecutor
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
+from fedlight.studies.workers import PendingRuns, Workers
 
 MOST_TOGETHER = 32
 """The largest number of runs that are under way at once: each has its model, data and history."""
 
 
-def run_together(
-    plan: Iterable[Planned],
-    shared: StudySettings,
-    over: Callable[[OneRun], None],
-    stopped: Callable[[], bool],
-    tick: Callable[[Sequence[OneRun]], None],
-    most: int = MOST_TOGETHER,
-    executors: SharedExecutors | None = None,
-) -> None:
-    """Advance runs together until all of them are over.
-
-    ::
-
-        until no run is left:
-            each run goes on until it waits for local runs     by itself
-            what they wait for is computed                     one stack for each shared executor
+class Together(Workers):
+    """Many runs in lockstep in this process; their local runs are computed as one stack.
 
     Args:
-        plan: The runs; the next one is taken from it when one of those under way is over, so that
-            it may be a generator that looks at what others have done meanwhile.
-        shared: What all runs share.
-        over: Is told of each run that is over.
-        stopped: Whether no further run is to begin.
-        tick: Is told, after each stack, which runs are under way.
-        most: The largest number of runs under way.
-        executors: Executors that are set up already, or None; they are torn down at the end.
+        most: The largest number of runs that are under way at once.
+        executors: Executors that are set up already, or None.
     """
-    waiting, executors = iter(plan), SharedExecutors() if executors is None else executors
-    going: list[_RunUnderWay] = []
-    try:
-        while True:
-            while len(going) < most and not stopped():
-                planned = next(waiting, None)
-                if planned is None:
-                    break
-                run = _RunUnderWay(planned, shared, executors)
-                if run.go_on():
-                    going.append(run)
-                else:
-                    over(run.run)
-            if not going:
-                return
-            _compute(going)
-            tick([each.run for each in going])
+
+    def __init__(self, most: int = MOST_TOGETHER, executors: SharedExecutors | None = None) -> None:
+        self.most = positive_int("most", most)
+        self._executors = executors
+
+    def run(self, pending: PendingRuns) -> None:
+        """Advance runs together until all of them are over.
+
+        ::
+
+            until no run is left:
+                each run goes on until it waits for local runs     by itself
+                what they wait for is computed                     one stack for each executor
+
+        The next run is taken when one of those under way is over, so that `pending.free` may look
+        at what other processes have done meanwhile.
+        """
+        executors, self._executors = self._executors or SharedExecutors(), None
+        going: list[_RunUnderWay] = []
+        try:
+            while True:
+                while len(going) < self.most and not pending.stopped():
+                    planned = next(pending.free, None)
+                    if planned is None:
+                        break
+                    run = _RunUnderWay(planned, pending.shared, executors)
+                    if run.go_on():
+                        going.append(run)
+                    else:
+                        pending.over(run.run)
+                if not going:
+                    return
+                _compute(going)
+                pending.progress.tick([each.run for each in going])
+                for each in going:
+                    if each.ended:
+                        pending.over(each.run)
+                going = [each for each in going if not each.ended]
+        finally:
             for each in going:
-                if each.ended:
-                    over(each.run)
-            going = [each for each in going if not each.ended]
-    finally:
-        for each in going:
-            each.close()
-        executors.close()
+                each.close()
+            executors.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,57 +139,44 @@ class _RunUnderWay:
     def __init__(self, planned: Planned, shared: StudySettings, executors: SharedExecutors) -> None:
         asked = planned.cell.arguments.get("executor", "auto")
         self.executor = StudyExecutor(executors, asked)
-        self.run = run = OneRun(planned, shared, self.executor)
+        self.run = OneRun(planned, shared, self.executor)
         self.jobs: list[Job] = []
         self.ended = False
-        self._steps = run.steps()
-        self._batches: Generator[list[Any], Sequence[Outcome], None] | None = None
+        self._batches = self._go_through()
+
+    def _go_through(self) -> Generator[list[Any], Sequence[Outcome], None]:
+        """The batches that the run waits for; the caller computes them and sends the outcomes."""
+        with closing(self.run.steps()) as steps:
+            for waiting in steps:
+                assert self.run.trainer is not None
+                try:
+                    yield from self.run.trainer.run.batches(waiting)
+                except Exception as error:  # of the executor, or of a result that is read late
+                    with suppress(StopIteration):  # the run ends with it
+                        steps.throw(error)
 
     def go_on(self, outcomes: Sequence[Outcome] | None = None) -> bool:
         """Go on until local runs have to be computed; False if the run is over.
 
         Args:
-            outcomes: Those of the jobs, if there are any.
+            outcomes: Those of the jobs; None at the start.
         """
-        try:
-            while True:
-                batch = self._next_batch(outcomes)
-                if batch is not None:
-                    self.jobs = [self.executor.job(each.job()) for each in batch]
-                    return True
-                outcomes = None
-                waiting = next(self._steps)
-                assert self.run.trainer is not None
-                self._batches = self.run.trainer.run.batches(waiting)
-        except StopIteration:
-            self.ended = True
-            return False
+        return self._advance(partial(self._batches.send, outcomes))  # type: ignore[arg-type]
 
-    def _next_batch(self, outcomes: Sequence[Outcome] | None) -> list[Any] | None:
-        if self._batches is None:
-            return None
-        try:
-            if outcomes is None:
-                return next(self._batches)
-            return self._batches.send(outcomes)
-        except StopIteration:
-            self._batches = None
-        except Exception as error:  # of a result that is read late
-            self._batches = None
-            self._steps.throw(error)
-        return None
-
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Exception) -> None:
         """Let the run end with an error of the executor."""
-        self._batches = None
+        self._advance(partial(self._batches.throw, error))
+
+    def _advance(self, resume: Callable[[], list[Any]]) -> bool:
         try:
-            self._steps.throw(error)
+            self.jobs = [self.executor.job(each.job()) for each in resume()]
         except StopIteration:
             self.ended = True
+        return not self.ended
 
     def close(self) -> None:
         """Drop a run before its end."""
-        self._steps.close()
+        self._batches.close()
 
 
 def _compute(going: Sequence[_RunUnderWay]) -> None:

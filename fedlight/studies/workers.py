@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedlight._support.checks import positive_int
 from fedlight.loop import drive
-from fedlight.studies._shared_executors import SharedExecutors
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
-from fedlight.studies.together import MOST_TOGETHER, run_together
 
 if TYPE_CHECKING:
     from fedlight.studies._progress import StudyBar
@@ -55,38 +52,11 @@ class InTurn(Workers):
     def run(self, pending: PendingRuns) -> None:
         """Compute runs."""
         for planned in pending.free:
-            go_through(
-                run := OneRun(planned, pending.shared), lambda each: pending.progress.tick([each])
-            )
+            run = OneRun(planned, pending.shared)
+            go_through(run, lambda each: pending.progress.tick([each]))
             pending.over(run)
             if pending.stopped():
                 return
-
-
-class Together(Workers):
-    """Many runs in lockstep in this process; their local runs are computed as one stack.
-
-    Args:
-        most: The largest number of runs that are under way at once.
-        executors: Executors that are set up already, or None.
-    """
-
-    def __init__(self, most: int = MOST_TOGETHER, executors: SharedExecutors | None = None) -> None:
-        self.most = positive_int("most", most)
-        self._executors = executors
-
-    def run(self, pending: PendingRuns) -> None:
-        """Compute runs."""
-        executors, self._executors = self._executors, None
-        run_together(
-            pending.free,
-            pending.shared,
-            pending.over,
-            pending.stopped,
-            pending.progress.tick,
-            self.most,
-            executors,
-        )
 
 
 def go_through(run: OneRun, tick: Callable[[OneRun], None] = lambda run: None) -> None:

@@ -11,13 +11,13 @@ import torch
 
 from fedlight._module.moment import Moment, moment_of
 from fedlight.executors._choice.choose import resolve_executor
-from fedlight.executors._remote.failure import Failure
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.parameters import ModuleState
-from fedlight.types import LocalResult
 
 if TYPE_CHECKING:
     from lightning import LightningModule
+
+    from fedlight.types import LocalResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +120,7 @@ class Actor:
         """Hand the state of an earlier executor on to this one."""
         self._executor.load_state_dict(state)
 
-    def run(self, jobs: Sequence[Job]) -> tuple[list[LocalResult | Failure], dict[str, Any]]:
+    def run(self, jobs: Sequence[Job]) -> tuple[list[Outcome], dict[str, Any]]:
         """Compute jobs; their results, and the state of the executor."""
         outcomes = self._executor.run([job_on(job, self._device) for job in jobs])
         return [_to_send(outcome) for outcome in outcomes], self._executor.state_dict()
@@ -152,8 +152,8 @@ def result_on(result: LocalResult, device: torch.device | str, copy: bool = Fals
     )
 
 
-def _to_send(outcome: Outcome) -> LocalResult | Failure:
+def _to_send(outcome: Outcome) -> Outcome:
     """An outcome on the CPU. Rows are copied: a view would send the whole block of its stack."""
     if isinstance(outcome, ClientError):
-        return Failure.of(outcome)
+        return outcome
     return result_on(outcome, "cpu", copy=True)._replace(metrics=dict(outcome.metrics))

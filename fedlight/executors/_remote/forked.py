@@ -16,12 +16,11 @@ from torch import Tensor
 from fedlight._module.attributes import watched
 from fedlight._module.moment import moment_of
 from fedlight._module.snapshot import Snapshot
-from fedlight.executors._remote.failure import Failure
 from fedlight.executors.base import ClientError, Job, Workplace, trial_task
-from fedlight.types import LocalResult, ServerState
+from fedlight.types import LocalResult, Measured, ServerState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fedlight.executors.sequential import SequentialExecutor
     from fedlight.types import LoggedValue, Task
@@ -41,27 +40,6 @@ def _shared(like: Tensor) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, like.nbytes), dtype=like.dtype).view(like.shape)
 
 
-class Board(NamedTuple):
-    """The tensors of one job and of its result, in shared memory."""
-
-    pulled: ServerState
-    own: Tensor
-    result: LocalResult
-    new_own: Tensor
-
-    @classmethod
-    def of(cls, state: ServerState) -> Board:
-        pulled = ServerState(
-            0,
-            _shared(state.params),
-            _shared(state.buffers),
-            _shared(state.counters),
-            _shared(state.params),
-        )
-        result = LocalResult(_shared(state.params), _shared(state.buffers), _shared(state.counters))
-        return cls(pulled, _shared(state.params), result, _shared(state.params))
-
-
 class Order(NamedTuple):
     """A job without its tensors: they are on the board."""
 
@@ -76,6 +54,60 @@ class Report(NamedTuple):
     metrics: Mapping[str, LoggedValue]
     norm: float | None
     own: bool
+
+
+class Board(NamedTuple):
+    """The tensors of one job and of its result, in shared memory.
+
+    Attributes:
+        pulled: Parameters, buffers, counters and the server's shared state that were pulled.
+        own: The client's own state.
+        results: Delta, buffers, counters, and the client's new state.
+    """
+
+    pulled: tuple[Tensor, ...]
+    own: Tensor
+    results: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, state: ServerState) -> Board:
+        """A board for jobs of a module with this state."""
+        tensors = (state.params, state.buffers, state.counters, state.params)
+        pulled, results = (tuple(map(_shared, tensors)) for _ in range(2))
+        return cls(pulled, _shared(state.params), results)
+
+    def put_job(self, job: Job) -> Order:
+        """Write the tensors of a job."""
+        state, own = job.pulled, job.client_state
+        _write(self.pulled, (state.params, state.buffers, state.counters, state.shared))
+        _write((self.own,), (own,))
+        return Order(job.task, state.shared is not None, own is not None)
+
+    def job(self, order: Order) -> Job:
+        """The job that was written."""
+        params, buffers, counters, shared = self.pulled
+        version = order.task.pulled_version
+        pulled = ServerState(version, params, buffers, counters, shared if order.shared else None)
+        return Job(order.task, pulled, self.own if order.own else None)
+
+    def put_result(self, result: LocalResult) -> Report:
+        """Write the tensors of a result."""
+        own, measured = result.client_state, result.measured
+        _write(self.results, (result.delta, result.buffers, result.counters, own))
+        return Report(result.metrics, None if measured is None else measured.norm, own is not None)
+
+    def result(self, report: Report) -> LocalResult:
+        """A copy of the result that was written."""
+        delta, buffers, counters = (tensor.clone() for tensor in self.results[:3])
+        own = self.results[3].clone() if report.own else None
+        measured = None if report.norm is None else Measured(delta, delta._version, report.norm)
+        return LocalResult(delta, buffers, counters, report.metrics, own, measured=measured)
+
+
+def _write(places: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> None:
+    for place, tensor in zip(places, tensors, strict=True):
+        if tensor is not None:
+            place.copy_(tensor)
 
 
 class Broken(NamedTuple):
@@ -114,22 +146,9 @@ def serve(pipe: Connection, inner: SequentialExecutor, work: Workplace, board: B
         pipe.send(Broken(traceback.format_exc()))
 
 
-def _report(inner: SequentialExecutor, board: Board, order: Order) -> Report | Failure:
-    at = board.pulled
-    version = order.task.pulled_version
-    shared = at.shared if order.shared else None
-    pulled = ServerState(version, at.params, at.buffers, at.counters, shared)
-    (outcome,) = inner.run([Job(order.task, pulled, board.own if order.own else None)])
-    if isinstance(outcome, ClientError):
-        return Failure.of(outcome)
-    board.result.delta.copy_(outcome.delta)
-    board.result.buffers.copy_(outcome.buffers)
-    board.result.counters.copy_(outcome.counters)
-    if outcome.client_state is not None:
-        board.new_own.copy_(outcome.client_state)
-    measured = outcome.measured
-    norm = None if measured is None else measured.norm
-    return Report(outcome.metrics, norm, outcome.client_state is not None)
+def _report(inner: SequentialExecutor, board: Board, order: Order) -> Report | ClientError:
+    (outcome,) = inner.run([board.job(order)])
+    return outcome if isinstance(outcome, ClientError) else board.put_result(outcome)
 
 
 def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
