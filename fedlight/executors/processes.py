@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from fedlight._support.checks import positive_int
 from fedlight.executors._remote.fork import Forked, number_of_workers
-from fedlight.executors._remote.forked import Board, Broken, serve, taken_along
+from fedlight.executors._remote.forked import Board, serve, taken_along
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 
@@ -183,10 +183,7 @@ class _Worker:
         Raises:
             RuntimeError: It has died, or something other than a client has failed.
         """
-        answer = self.forked.receive(self._name)
-        if isinstance(answer, Broken):
-            raise RuntimeError(f"in a worker process:\n{answer.trace}")
-        return answer
+        return self.forked.receive(self._name)
 
     @property
     def _name(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,21 +27,17 @@ class SentRun:
     """
 
     record: dict[str, Any] | None
-    schedule: ScheduleTable | None = None
-    notes: Sequence[Note] = ()
-    said: Sequence[str] = ()
+    schedule: ScheduleTable | None
+    notes: Sequence[Note]
+    said: Sequence[str]
 
     @classmethod
     def compute(cls, planned: Planned, shared: StudySettings) -> SentRun:
         """Compute a run in this process, to be sent to the one that has planned it."""
         run, said = OneRun(planned, shared), keep_what_is_said_once()
-        try:
-            go_through(run)
-            record = None if run.result is None else run.result.to_plain()
-            return cls(record, planned.schedule, run.notes, said)
-        except Exception as error:  # of the study itself, not of the run
-            error.add_note(traceback.format_exc())
-            return cls(planned.failed(error).to_plain(), said=said)
+        go_through(run)
+        record = None if run.result is None else run.result.to_plain()
+        return cls(record, planned.schedule, run.notes, said)
 
     def received(self, planned: Planned, shared: StudySettings) -> OneRun:
         """The run that is over, in the process that has planned it."""

@@ -90,10 +90,8 @@ class SharedExecutors:
 
     def join(self, asked: Executor | str, work: Workplace) -> SharedExecutor:
         """An executor that takes the run, or a new one."""
-        for shared in self._all:
-            if shared.takes(asked, work):
-                return shared
-        return self.add(asked, work)
+        takers = (shared for shared in self._all if shared.takes(asked, work))
+        return next(takers, None) or self.add(asked, work)
 
     def add(self, asked: Executor | str, work: Workplace) -> SharedExecutor:
         """A new executor."""
@@ -243,16 +241,14 @@ def _without_rate(optimizer: LocalOptimizer) -> Any:
 
 def _same_examples(one: ExampleTable, other: object) -> bool:
     """Whether two tables hold the same examples."""
-    if not isinstance(other, ExampleTable) or one.keys != other.keys:
-        return False
     return (
-        one.transform is other.transform
+        isinstance(other, ExampleTable)
+        and one.keys == other.keys
+        and one.transform is other.transform
         and len(one.columns) == len(other.columns)
         and all(
             a.dtype == b.dtype
-            and _equal(a.values, b.values)
-            and _equal(a.scale, b.scale)
-            and _equal(a.shift, b.shift)
+            and all(map(_equal, (a.values, a.scale, a.shift), (b.values, b.scale, b.shift)))
             for a, b in zip(one.columns, other.columns, strict=True)
         )
     )

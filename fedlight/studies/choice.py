@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info
@@ -31,15 +31,14 @@ def chosen_workers(workers: object) -> Workers:
     """
     if isinstance(workers, Workers):
         return workers
-    if isinstance(workers, str):
-        named: dict[str, type[Auto | Together | Processes]] = {
-            "auto": Auto,
-            "together": Together,
-            "processes": Processes,
-        }
-        if workers in named:
-            return named[workers]()
-    elif isinstance(workers, int) and not isinstance(workers, bool):
+    named: dict[str, Callable[[], Workers]] = {
+        "auto": Auto,
+        "together": Together,
+        "processes": Processes,
+    }
+    if isinstance(workers, str) and workers in named:
+        return named[workers]()
+    if isinstance(workers, int) and not isinstance(workers, bool):
         number = positive_int("workers", workers)
         return InTurn() if number == 1 else Processes(number)
     kind = ValueError if isinstance(workers, str) else TypeError

@@ -92,9 +92,7 @@ def _compute(pipe: Connection, planned: Planned, shared: StudySettings, parent: 
     if os.getppid() != parent:
         return
     _end_with_parent()
-    sent = SentRun.compute(planned, shared)
-    with suppress(ConnectionError):
-        pipe.send(sent)
+    pipe.send(SentRun.compute(planned, shared))
 
 
 def _end_with_parent() -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class Forked:
         """Fork a process.
 
         Args:
-            body: What it does; called with its end of the pipe and with `given`.
+            body: What it does, until the pipe ends; called with its end of the pipe and `given`.
             given: Further arguments. Nothing is pickled.
             name: Its name.
             daemon: Whether it is ended at the interpreter's exit, and may start no process itself.
@@ -92,12 +93,15 @@ class Forked:
             who: What to call the process.
 
         Raises:
-            RuntimeError: It has died.
+            RuntimeError: It has died, or raised an error.
         """
         try:
-            return self.pipe.recv()
+            received = self.pipe.recv()
         except (EOFError, OSError) as error:
             raise self.died(who) from error
+        if isinstance(received, _Raised):
+            raise RuntimeError(f"in {who}:\n{received.trace}")
+        return received
 
     def died(self, who: str) -> RuntimeError:
         """The error that says how the process has died."""
@@ -119,10 +123,22 @@ class Forked:
         self.process.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """An error of a forked process, with its traceback as text: the error may not pickle."""
+
+    trace: str
+
+
 def _begin(
     body: Callable[[Connection, *Ts], None], parents: Connection, pipe: Connection, *given: *Ts
 ) -> None:
     parents.close()
     # The processes use up the cores already, and pools of threads do not survive a fork.
     torch.set_num_threads(1)
-    body(pipe, *given)
+    try:
+        body(pipe, *given)
+    except (EOFError, ConnectionError):  # this process's parent has ended
+        return
+    except Exception:
+        pipe.send(_Raised(traceback.format_exc()))

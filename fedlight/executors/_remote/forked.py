@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import signal
-import traceback
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,12 +109,6 @@ def _write(places: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> None:
             place.copy_(tensor)
 
 
-class Broken(NamedTuple):
-    """Something that is not a client's failure has gone wrong in a worker."""
-
-    trace: str
-
-
 class _LoggerError(RuntimeError):
     """A step uses a logger, which a worker does not have."""
 
@@ -135,20 +128,11 @@ def serve(pipe: Connection, inner: SequentialExecutor, work: Workplace, board: B
     """Do the work of a worker: one job after another, until the pipe ends with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        pipe.send(_refusal(inner, work))
-        while True:
-            order: Order = pipe.recv()
-            pipe.send(_report(inner, board, order))
-    except (EOFError, ConnectionError):
-        return
-    except Exception:
-        pipe.send(Broken(traceback.format_exc()))
-
-
-def _report(inner: SequentialExecutor, board: Board, order: Order) -> Report | ClientError:
-    (outcome,) = inner.run([board.job(order)])
-    return outcome if isinstance(outcome, ClientError) else board.put_result(outcome)
+    pipe.send(_refusal(inner, work))
+    while True:
+        order: Order = pipe.recv()
+        (outcome,) = inner.run([board.job(order)])
+        pipe.send(outcome if isinstance(outcome, ClientError) else board.put_result(outcome))
 
 
 def _refusal(inner: SequentialExecutor, work: Workplace) -> str:

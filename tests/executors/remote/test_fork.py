@@ -31,10 +31,21 @@ def test_a_process_sends_what_it_computes() -> None:
     forked.stop()
 
 
+def raises(pipe):
+    raise KeyError("no such key")
+
+
 @pytest.mark.parametrize(("body", "how"), [(dies, "by SIGKILL"), (leaves, "with exit code 3")])
 def test_a_process_that_dies_is_an_error(body, how) -> None:
     forked = Forked.start(body, name="test", daemon=True)
     with pytest.raises(RuntimeError, match=f"the run has died {how}; .* write fewer workers"):
+        forked.receive("the run")
+    forked.stop()
+
+
+def test_an_error_is_told_with_its_traceback() -> None:
+    forked = Forked.start(raises, name="test", daemon=True)
+    with pytest.raises(RuntimeError, match=r"(?s)in the run:.*in raises.*KeyError: 'no such key'"):
         forked.receive("the run")
     forked.stop()
 
