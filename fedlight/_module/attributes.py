@@ -33,7 +33,7 @@ def own_attributes(layer: nn.Module) -> dict[str, Any]:
 
 
 def watched(module: nn.Module) -> dict[tuple[nn.Module, str], object]:
-    """What a hook or a callback may change that a copy of the module would not see.
+    """Values that a hook or a callback may change, and that a copy of the module would not see.
 
     These are the numbers and strings among the public attributes, and the frozen parameters, which
     are compared by identity and by whether they were written to.

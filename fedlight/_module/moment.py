@@ -23,7 +23,7 @@ class Moment:
         stage: "train", "validate", "sanity_check", "test" or "predict" as Lightning's
             ``RunningStage`` spells it, or None.
         tasks: The tasks whose local steps are being computed; several in a stack.
-        asked: What ``training_step`` has asked of the trainer that depends on when it is asked.
+        asked: Attributes of the trainer that ``training_step`` has read and that change in a run.
             Stacked clients would share the answer, and a traced step would keep it for ever.
         times: How often it has asked.
     """

@@ -1,4 +1,4 @@
-"""The attributes of a module at one time: what a step has changed in them, and its undoing."""
+"""A snapshot of the attributes of a module, to find the changes that a step makes and undo them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Snapshot:
                 self._remember(value, _DEPTH)
 
     def changes(self) -> list[Change]:
-        """What has changed, by name."""
+        """The changes since then, sorted by name."""
         found = {}
         for (path, layer), before in zip(self._layers, self._before, strict=True):
             now = own_attributes(layer)

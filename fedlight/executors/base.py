@@ -37,8 +37,8 @@ class Job(NamedTuple):
         pulled: The version of the server's model that was pulled.
         client_state: The client's own state (SCAFFOLD's c_i) at the dispatch, shape ``[P]`` for P
             parameters, or None for zeros.
-        work: What the local runs of its fit share, where one call computes those of several fits;
-            None for what the executor was set up with.
+        work: The workplace of its fit, if one call computes local runs of several fits; None for
+            the workplace with which the executor was set up.
     """
 
     task: Task
@@ -137,11 +137,11 @@ class Executor(ABC):
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run must know of this one to compute the same clients together."""
+        """The state with which a resumed run computes the same clients together."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up, after `setup`, what `state_dict` of an executor gave, perhaps of another one."""
+        """Restore, after `setup`, the state that `state_dict` of this or another executor gave."""
         return
 
 
@@ -181,8 +181,8 @@ class ClientError(RuntimeError):
 
         Args:
             task: The task.
-            cause: What it raised. Its notes (which row of the data, for example) are reported.
-            hint: What may be the reason.
+            cause: The error. Its notes (which row of the data, for example) are reported.
+            hint: A likely reason, or "".
 
         Raises:
             Exception: `cause` itself, if the machine failed and not the client.
@@ -204,11 +204,11 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def advised(error: BaseException, workplace: Workplace) -> BaseException:
-    """The error of a single client for which there is no memory, with a note that says what helps.
+    """Add advice to the error of a single client for which there is not enough memory.
 
     Args:
         error: The error, which is returned.
-        workplace: What was computed, and where.
+        workplace: The workplace of the client.
     """
     words = (
         f"fedlight: a single client does not fit in the memory of {workplace.state.device}; write "
@@ -231,7 +231,7 @@ def not_finite(
     pulled: Tensor,
     states: Tensor | None = None,
 ) -> tuple[list[str], list[float]]:
-    """Find what is not finite in n local runs.
+    """Find values that are not finite in n local runs.
 
     Args:
         losses: The loss of each run, summed over its steps; numbers, or a tensor ``[n]``.
@@ -242,7 +242,7 @@ def not_finite(
         states: The clients' new states, shape ``[n, P]``, or None.
 
     Returns:
-        For each run, what is not finite in words ("" if everything is), and the norm of its delta.
+        For each run, a reason in words ("" if all values are finite), and the norm of its delta.
     """
     # A sum is finite only if all its terms are, so one look at the total is nearly always enough.
     n, figures = len(losses), [torch.linalg.vector_norm(deltas, dim=1)]

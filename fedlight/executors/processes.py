@@ -178,7 +178,7 @@ class _Worker:
         return answer if isinstance(answer, ClientError) else self.board.result(answer)
 
     def answer(self) -> Any:
-        """What the worker sends next.
+        """Receive the worker's next message.
 
         Raises:
             RuntimeError: It has died, or something other than a client has failed.

@@ -97,7 +97,7 @@ class RayExecutor(Executor):
                 start.
         """
         ray = self._ray
-        # What cannot be copied is refused before Ray starts.
+        # A module that cannot be copied is refused before Ray starts.
         sent = SentWorkplace.of(workplace, self.executor, round(self.num_cpus))
         self._device = workplace.state.device
         cores = max(2, round(self.num_actors * self.num_cpus))
@@ -181,11 +181,11 @@ class RayExecutor(Executor):
         return [outcomes[index] for index in range(len(jobs))]
 
     def state_dict(self) -> dict[str, Any]:
-        """What the actors' executors must know of this run, if it is anything."""
+        """The states of the actors' executors, if any has one."""
         return {"actors": self._kept} if any(self._kept) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let each actor take up what the one with its number gave before a checkpoint."""
+        """Restore in each actor the state of the actor with the same number."""
         for number, kept in enumerate(state.get("actors", ())[: self.num_actors]):
             self._kept[number] = kept
             self._actors[number].load_state_dict.remote(kept)

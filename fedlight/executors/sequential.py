@@ -152,7 +152,7 @@ class SequentialExecutor(Executor):
             yield torch.from_numpy(rows).to(work.state.device, non_blocking=True)
 
     def _seed(self, task: Task) -> int:
-        """The seed of what the streams do not cover."""
+        """The seed of the generators that the streams do not replace."""
         return derived_seed(self._work.seed, Concern.TRAINING, task.client_id, task.visit)
 
     def _outcome(self, job: Job, rows: Tensor) -> Outcome:
@@ -259,7 +259,7 @@ class SequentialExecutor(Executor):
             _, grads, _ = self._gradient(work.examples.gather(rows), 0, task, number)
             for gradient, term in zip(total, grads, strict=True):
                 gradient.add_(term, alpha=share)
-        self._recorder.clear()  # what the pass logged is no part of the training
+        self._recorder.clear()  # the values that the pass logged are no part of the training
         return total
 
     def _extra_gradient(
@@ -296,7 +296,7 @@ class SequentialExecutor(Executor):
 
         Args:
             batch: The batch.
-            step: What the step gets as ``batch_idx``.
+            step: The argument ``batch_idx`` of the step.
             task: The task.
             number: The number of the step's random numbers, if it is another one.
 
@@ -322,7 +322,7 @@ class SequentialExecutor(Executor):
         unused = tuple([index for index, grad in enumerate(grads) if grad is None])
         pairs = zip(params, grads, strict=True)
         full = [torch.zeros_like(param) if grad is None else grad for param, grad in pairs]
-        if work.optimizer.stackable:  # torch's own optimizers say themselves what they take
+        if work.optimizer.stackable:  # torch's own optimizers raise errors of their own
             full = [grad if grad.layout is torch.strided else grad.to_dense() for grad in full]
         return None if loss is None else loss.detach(), [g.unsqueeze(0) for g in full], unused
 

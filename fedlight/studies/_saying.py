@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StudyVoice(Voice):
-    """Keeps what runs tell about their ends, and says each kind of it once, with how many runs.
+    """Keeps the notes of runs about their ends, and says each kind once, with how many runs.
 
     Args:
         plan: The runs of the study.
@@ -29,7 +29,7 @@ class StudyVoice(Voice):
         self._kinds: dict[str, dict[Planned, Note]] = {}  # of runs that are over
 
     def executor(self, executor: object, device: str, reason: str) -> None:
-        """Say what computes; of an executor that runs share, why it was chosen for the first."""
+        """Say which executor computes; the reason for a shared one is that of its first run."""
         if isinstance(executor, StudyExecutor):
             reason = executor.shared.reason
         super().executor(executor, device, reason)
@@ -62,7 +62,7 @@ class StudyVoice(Voice):
 
 @contextmanager
 def speaking_for(plan: Iterable[Planned]) -> Iterator[StudyVoice]:
-    """Speak for the runs of a study; at its end, however it ends, say what they have told."""
+    """Speak for the runs of a study; say their notes at its end, however it ends."""
     with speaking(StudyVoice(plan)) as voice:
         try:
             yield voice

@@ -22,8 +22,8 @@ class SentRun:
     Attributes:
         record: The record of the run as plain data; None if it was interrupted.
         schedule: Its schedule, if others replay it.
-        notes: What it has told about its end.
-        said: What it has said, to be said once by the process that receives it.
+        notes: Its notes about its end.
+        said: Its messages, to be printed once by the process that receives it.
     """
 
     record: dict[str, Any] | None

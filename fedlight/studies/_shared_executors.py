@@ -1,8 +1,8 @@
 """Executors that several runs share, so that their local runs are computed as one stack.
 
 A stack may hold local runs of several runs of a study: each job brings the model that its client
-pulled, and names the seed, the data and the learning rates of its own run (`Job.work`). What is
-left must be equal, or the runs do not share an executor:
+pulled, and names the seed, the data and the learning rates of its own run (`Job.work`). All else
+must be equal, or the runs do not share an executor:
 
 - the executor stacks clients (`VectorizedExecutor`), and nothing in ``training_step`` is shared by
   the clients of a stack;
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class SharedExecutor:
-    """An executor, and what it was set up with.
+    """An executor, and the workplace with which it was set up.
 
     Args:
         asked: The executor that the run asked for.
@@ -192,7 +192,7 @@ class StudyExecutor(Executor):
 
 
 def _arguments(asked: Executor | str) -> object:
-    """What two executors that were asked for must have in common to be the same.
+    """The part of an executor that was asked for by which it is compared with another.
 
     One that was not set up yet holds its arguments only. Of other classes than
     `VectorizedExecutor`, only the object itself is the same.
@@ -203,7 +203,7 @@ def _arguments(asked: Executor | str) -> object:
 
 
 def _content(work: Workplace) -> str:
-    """Hash of what the runs of a stack must have in common, except for the examples."""
+    """Hash of all that the runs of a stack must have in common, except for the examples."""
     module, state = work.module, work.state
     layouts = [
         [list(layout.names), [tuple(s) for s in layout.shapes], str(layout.dtype)]

@@ -23,7 +23,7 @@ class RayWorkers(Workers):
 
     The finished runs are kept by the process that calls `sweep`. A run under way writes its
     checkpoints to the study's folder if all nodes see it (`shared_folder`); else a study that was
-    stopped begins those runs anew.
+    stopped begins those runs again.
 
     Args:
         address: A cluster to join, such as "auto" or "ray://host:10001"; None to use the one that

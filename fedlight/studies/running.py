@@ -51,9 +51,9 @@ def run_plan(
         shared: What all runs share.
         how: Computes them.
         bar: Whether to show the progress.
-        watch: Is told of each run that is over or interrupted, and whether no run is finished yet.
+        watch: Called with each run that is over or interrupted, and whether no run is finished yet.
             An error that it raises ends the study.
-        when_stopped: What to say when a signal has ended the study.
+        when_stopped: A message for the case that a signal has ended the study.
 
     Raises:
         KeyboardInterrupt: Ctrl-C ended the study.
@@ -88,7 +88,7 @@ def run_plan(
                 continue
             if store is not None:
                 if planned.key in begun or not store.lock(planned.key):
-                    continue  # this or another process is at it
+                    continue  # this or another process computes it
                 if found(planned):  # it has just been finished
                     store.unlock(planned.key)
                     continue

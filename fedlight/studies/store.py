@@ -169,7 +169,7 @@ class Store:
     def listed(self) -> list[dict[str, Any]]:
         """The runs that were asked for: cell, seed and key.
 
-        A damaged list is made anew from the files of the runs, which say what they are.
+        A damaged list is made again from the files of the runs, which hold cell and seed.
 
         Raises:
             ValueError: It is of another format.
@@ -210,11 +210,11 @@ class Store:
         return found, missing
 
     def settings(self) -> dict[str, Any]:
-        """What the newest call said beside the runs: metric and mode."""
+        """The settings of the newest call: metric and mode."""
         return _read(self.path / "settings.json") or {}
 
     def write_settings(self, settings: dict[str, Any]) -> None:
-        """Write what a call said beside the runs."""
+        """Write the settings of a call."""
         _write(self.path / "settings.json", settings)
 
     @contextmanager

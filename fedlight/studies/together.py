@@ -41,7 +41,7 @@ class Together(Workers):
 
             until no run is left:
                 each run goes on until it waits for local runs     by itself
-                what they wait for is computed                     one stack for each executor
+                these local runs are computed                      one stack for each executor
 
         The next run is taken when one of those under way is over, so that `pending.free` may look
         at what other processes have done meanwhile.

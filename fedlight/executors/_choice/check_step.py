@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +11,6 @@ from fedlight.executors.base import Workplace, ran_out_of_memory, trial_task
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import ReplacedParamsError
 
-if TYPE_CHECKING:
-    from fedlight.local_optimizers import LocalOptimizer
-
 
 def check_step(workplace: Workplace) -> None:
     """Try one step of the local optimizer on two clients, with zero gradients.
@@ -21,10 +18,11 @@ def check_step(workplace: Workplace) -> None:
     A step that returns new parameters instead of changing them would never move the model.
 
     Raises:
-        TypeError: The step or its end returns something else than it must.
-        ValueError: The step fails, or its end gives tensors of wrong shapes.
+        TypeError: ``step`` returns something, or ``finish`` does not return a list.
+        ValueError: ``step`` fails, or ``finish`` returns tensors of other shapes.
     """
     optimizer = workplace.optimizer
+    name = type(optimizer).__name__
     if not optimizer.stackable:
         return
     copies = [param.detach().expand(2, *param.shape) for param in workplace.state.params]
@@ -54,16 +52,20 @@ def check_step(workplace: Workplace) -> None:
     except Exception as error:
         if ran_out_of_memory(error):
             raise
-        raise _fails(optimizer, error) from error
+        raise ValueError(
+            f"{name}.step fails for two clients at once ({error}); all its tensors have a leading "
+            "client dimension, [n, *shape]. One that works for one client at a time says so with "
+            "stackable = False"
+        ) from error
     if any(now is not before for now, before in zip(run.params, tensors, strict=False)):
         raise TypeError(
-            f"{type(optimizer).__name__}.step puts other tensors into run.params, which would "
+            f"{name}.step puts other tensors into run.params, which would "
             "train nothing: change them in place, for example run.descend(grads) or "
             "run.params[0].copy_(value)"
         )
     if returned is not None:
         raise TypeError(
-            f"{type(optimizer).__name__}.step must change run.params in place and return nothing, "
+            f"{name}.step must change run.params in place and return nothing, "
             f"returned {type(returned).__name__}; for example run.descend(grads)"
         )
     run.step, run.evaluate = -1, None
@@ -71,21 +73,13 @@ def check_step(workplace: Workplace) -> None:
         states: Any = optimizer.finish(run)
     if not isinstance(states, list | tuple):
         raise TypeError(
-            f"{type(optimizer).__name__}.finish must return a list of tensors, got "
+            f"{name}.finish must return a list of tensors, got "
             f"{type(states).__name__}; run.client, if the clients' states stay as they are"
         )
     given = [tuple(state.shape) for state in states]
     if given != ([tuple(copy.shape) for copy in copies] if optimizer.client_state else []):
         raise ValueError(
-            f"{type(optimizer).__name__}.finish must give one tensor [n, *shape] for each "
+            f"{name}.finish must give one tensor [n, *shape] for each "
             f"parameter with client_state = True and an empty list without, got shapes {given} for "
             f"two clients and client_state = {optimizer.client_state}"
         )
-
-
-def _fails(optimizer: LocalOptimizer, error: Exception) -> ValueError:
-    return ValueError(
-        f"{type(optimizer).__name__}.step fails for two clients at once ({error}); all its "
-        "tensors have a leading client dimension, [n, *shape]. One that works for one client "
-        "at a time says so with stackable = False"
-    )

@@ -84,13 +84,13 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
     Args:
         executor: "auto", "sequential", "vectorized", "processes", or an executor, which is taken
             as it is.
-        workplace: What the local runs share.
+        workplace: The module, the data and the settings of the local runs.
 
     Returns:
         The choice.
 
     Raises:
-        TypeError: The local optimizer's step returns something.
+        TypeError: The step of the local optimizer returns something.
         ValueError: The requested executor cannot run this module, or the local optimizer's step
             fails. A vectorized one refuses a module whose steps go on from tensors that the step
             before has left on it.
@@ -175,7 +175,7 @@ def _one_by_one(workplace: Workplace, reason: str) -> Choice:
 
 
 def _set_up(executor: VectorizedExecutor, workplace: Workplace) -> None:
-    """Set an executor up; what its trial step has changed on the module is undone."""
+    """Set an executor up, and undo the changes that its trial step has made to the module."""
     before = Snapshot(workplace.module)
     try:
         executor.setup(workplace)

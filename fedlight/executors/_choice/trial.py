@@ -1,4 +1,4 @@
-"""The trial of a module: one local step of one client, and what it does besides its loss."""
+"""The trial of a module: one local step of one client is watched for side effects."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fedlight.executors.sequential import SequentialExecutor
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one local step has done. Stacked clients would share all of it but a failure.
+    """The side effects of one local step, which stacked clients would share.
 
     Attributes:
         module: The name of the module's class.
         failure: The error of the step, or None.
-        asks: What it has asked of ``self.trainer`` that changes during a run.
+        asks: The attributes of ``self.trainer`` that it has read and that change during a run.
         draws: The random generators that it has drawn from, in words.
         keeps: The attributes in which it has left tensors.
         rereads: Whether the next step reads those tensors, or adds to them.
@@ -80,7 +80,7 @@ def try_step(workplace: Workplace) -> Trial:
         drawn += [name for name, state in generators.items() if after.get(name) != state]
         changes = before.changes()
         if changes and not drawn and not isinstance(outcome, ClientError):
-            # What only a first step makes (a mask, a library's setting) is no state: look again.
+            # Things that only a first step makes (a mask, a library's setting) are no state.
             settled = Snapshot(module)
             job, outcome, _ = _one_step(probe, workplace)
             changes = settled.changes()
@@ -99,7 +99,7 @@ def try_step(workplace: Workplace) -> Trial:
 
 
 def _one_step(probe: SequentialExecutor, workplace: Workplace) -> tuple[Job, Outcome, list[str]]:
-    """A step of the first of three clients with which it succeeds, and what it drew from."""
+    """A step of the first of three clients with which it succeeds, and the generators it used."""
     holders = np.flatnonzero(workplace.partition.sizes)
     # Three clients, since a failure may be due to the data of one.
     for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):

@@ -1,4 +1,4 @@
-"""An actor of a Ray cluster that computes local runs, and what passes between it and its driver."""
+"""An actor of a Ray cluster that computes local runs, and the messages it gets and sends."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SentWorkplace:
     """A workplace in the form in which it is sent to an actor.
 
     Attributes:
-        parts: The arguments of `Workplace` without the module's state, which an actor reads anew.
+        parts: The arguments of `Workplace` without the module's state, which an actor makes itself.
         executor: The executor that the actor asks for.
         num_threads: The torch threads of the actor.
-        trainer: What answers for ``self.trainer``, or None.
+        trainer: The object that is ``self.trainer`` in the actor, or None.
     """
 
     parts: dict[str, Any]
@@ -51,7 +51,7 @@ class SentWorkplace:
 
 
 def _copy(module: LightningModule) -> LightningModule:
-    """The module on the CPU, without what belongs to this process.
+    """Copy the module to the CPU, without the attributes that belong to this process.
 
     Raises:
         ValueError: Something in it cannot be copied; the error names it.
@@ -91,7 +91,7 @@ class Actor:
     """Holds the module and the data, and computes the jobs that it is sent.
 
     Args:
-        sent: What it holds.
+        sent: The module, the data and the settings.
         on_gpu: Whether it computes on a GPU.
     """
 

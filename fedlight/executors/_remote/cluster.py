@@ -13,7 +13,7 @@ def import_ray(who: str) -> Any:
     """The package ray.
 
     Args:
-        who: What needs it.
+        who: The name of the class that needs it.
 
     Raises:
         ImportError: It is not installed.
@@ -47,7 +47,7 @@ class Cluster:
             )
 
     def resources(self) -> dict[str, float]:
-        """What the cluster has, such as ``{"CPU": 8.0, "GPU": 1.0}``."""
+        """The resources of the cluster, such as ``{"CPU": 8.0, "GPU": 1.0}``."""
         found: dict[str, float] = self._ray.cluster_resources()
         return found
 

@@ -33,8 +33,8 @@ def number_of_workers(workers: int | None, who: str, instead: str) -> int:
 
     Args:
         workers: The argument.
-        who: What forks processes.
-        instead: What to write on a system where forking is not safe.
+        who: The name of the class or the argument that forks processes.
+        instead: The remedy on a system where forking is not safe.
 
     Raises:
         RuntimeError: The system is not Linux.
@@ -68,7 +68,7 @@ class Forked:
         """Fork a process.
 
         Args:
-            body: What it does, until the pipe ends; called with its end of the pipe and `given`.
+            body: The function that it runs, with its end of the pipe and `given`.
             given: Further arguments. Nothing is pickled.
             name: Its name.
             daemon: Whether it is ended at the interpreter's exit, and may start no process itself.
@@ -87,10 +87,10 @@ class Forked:
         return cls(process, here)
 
     def receive(self, who: str) -> Any:
-        """What the process sends next.
+        """Receive the next message of the process.
 
         Args:
-            who: What to call the process.
+            who: The name of the process in an error.
 
         Raises:
             RuntimeError: It has died, or raised an error.

@@ -1,9 +1,10 @@
-"""What a forked worker does, and what passes between it and the process that forked it."""
+"""The work of a forked worker, and the messages between it and the process that forked it."""
 
 from __future__ import annotations
 
 import mmap
 import signal
+from collections import deque
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from fedlight.types import LoggedValue, Task
 
 _SAME_IN_ALL = {"version", "current_epoch", "global_step"}
-"""What a step may ask of the trainer: it follows from the task alone."""
+"""Attributes of the trainer that a step may read: they follow from the task alone."""
+_STATE = (int, float, str, list, dict, set, deque)
+"""Attributes by which one step influences the next."""
 
 
 def _shared(like: Tensor) -> Tensor:
@@ -136,7 +139,7 @@ def serve(pipe: Connection, inner: SequentialExecutor, work: Workplace, board: B
 
 
 def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
-    """Try a step of one client, and say if it does what only one process can do; else ""."""
+    """Try a step of one client. Return the reason why workers cannot run it, or ""."""
     module, name = work.module, type(work.module).__name__
     module.loggers[:] = [_NoLogger()] * len(module.loggers)
     moment = moment_of(module)
@@ -160,11 +163,11 @@ def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
             f"training_step of {name} reads {names}, which a worker process has from the start "
             f"of the fit: {instead}"
         )
-    # Tensors and private attributes may hold what no other step reads.
+    # A tensor, an object or a private attribute may be there to be looked at, and read by no step.
     changed = [
         f"self.{each.name}"
         for each in before.changes()
-        if not (each.tensors or each.key.startswith("_"))
+        if not each.key.startswith("_") and isinstance(each.owner.get(each.key, 0), _STATE)
     ]
     if changed:
         return (
@@ -175,7 +178,7 @@ def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
 
 
 def taken_along(work: Workplace) -> dict[tuple[Any, str], object]:
-    """What a worker has from the time when it was forked, as far as it can be compared."""
+    """Values that a worker keeps from the time when it was forked, as far as they compare."""
     numbers = {
         (work.optimizer, name): value
         for name, value in vars(work.optimizer).items()
