@@ -103,7 +103,7 @@ class ProcessExecutor(Executor):
                         "this process held when they were forked: write executor='sequential'"
                     )
                 for pipe in ready:
-                    refusal = waiting.pop(cast(Connection, pipe)).answer()
+                    refusal = waiting.pop(cast(Connection, pipe)).forked.receive()
                     if refusal:
                         raise ValueError(refusal)
         except BaseException:
@@ -160,31 +160,20 @@ class _Worker:
 
     @classmethod
     def start(cls, inner: SequentialExecutor, work: Workplace) -> _Worker:
+        """Fork a worker; its first message is the reason why it cannot run the module, or ""."""
         board = Board.of(work.state.read())
-        return cls(
-            Forked.start(serve, inner, work, board, name="fedlight worker", daemon=True), board
-        )
+        name = "a worker of ProcessExecutor"
+        return cls(Forked.start(serve, inner, work, board, name=name, daemon=True), board)
 
     def begin(self, job: Job) -> None:
         """Send a job."""
-        try:
-            self.forked.pipe.send(self.board.put_job(job))
-        except OSError as error:
-            raise self.forked.died(self._name) from error
+        self.forked.send(self.board.put_job(job))
 
     def end(self) -> Outcome:
-        """Receive the result of the job."""
-        answer = self.answer()
-        return answer if isinstance(answer, ClientError) else self.board.result(answer)
-
-    def answer(self) -> Any:
-        """Receive the worker's next message.
+        """Receive the result of the job.
 
         Raises:
-            RuntimeError: It has died, or something other than a client has failed.
+            RuntimeError: The worker has died, or something other than a client has failed.
         """
-        return self.forked.receive(self._name)
-
-    @property
-    def _name(self) -> str:
-        return f"a worker of ProcessExecutor (process {self.forked.process.pid})"
+        answer = self.forked.receive()
+        return answer if isinstance(answer, ClientError) else self.board.result(answer)

@@ -67,7 +67,9 @@ def _fork(planned: Planned, shared: StudySettings) -> Forked:
     with suppress(Exception):  # the other process meets the error again and reports it
         shared.data_of(planned)
         shared.start_of(planned)
-    return Forked.start(_compute, planned, shared, os.getpid(), name="fedlight run", daemon=False)
+    return Forked.start(
+        _compute, planned, shared, os.getpid(), name="the worker of the run", daemon=False
+    )
 
 
 def _interrupt(forked: Forked) -> None:
@@ -79,7 +81,7 @@ def _interrupt(forked: Forked) -> None:
 def _received(forked: Forked, planned: Planned, shared: StudySettings) -> OneRun:
     """The run that is over in its process."""
     try:
-        sent: SentRun = forked.receive("the process of the run")
+        sent: SentRun = forked.receive()
     except RuntimeError as error:
         return ended(planned, shared, planned.failed(error))
     forked.process.join()

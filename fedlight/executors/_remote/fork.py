@@ -70,7 +70,7 @@ class Forked:
         Args:
             body: The function that it runs, with its end of the pipe and `given`.
             given: Further arguments. Nothing is pickled.
-            name: Its name.
+            name: Its name in errors, such as "the worker of the run".
             daemon: Whether it is ended at the interpreter's exit, and may start no process itself.
         """
         context = multiprocessing.get_context("fork")
@@ -86,11 +86,19 @@ class Forked:
         there.close()
         return cls(process, here)
 
-    def receive(self, who: str) -> Any:
-        """Receive the next message of the process.
+    def send(self, message: object) -> None:
+        """Send a message to the process.
 
-        Args:
-            who: The name of the process in an error.
+        Raises:
+            RuntimeError: It has died.
+        """
+        try:
+            self.pipe.send(message)
+        except OSError as error:
+            raise self._died() from error
+
+    def receive(self) -> Any:
+        """Receive the next message of the process.
 
         Raises:
             RuntimeError: It has died, or raised an error.
@@ -98,21 +106,20 @@ class Forked:
         try:
             received = self.pipe.recv()
         except (EOFError, OSError) as error:
-            raise self.died(who) from error
+            raise self._died() from error
         if isinstance(received, _Raised):
-            raise RuntimeError(f"in {who}:\n{received.trace}")
+            raise RuntimeError(f"in {self.process.name}:\n{received.trace}")
         return received
 
-    def died(self, who: str) -> RuntimeError:
-        """The error that says how the process has died."""
+    def _died(self) -> RuntimeError:
         self.process.join(1)
         code = self.process.exitcode
         how = f"with exit code {code}"
         if code is not None and code < 0:
             how = f"by {signal.Signals(-code).name}"
         return RuntimeError(
-            f"{who} has died {how}; where memory is short the system kills processes: write fewer "
-            "workers"
+            f"{self.process.name} (process {self.process.pid}) has died {how}; where memory is "
+            "short the system kills processes: write fewer workers"
         )
 
     def stop(self) -> None:

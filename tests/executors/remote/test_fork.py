@@ -26,8 +26,8 @@ def leaves(pipe):
 
 
 def test_a_process_sends_what_it_computes() -> None:
-    forked = Forked.start(doubles, 4, name="test", daemon=True)
-    assert forked.receive("it") == (8, 1)
+    forked = Forked.start(doubles, 4, name="the run", daemon=True)
+    assert forked.receive() == (8, 1)
     forked.stop()
 
 
@@ -37,16 +37,18 @@ def raises(pipe):
 
 @pytest.mark.parametrize(("body", "how"), [(dies, "by SIGKILL"), (leaves, "with exit code 3")])
 def test_a_process_that_dies_is_an_error(body, how) -> None:
-    forked = Forked.start(body, name="test", daemon=True)
-    with pytest.raises(RuntimeError, match=f"the run has died {how}; .* write fewer workers"):
-        forked.receive("the run")
+    forked = Forked.start(body, name="the run", daemon=True)
+    with pytest.raises(
+        RuntimeError, match=rf"the run \(process \d+\) has died {how}; .* write fewer workers"
+    ):
+        forked.receive()
     forked.stop()
 
 
 def test_an_error_is_told_with_its_traceback() -> None:
-    forked = Forked.start(raises, name="test", daemon=True)
+    forked = Forked.start(raises, name="the run", daemon=True)
     with pytest.raises(RuntimeError, match=r"(?s)in the run:.*in raises.*KeyError: 'no such key'"):
-        forked.receive("the run")
+        forked.receive()
     forked.stop()
 
 
