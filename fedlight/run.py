@@ -189,7 +189,8 @@ class Run:
             seed=self.federation.seed,
             autocast=self._autocast,
         )
-        self.executor, self.executor_reason = resolve_executor(self._asked, workplace)
+        choice = resolve_executor(self._asked, workplace)
+        self.executor, self.executor_reason = choice.executor, choice.reason
         sending = None if self.channel is None else Sending(self.channel, self.federation.seed)
         ahead = not self.arrivals.may_stop
         self.pool = Pool(self.executor, self._norm_limit, sending, ahead)

@@ -1,4 +1,4 @@
-"""Attributes of a module that a step may change beside its parameters and buffers."""
+"""Attributes of a module and of its layers, other than parameters, buffers and metric objects."""
 
 from __future__ import annotations
 
@@ -8,48 +8,55 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from lightning import LightningModule
 from torchmetrics import Metric, MetricCollection
 
 if TYPE_CHECKING:
-    from lightning import LightningModule
+    from torch import nn
+
+OF_LIGHTNING = frozenset(vars(LightningModule())) - {"training"} | {"log", "log_dict"}
+"""Names that say nothing about a module: every one has them, or gets them for a fit."""
 
 
-class Attributes:
-    """All attributes of the module and its children as they are now, to be put back.
+def own_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The module and its layers with their paths; not metric objects, which each client resets."""
+    return [
+        (path, layer)
+        for path, layer in module.named_modules()
+        if not isinstance(layer, Metric | MetricCollection)
+    ]
 
-    One that is assigned anew comes back, whatever it is; what is changed within one does not.
 
-    Args:
-        module: The module.
+def own_attributes(layer: nn.Module) -> dict[str, Any]:
+    """The attributes of a layer by name, without its parameters, buffers and layers."""
+    return {name: value for name, value in vars(layer).items() if name not in OF_LIGHTNING}
+
+
+def watched(module: nn.Module) -> dict[tuple[nn.Module, str], object]:
+    """Values that a hook or a callback may change, and that a copy of the module would not see.
+
+    These are the numbers and strings among the public attributes, and the frozen parameters, which
+    are compared by identity and by whether they were written to.
     """
-
-    def __init__(self, module: LightningModule) -> None:
-        self._before = [(vars(child), dict(vars(child))) for child in module.modules()]
-
-    def put_back(self) -> None:
-        """Put them back."""
-        for attributes, before in self._before:
-            attributes.clear()
-            attributes.update(before)
-
-
-def plain_attributes(module: nn.Module) -> dict[tuple[nn.Module, str], object]:
-    """Numbers and strings among the public attributes of the module and its children."""
-    return {
-        (child, name): value
-        for child in module.modules()
-        if not isinstance(child, Metric | MetricCollection)  # updated for each client apart
-        for name, value in vars(child).items()
+    plain: dict[tuple[nn.Module, str], object] = {
+        (layer, name): value
+        for _, layer in own_layers(module)
+        for name, value in own_attributes(layer).items()
         if not name.startswith("_") and isinstance(value, int | float | str)
     }
+    frozen = {
+        (module, name): (id(param), param._version)
+        for name, param in module.named_parameters()
+        if not param.requires_grad
+    }
+    return {**plain, **frozen}
 
 
-def own_generators(module: LightningModule) -> dict[str, Any]:
-    """The states of the random generators among the attributes of the module and its children."""
+def own_generators(module: nn.Module) -> dict[str, Any]:
+    """The states of the random generators among the attributes, by path."""
     states = {}
-    for path, child in module.named_modules():
-        for name, value in vars(child).items():
+    for path, layer in own_layers(module):
+        for name, value in own_attributes(layer).items():
             state: Any = None
             if isinstance(value, np.random.Generator):
                 state = value.bit_generator.state

@@ -1,4 +1,4 @@
-"""What is wrong with the data if a step fails: labels out of range, a tuple taken for a dict."""
+"""Hints about the data if a step fails: labels out of range, a tuple taken for a dict."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SIZE = re.compile(r"with size (\d+)")
 
 
 def hint_about(error: BaseException, examples: Any, rows: NDArray[np.int64]) -> str:
-    """What a client's data have to do with an error of its step; "" if nothing is known.
+    """Explain an error of a client's step by its data; "" if nothing is known.
 
     Args:
-        error: What the local step raised.
+        error: The error of the local step.
         examples: The examples of all clients.
         rows: The client's rows.
     """
@@ -40,10 +40,10 @@ def hint_about(error: BaseException, examples: Any, rows: NDArray[np.int64]) -> 
 
 
 def hint_about_batch(error: BaseException, batch: Any, whose: str) -> str:
-    """What a batch has to do with an error of a step; "" if nothing is known.
+    """Explain an error of a step by its batch; "" if nothing is known.
 
     Args:
-        error: What the step raised.
+        error: The error of the step.
         batch: The batch.
         whose: Whose it is, with a capital letter.
     """
@@ -59,7 +59,7 @@ def _is_of_form(error: BaseException) -> bool:
 
 
 def _of_form(error: BaseException, batch: Any) -> str:
-    """What a batch is, if a step takes a tuple for a dict or the other way round."""
+    """The form of a batch, if a step takes a tuple for a dict or the other way round."""
     if isinstance(batch, tuple | list) and _NOT_A_DICT in str(error):
         return (
             f". A batch of these data is a {type(batch).__name__} of {len(batch)} parts; for one "

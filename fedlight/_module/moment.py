@@ -1,4 +1,4 @@
-"""What ``self.trainer`` of a module has to know of the present moment, and who tells it."""
+"""The present moment, as ``self.trainer`` of a module shows it: the stage and the local runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Moment:
         stage: "train", "validate", "sanity_check", "test" or "predict" as Lightning's
             ``RunningStage`` spells it, or None.
         tasks: The tasks whose local steps are being computed; several in a stack.
-        asked: What ``training_step`` has asked of the trainer that depends on when it is asked.
+        asked: Attributes of the trainer that ``training_step`` has read and that change in a run.
             Stacked clients would share the answer, and a traced step would keep it for ever.
         times: How often it has asked.
     """
@@ -41,7 +41,7 @@ class Moment:
             self.times += 1
 
     def for_actor(self) -> Moment | None:
-        """What stands for ``self.trainer`` in another process; None if there is no `FedTrainer`."""
+        """What ``self.trainer`` is in another process; None if there is no `FedTrainer`."""
         return None
 
     def common(self, name: str, values: Sequence[T]) -> T:
@@ -67,35 +67,35 @@ def moment_of(module: LightningModule) -> Moment:
 @contextmanager
 def local_runs(module: LightningModule) -> Iterator[Moment]:
     """The moment in which local runs are computed; set its `tasks` before each."""
-    moment = moment_of(module)
-    before = moment.stage, moment.tasks
-    moment.stage = "train"
-    try:
+    with _restored(module) as moment:
+        moment.stage = "train"
         yield moment
-    finally:
-        moment.stage, moment.tasks = before
 
 
 @contextmanager
 def evaluating(module: LightningModule, stage: str) -> Iterator[None]:
-    """The time of a validation or a test: `stage` is "validation" or "test"."""
-    moment = moment_of(module)
-    before = moment.stage, moment.tasks
-    moment.tasks = ()
-    if moment.stage != _SANITY:
-        moment.stage = {"validation": "validate"}.get(stage, stage)
-    try:
+    """The moment of a validation or a test: `stage` is "validation" or "test"."""
+    with _restored(module) as moment:
+        moment.tasks = ()
+        if moment.stage != _SANITY:
+            moment.stage = {"validation": "validate"}.get(stage, stage)
         yield
-    finally:
-        moment.stage, moment.tasks = before
 
 
 @contextmanager
 def checking_sanity(module: LightningModule) -> Iterator[None]:
-    """The time of the validation before the first round."""
-    moment = moment_of(module)
-    before, moment.stage = moment.stage, _SANITY
-    try:
+    """The moment of the validation before the first round."""
+    with _restored(module) as moment:
+        moment.stage = _SANITY
         yield
+
+
+@contextmanager
+def _restored(module: LightningModule) -> Iterator[Moment]:
+    """The module's moment, which is afterwards as it was before."""
+    moment = moment_of(module)
+    before = moment.stage, moment.tasks
+    try:
+        yield moment
     finally:
-        moment.stage = before
+        moment.stage, moment.tasks = before

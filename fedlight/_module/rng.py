@@ -65,7 +65,7 @@ def has_moved(before: tuple[Tensor, list[int]]) -> bool:
 def drawn_from(seed: int) -> list[str]:
     """The global generators, in words, from which numbers were drawn since ``seed_all(seed)``.
 
-    All are seeded anew. That torch's was seeded since (`Streams` does so) is no draw.
+    All are seeded again. If torch's was seeded since (`Streams` does so), that is no draw.
     """
     python, numpy, position = random.getstate(), _numpy_state(), torch_position()
     fresh = torch.Generator().manual_seed(torch.default_generator.initial_seed()).get_state()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from fedlight._support.checks import rate_at
 from fedlight.executors._stack.batches import batch_rows
+from fedlight.types import Task
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from data_partitioners import Partition
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.parameters import ModuleState
-    from fedlight.types import LocalResult, ServerState, Task
+    from fedlight.types import LocalResult, ServerState
 
 
 class Job(NamedTuple):
@@ -35,14 +37,19 @@ class Job(NamedTuple):
         pulled: The version of the server's model that was pulled.
         client_state: The client's own state (SCAFFOLD's c_i) at the dispatch, shape ``[P]`` for P
             parameters, or None for zeros.
-        work: What the local runs of its fit share, where one call computes those of several fits;
-            None for what the executor was set up with.
+        work: The workplace of its fit, if one call computes local runs of several fits; None for
+            the workplace with which the executor was set up.
     """
 
     task: Task
     pulled: ServerState
     client_state: Tensor | None = None
     work: Workplace | None = None
+
+
+def trial_task(client_id: int) -> Task:
+    """A task of one local step at version 0, with which an executor tries the step of a module."""
+    return Task(client_id, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,12 +137,16 @@ class Executor(ABC):
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run must know of this one to compute the same clients together."""
+        """The state with which a resumed run computes the same clients together."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up, after `setup`, what `state_dict` of an executor gave, perhaps of another one."""
+        """Restore, after `setup`, the state that `state_dict` of this or another executor gave."""
         return
+
+
+class NoGradientError(ValueError):
+    """The loss that ``training_step`` returned has no gradient."""
 
 
 class ClientError(RuntimeError):
@@ -156,14 +167,22 @@ class ClientError(RuntimeError):
         self.reason = reason
         self.__cause__ = cause
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The exceptions behind it may not pickle, so another process gets their traceback as text.
+        cause = self.__cause__
+        if cause is not None:
+            trace = "".join(traceback.format_exception(cause))
+            cause = RuntimeError(f"in another process:\n{trace}")
+        return type(self), (self.task, self.reason, cause)
+
     @classmethod
     def of(cls, task: Task, cause: Exception, hint: str = "") -> ClientError:
         """Return the error of a task that raised `cause`.
 
         Args:
             task: The task.
-            cause: What it raised. Its notes (which row of the data, for example) are reported.
-            hint: What may be the reason.
+            cause: The error. Its notes (which row of the data, for example) are reported.
+            hint: A likely reason, or "".
 
         Raises:
             Exception: `cause` itself, if the machine failed and not the client.
@@ -185,11 +204,11 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def advised(error: BaseException, workplace: Workplace) -> BaseException:
-    """The error of a single client for which there is no memory, with a note that says what helps.
+    """Add advice to the error of a single client for which there is not enough memory.
 
     Args:
         error: The error, which is returned.
-        workplace: What was computed, and where.
+        workplace: The workplace of the client.
     """
     words = (
         f"fedlight: a single client does not fit in the memory of {workplace.state.device}; write "
@@ -212,7 +231,7 @@ def not_finite(
     pulled: Tensor,
     states: Tensor | None = None,
 ) -> tuple[list[str], list[float]]:
-    """Find what is not finite in n local runs.
+    """Find values that are not finite in n local runs.
 
     Args:
         losses: The loss of each run, summed over its steps; numbers, or a tensor ``[n]``.
@@ -223,7 +242,7 @@ def not_finite(
         states: The clients' new states, shape ``[n, P]``, or None.
 
     Returns:
-        For each run, what is not finite in words ("" if everything is), and the norm of its delta.
+        For each run, a reason in words ("" if all values are finite), and the norm of its delta.
     """
     # A sum is finite only if all its terms are, so one look at the total is nearly always enough.
     n, figures = len(losses), [torch.linalg.vector_norm(deltas, dim=1)]

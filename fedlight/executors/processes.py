@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import sys
-import warnings
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from fedlight._support.checks import optional, positive_int
-from fedlight.executors._remote.failure import Failure
-from fedlight.executors._remote.forked import Board, Broken, Order, serve, surroundings_of
-from fedlight.executors.base import Executor, Job, Outcome, Workplace
+from fedlight._support.checks import positive_int
+from fedlight.executors._remote.fork import Forked, number_of_workers
+from fedlight.executors._remote.forked import Board, serve, taken_along
+from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
-from fedlight.types import LocalResult, Measured, Task
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkProcess
 
 _PATIENCE = 300.0  # seconds for the first step of a worker
 _PER_WORKER = 8  # jobs of a call: the last ones to finish leave few cores idle
-
-
-def cores_to_use() -> int:
-    """The cores that this process may use; 0 where `ProcessExecutor` does not run."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
 
 
 class ProcessExecutor(Executor):
@@ -44,13 +31,12 @@ class ProcessExecutor(Executor):
     in memory once, but for the values that an `ExampleTable` keeps converted; a start takes
     milliseconds, where a new interpreter would import torch for seconds. Parameters travel through
     memory that all share. Threads in place of processes share torch's random generators, so that
-    dropout would depend on who runs beside whom.
+    dropout would depend on which clients run at the same time.
 
-    A worker computes with one thread: the workers use up the cores already, and pools of threads do
-    not survive a fork. It has the module and the local optimizer as they were when it was forked.
-    If a callback changes a number of theirs, or a frozen parameter, between rounds, new workers are
-    forked. A step that changes numbers or lists of the module is refused, since each worker would
-    have its own.
+    A worker computes with one thread. It has the module and the local optimizer as they were when
+    it was forked. If a callback changes a number of theirs, or a frozen parameter, between rounds,
+    new workers are forked. A step that changes numbers or lists of the module is refused, since
+    each worker would have its own.
 
     Args:
         workers: Number of processes; None for one per core that this process may use
@@ -70,16 +56,11 @@ class ProcessExecutor(Executor):
     independent = True
 
     def __init__(self, workers: int | None = None, max_batch: int | None = None) -> None:
-        cores = cores_to_use()
-        if not cores:
-            raise RuntimeError(
-                "ProcessExecutor forks this process, which is safe on Linux only; write "
-                "executor='sequential', or RayExecutor(num_actors=…)"
-            )
-        given = optional(positive_int, "workers", workers)
-        self.workers = cores if given is None else given
-        batch = optional(positive_int, "max_batch", max_batch)
-        self.max_batch = _PER_WORKER * self.workers if batch is None else batch
+        instead = "executor='sequential', or RayExecutor(num_actors=…)"
+        self.workers = number_of_workers(workers, "ProcessExecutor", instead)
+        if max_batch is None:
+            max_batch = _PER_WORKER * self.workers
+        self.max_batch = positive_int("max_batch", max_batch)
         self._team: list[_Worker] = []
 
     def setup(self, workplace: Workplace) -> None:
@@ -106,13 +87,13 @@ class ProcessExecutor(Executor):
         self._fork()
 
     def _fork(self) -> None:
-        """Fork the workers anew, and wait until each has tried a step."""
+        """Fork new workers, and wait until each has tried a step."""
         self._end()
-        self._forked_with = surroundings_of(self._work)
+        self._forked_with = taken_along(self._work)
         try:
             for _ in range(self.workers):
                 self._team.append(_Worker.start(self._inner, self._work))
-            waiting = {worker.pipe: worker for worker in self._team}
+            waiting = {worker.forked.pipe: worker for worker in self._team}
             while waiting:
                 ready = wait([*waiting], timeout=_PATIENCE)
                 if not ready:
@@ -122,7 +103,7 @@ class ProcessExecutor(Executor):
                         "this process held when they were forked: write executor='sequential'"
                     )
                 for pipe in ready:
-                    refusal = waiting.pop(cast(Connection, pipe)).answer()
+                    refusal = waiting.pop(cast(Connection, pipe)).forked.receive()
                     if refusal:
                         raise ValueError(refusal)
         except BaseException:
@@ -132,7 +113,7 @@ class ProcessExecutor(Executor):
     def _end(self) -> None:
         """End the workers, whatever they are doing."""
         for worker in self._team:
-            worker.stop()
+            worker.forked.stop()
         self._team = []
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -144,7 +125,7 @@ class ProcessExecutor(Executor):
         Raises:
             RuntimeError: A worker died, or failed for a reason that is not the client's.
         """
-        if surroundings_of(self._work) != self._forked_with:
+        if taken_along(self._work) != self._forked_with:
             self._fork()
         outcomes: dict[int, Outcome] = {}
         waiting = deque(sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps))
@@ -153,10 +134,10 @@ class ProcessExecutor(Executor):
             while waiting and free:
                 worker, index = free.pop(), waiting.popleft()
                 worker.begin(jobs[index])
-                busy[worker.pipe] = worker, index
+                busy[worker.forked.pipe] = worker, index
             for pipe in wait([*busy]):
                 worker, index = busy.pop(cast(Connection, pipe))
-                outcomes[index] = worker.end(jobs[index].task)
+                outcomes[index] = worker.end()
                 free.append(worker)
         return [outcomes[index] for index in range(len(jobs))]
 
@@ -170,89 +151,29 @@ class ProcessExecutor(Executor):
         return f"ProcessExecutor(workers={self.workers})"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Worker:
-    """A forked process, as this process sees it."""
+    """A forked process and the memory that it shares with this one."""
 
-    process: ForkProcess
-    pipe: Connection
+    forked: Forked
     board: Board
 
     @classmethod
     def start(cls, inner: SequentialExecutor, work: Workplace) -> _Worker:
-        fork = multiprocessing.get_context("fork")
+        """Fork a worker; its first message is the reason why it cannot run the module, or ""."""
         board = Board.of(work.state.read())
-        here, there = fork.Pipe()
-        # A daemon: at the interpreter's exit `multiprocessing` ends those that are still there.
-        given = (inner, work, board, here, there)
-        process = fork.Process(target=serve, args=given, name="fedlight worker", daemon=True)
-        with warnings.catch_warnings():
-            # Python 3.12 warns of each fork beside threads; `_PATIENCE` deals with what may happen.
-            warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
-            process.start()
-        # The worker then has the only one, and its death is the end of the pipe.
-        there.close()
-        return cls(process, here, board)
+        name = "a worker of ProcessExecutor"
+        return cls(Forked.start(serve, inner, work, board, name=name, daemon=True), board)
 
     def begin(self, job: Job) -> None:
         """Send a job."""
-        pulled, at = job.pulled, self.board.pulled
-        at.params.copy_(pulled.params)
-        at.buffers.copy_(pulled.buffers)
-        at.counters.copy_(pulled.counters)
-        if pulled.shared is not None and at.shared is not None:
-            at.shared.copy_(pulled.shared)
-        if job.client_state is not None:
-            self.board.own.copy_(job.client_state)
-        order = Order(job.task, pulled.shared is not None, job.client_state is not None)
-        try:
-            self.pipe.send(order)
-        except OSError as error:
-            raise self._died() from error
+        self.forked.send(self.board.put_job(job))
 
-    def end(self, task: Task) -> Outcome:
-        """Receive the result of the job."""
-        answer = self.answer()
-        if isinstance(answer, Failure):
-            return answer.error(task, "a worker process")
-        result, report = self.board.result, answer
-        delta = result.delta.clone()
-        return LocalResult(
-            delta,
-            result.buffers.clone(),
-            result.counters.clone(),
-            report.metrics,
-            self.board.new_own.clone() if report.own else None,
-            measured=None if report.norm is None else Measured(delta, delta._version, report.norm),
-        )
-
-    def answer(self) -> Any:
-        """What the worker sends next.
+    def end(self) -> Outcome:
+        """Receive the result of the job.
 
         Raises:
-            RuntimeError: It has died, or something other than a client has failed.
+            RuntimeError: The worker has died, or something other than a client has failed.
         """
-        try:
-            answer = self.pipe.recv()
-        except (EOFError, OSError) as error:
-            raise self._died() from error
-        if isinstance(answer, Broken):
-            raise RuntimeError(f"in a worker process:\n{answer.trace}")
-        return answer
-
-    def _died(self) -> RuntimeError:
-        self.process.join(1)
-        code = self.process.exitcode
-        how = f"with exit code {code}"
-        if code is not None and code < 0:
-            how = f"by {signal.Signals(-code).name}"
-        return RuntimeError(
-            f"a worker of ProcessExecutor (process {self.process.pid}) has died {how}; where "
-            "memory is short the system kills processes: write fewer workers"
-        )
-
-    def stop(self) -> None:
-        self.pipe.close()
-        self.process.kill()
-        self.process.join()
-        self.process.close()
+        answer = self.forked.receive()
+        return answer if isinstance(answer, ClientError) else self.board.result(answer)

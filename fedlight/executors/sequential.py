@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedlight._module.attributes import Attributes
 from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.labels import hint_about
 from fedlight._module.log import LogRecorder, step_function
@@ -25,6 +24,7 @@ from fedlight._module.rng import (
     seed_all,
     torch_position,
 )
+from fedlight._module.snapshot import Snapshot
 from fedlight._support.memory import sent
 from fedlight.executors._random.streams import FULL_GRADIENT, Streams, again, step_keys
 from fedlight.executors._stack.batches import StackedBatches, rows_in_turn
@@ -33,21 +33,24 @@ from fedlight.executors.base import (
     ClientError,
     Executor,
     Job,
+    NoGradientError,
     Outcome,
     Workplace,
     advised,
     loss_of,
     not_finite,
     ran_out_of_memory,
+    trial_task,
 )
 from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
-from fedlight.types import LocalResult, Measured, Task
+from fedlight.types import LocalResult, Measured
 
 if TYPE_CHECKING:
     from lightning import LightningModule
 
     from fedlight.parameters import ModuleState
+    from fedlight.types import Task
 
 
 class SequentialExecutor(Executor):
@@ -75,11 +78,11 @@ class SequentialExecutor(Executor):
         self._draws: bool | None = None
         self._example_bytes = math.inf
         if not workplace.optimizer.stackable:
-            nothing = Task(0, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
-            run = self._local_run(Job(nothing, workplace.state.read()))
+            task = trial_task(0)
+            run = self._local_run(Job(task, workplace.state.read()))
             with local_runs(workplace.module) as moment:
                 # A schedule may be longer than one step (`trainer.estimated_stepping_batches`).
-                moment.tasks = (nothing._replace(num_steps=100),)
+                moment.tasks = (task._replace(num_steps=100),)
                 workplace.optimizer.begin(run, workplace.module)
 
     def teardown(self) -> None:
@@ -88,6 +91,26 @@ class SequentialExecutor(Executor):
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
+        try:
+            with self._computing():
+                return list(map(self._outcome, jobs, self._rows(jobs)))
+        except Exception as error:
+            if ran_out_of_memory(error):
+                advised(error, self._work)
+            raise
+
+    def watch(self, job: Job) -> tuple[Outcome, list[str]]:
+        """Return the result of a job, and from which global random generators it drew.
+
+        Numbers from the streams of its steps do not count.
+        """
+        with self._computing():
+            outcome = self._outcome(job, next(self._rows([job])))
+            return outcome, drawn_from(self._seed(job.task))
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Compute within; afterwards the module and the random generators are as before."""
         work = self._work
         before = work.state.present()
         try:
@@ -96,29 +119,7 @@ class SequentialExecutor(Executor):
                 self._recorder.recording(),
                 local_runs(work.module) as self._moment,
             ):
-                return list(map(self._outcome, jobs, self._rows(jobs)))
-        except Exception as error:
-            if ran_out_of_memory(error):
-                advised(error, work)
-            raise
-        finally:
-            work.state.write(before)
-
-    def watch(self, job: Job) -> tuple[Outcome, list[str]]:
-        """Return the result of a job, and from which global random generators it drew.
-
-        What the streams of its steps give is not counted.
-        """
-        work, task = self._work, job.task
-        before = work.state.present()
-        try:
-            with (
-                isolated_rng(),
-                self._recorder.recording(),
-                local_runs(work.module) as self._moment,
-            ):
-                outcome = self._outcome(job, next(self._rows([job])))
-                return outcome, drawn_from(self._seed(task))
+                yield
         finally:
             work.state.write(before)
 
@@ -151,7 +152,7 @@ class SequentialExecutor(Executor):
             yield torch.from_numpy(rows).to(work.state.device, non_blocking=True)
 
     def _seed(self, task: Task) -> int:
-        """The seed of what the streams do not cover."""
+        """The seed of the generators that the streams do not replace."""
         return derived_seed(self._work.seed, Concern.TRAINING, task.client_id, task.visit)
 
     def _outcome(self, job: Job, rows: Tensor) -> Outcome:
@@ -164,14 +165,14 @@ class SequentialExecutor(Executor):
             self._example_bytes = math.inf
             return self._one(job, rows)
         work = self._work
-        # A step may count its calls or keep a state on the module. (Too dear for each job: one that
-        # is the first to draw later in a run leaves there what two runs leave.)
-        before = Attributes(work.module) if self._draws is None else None
+        # A step may count its calls or keep a state on the module. A snapshot for each job would
+        # cost too much: a later job that is the first to draw leaves the state of two runs.
+        before = Snapshot(work.module) if self._draws is None else None
         outcome = self._one(job, rows)
         self._draws = has_moved(self._seeded)
         if self._draws:
             if before is not None:
-                before.put_back()
+                before.restore()
             self._recorder.clear()
             outcome = self._one(job, rows)
         elif self._example_bytes == math.inf and len(rows) and isinstance(outcome, LocalResult):
@@ -258,7 +259,7 @@ class SequentialExecutor(Executor):
             _, grads, _ = self._gradient(work.examples.gather(rows), 0, task, number)
             for gradient, term in zip(total, grads, strict=True):
                 gradient.add_(term, alpha=share)
-        self._recorder.clear()  # what the pass logged is no part of the training
+        self._recorder.clear()  # the values that the pass logged are no part of the training
         return total
 
     def _extra_gradient(
@@ -295,7 +296,7 @@ class SequentialExecutor(Executor):
 
         Args:
             batch: The batch.
-            step: What the step gets as ``batch_idx``.
+            step: The argument ``batch_idx`` of the step.
             task: The task.
             number: The number of the step's random numbers, if it is another one.
 
@@ -321,7 +322,7 @@ class SequentialExecutor(Executor):
         unused = tuple([index for index, grad in enumerate(grads) if grad is None])
         pairs = zip(params, grads, strict=True)
         full = [torch.zeros_like(param) if grad is None else grad for param, grad in pairs]
-        if work.optimizer.stackable:  # torch's own optimizers say themselves what they take
+        if work.optimizer.stackable:  # torch's own optimizers raise errors of their own
             full = [grad if grad.layout is torch.strided else grad.to_dense() for grad in full]
         return None if loss is None else loss.detach(), [g.unsqueeze(0) for g in full], unused
 
@@ -335,7 +336,8 @@ def _gradients(
     """The gradient of a loss by parameter; None for a parameter that it does not use.
 
     Raises:
-        ValueError: It has none at all, or a parameter was frozen in the step.
+        NoGradientError: It has none at all.
+        ValueError: A parameter was frozen in the step.
     """
     try:
         return torch.autograd.grad(loss, state.params, allow_unused=True)
@@ -343,7 +345,7 @@ def _gradients(
         if "does not require grad" not in str(error):
             raise
         state.check_kept()
-        raise ValueError(
+        raise NoGradientError(
             f"the loss of {type(module).__name__} has no gradient ({error}); return it from "
             "training_step without detach(), no_grad() or inference_mode()"
         ) from error

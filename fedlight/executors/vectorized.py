@@ -36,12 +36,13 @@ from fedlight.executors.base import (
     advised,
     not_finite,
     ran_out_of_memory,
+    trial_task,
 )
 from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
 from fedlight.parameters import FlatLayout
 from fedlight.randomness import Concern, derived_seed
-from fedlight.types import LocalResult, LoggedValue, Measured, Task
+from fedlight.types import LocalResult, LoggedValue, Measured
 
 _SHARED_BYTES = 16 * 2**20
 _CPU_BLOCK_BYTES = 4 * 2**20
@@ -406,7 +407,7 @@ class VectorizedExecutor(Executor):
         holders = np.flatnonzero(work.partition.sizes)
         failures: list[ClientError] = []
         for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
-            task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
+            task = trial_task(client)
             try:
                 with isolated_rng(), local_runs(work.module) as self._moment:
                     job = Job(task, work.state.read())

@@ -20,10 +20,10 @@ _REFRESH = 0.2  # seconds
 
 
 class StudyBar:
-    """Shows how many runs are finished, and what is left in real time.
+    """Shows how many runs are finished, and the real time that is left.
 
-    The estimate counts the shares of runs under way, and only what this call has computed: runs
-    that were found finished have cost nothing.
+    The estimate counts the shares of runs under way, and only runs of this call: those that were
+    found finished have cost nothing.
 
     Args:
         plan: All runs.
@@ -61,15 +61,15 @@ class StudyBar:
             self._progress.stop()
 
     def over(self, run: OneRun) -> None:
-        """A run is over."""
+        """Count a run that is over."""
         self._failed += run.result is not None and run.result.error is not None
         self.tick([], now=True)
 
     def tick(self, going: Sequence[OneRun], now: bool = False) -> None:
-        """Some runs are under way.
+        """Show the progress of runs under way.
 
         Args:
-            going: They.
+            going: The runs under way.
             now: Draw at once.
         """
         if self._progress is None or (not now and time.monotonic() - self._drawn < _REFRESH):

@@ -1,4 +1,4 @@
-"""What the runs of a study say is said once for all of them."""
+"""The messages of the runs of a study, each printed once for all of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedlight._support.voice import Note, Voice, say, speaking
-from fedlight.studies._bench import Member
+from fedlight.studies._shared_executors import StudyExecutor
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import Planned
 
 
 class StudyVoice(Voice):
-    """Keeps what runs tell about their ends, and says each kind of it once, with how many runs.
+    """Keeps the notes of runs about their ends, and says each kind once, with how many runs.
 
     Args:
         plan: The runs of the study.
@@ -29,9 +29,9 @@ class StudyVoice(Voice):
         self._kinds: dict[str, dict[Planned, Note]] = {}  # of runs that are over
 
     def executor(self, executor: object, device: str, reason: str) -> None:
-        """Say what computes; of an executor that runs share, why it was chosen for the first."""
-        if isinstance(executor, Member):
-            reason = executor.group.reason
+        """Say which executor computes; the reason for a shared one is that of its first run."""
+        if isinstance(executor, StudyExecutor):
+            reason = executor.shared.reason
         super().executor(executor, device, reason)
 
     def note(self, run: object, note: Note) -> None:
@@ -62,7 +62,7 @@ class StudyVoice(Voice):
 
 @contextmanager
 def speaking_for(plan: Iterable[Planned]) -> Iterator[StudyVoice]:
-    """Speak for the runs of a study; at its end, however it ends, say what they have told."""
+    """Speak for the runs of a study; say their notes at its end, however it ends."""
     with speaking(StudyVoice(plan)) as voice:
         try:
             yield voice

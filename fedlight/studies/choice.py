@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.checks import positive_int
-from fedlight.executors.processes import cores_to_use
+from fedlight.executors._remote.fork import cores_to_use
 from fedlight.studies.processes import Processes
-from fedlight.studies.together import look_at
-from fedlight.studies.workers import InTurn, Together, Workers
+from fedlight.studies.together import Together, first_stacks
+from fedlight.studies.workers import InTurn, Workers
 
 if TYPE_CHECKING:
-    from fedlight.studies.one_run import Surroundings
+    from fedlight.studies.one_run import StudySettings
     from fedlight.studies.runs import Planned
-    from fedlight.studies.workers import Work
+    from fedlight.studies.workers import PendingRuns
 
 _PER_CORE = 0.85
 """How many times faster runs are with each core that works on them."""
@@ -31,15 +31,14 @@ def chosen_workers(workers: object) -> Workers:
     """
     if isinstance(workers, Workers):
         return workers
-    if isinstance(workers, str):
-        named: dict[str, type[Auto | Together | Processes]] = {
-            "auto": Auto,
-            "together": Together,
-            "processes": Processes,
-        }
-        if workers in named:
-            return named[workers]()
-    elif isinstance(workers, int) and not isinstance(workers, bool):
+    named: dict[str, Callable[[], Workers]] = {
+        "auto": Auto,
+        "together": Together,
+        "processes": Processes,
+    }
+    if isinstance(workers, str) and workers in named:
+        return named[workers]()
+    if isinstance(workers, int) and not isinstance(workers, bool):
         number = positive_int("workers", workers)
         return InTurn() if number == 1 else Processes(number)
     kind = ValueError if isinstance(workers, str) else TypeError
@@ -61,15 +60,15 @@ class Auto(Workers):
       follows another.
     """
 
-    def run(self, work: Work) -> None:
+    def run(self, pending: PendingRuns) -> None:
         """Compute runs."""
-        workers, reason = choose(work.ready, work.shared)
-        if len(work.ready) > 1:
-            rank_zero_info(f"fedlight: {len(work.ready)} runs {reason}")
-        workers.run(work)
+        workers, reason = choose(pending.ready, pending.shared)
+        if len(pending.ready) > 1:
+            rank_zero_info(f"fedlight: {len(pending.ready)} runs {reason}")
+        workers.run(pending)
 
 
-def choose(ready: Sequence[Planned], shared: Surroundings) -> tuple[Workers, str]:
+def choose(ready: Sequence[Planned], shared: StudySettings) -> tuple[Workers, str]:
     """Choose how runs are computed.
 
     Returns:
@@ -77,22 +76,24 @@ def choose(ready: Sequence[Planned], shared: Surroundings) -> tuple[Workers, str
     """
     if len(ready) < 2:
         return InTurn(), "in this process"
-    look, cores = look_at(ready[0], shared), min(cores_to_use(), len(ready))
-    if look is None:
+    first, cores = first_stacks(ready[0], shared), min(cores_to_use(), len(ready))
+    if first is None:
         return InTurn(), "one after another: the first one fails"
-    if look.device != "cpu":
-        return Together(bench=look.bench), "together, as one stack on the GPU"
-    if look.width is None:
+    if first.device != "cpu":
+        return Together(executors=first.executors), "together, as one stack on the GPU"
+    if first.width is None:
         why = "their clients are not stacked"
     else:
-        gain = _gain_of_wider_stacks(look.width, look.most)
-        alone = f"stacks {look.width:.0f} clients by itself"
+        gain = _gain_of_wider_stacks(first.width, first.most)
+        alone = f"stacks {first.width:.0f} clients by itself"
         if gain > max(1.0, _PER_CORE * cores):
-            return Together(bench=look.bench), f"together, as one stack: each of them {alone}"
+            return Together(
+                executors=first.executors
+            ), f"together, as one stack: each of them {alone}"
         why = f"each of them {alone}"
         if gain > 1:
             why += ", and the cores gain more than wider stacks"
-    look.bench.close()
+    first.executors.close()
     if cores > 1:
         return Processes(cores), f"in {cores} processes: {why}"
     return InTurn(), f"one after another: {why}, and there is one core"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from contextlib import closing
 from typing import Any
 
 from fedlight._support.checks import non_negative, positive
-from fedlight._support.voice import Note, speaking
+from fedlight._support.voice import speaking
+from fedlight.executors._remote.cluster import Cluster, import_ray
 from fedlight.studies._saying import StudyVoice
-from fedlight.studies.one_run import OneRun, Surroundings
-from fedlight.studies.runs import Planned, StudyRun
-from fedlight.studies.workers import Over, Work, Workers, go_through
+from fedlight.studies._sent_run import SentRun, ended
+from fedlight.studies.one_run import OneRun, StudySettings
+from fedlight.studies.runs import Planned
+from fedlight.studies.workers import PendingRuns, Workers
 
 _LOOK = 0.5  # seconds between two looks at signals
 _GRACE = 30.0  # seconds for runs that were cancelled
@@ -21,7 +23,7 @@ class RayWorkers(Workers):
 
     The finished runs are kept by the process that calls `sweep`. A run under way writes its
     checkpoints to the study's folder if all nodes see it (`shared_folder`); else a study that was
-    stopped begins those runs anew.
+    stopped begins those runs again.
 
     Args:
         address: A cluster to join, such as "auto" or "ray://host:10001"; None to use the one that
@@ -49,63 +51,41 @@ class RayWorkers(Workers):
         self.num_cpus = positive("num_cpus", num_cpus)
         self.num_gpus = non_negative("num_gpus", num_gpus)
         self.shared_folder = bool(shared_folder)
-        self._ray = _import_ray()
+        self._ray = import_ray("RayWorkers")
 
-    def run(self, work: Work) -> None:
+    def run(self, pending: PendingRuns) -> None:
         """Compute runs."""
         ray = self._ray
-        started_here = not ray.is_initialized()
-        if started_here:
-            ray.init(
-                address=self.address,
-                include_dashboard=False,
-                log_to_driver=False,
-                configure_logging=False,
-            )
-        try:
-            self._check_room(ray.cluster_resources())
-            task = ray.remote(_work).options(
+        going: dict[Any, Planned] = {}
+        with closing(Cluster(ray, self.address)) as cluster:
+            self._check_room(cluster.resources())
+            task = ray.remote(_compute).options(
                 num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=1
             )
-            going: dict[Any, Planned] = {}
-            for planned in work.free:
+            for planned in pending.free:
                 try:
-                    sent = ray.put(self._share(planned, work.shared))
+                    sent = ray.put((planned, pending.shared.for_task(keep=self.shared_folder)))
                     going[task.remote(sent)] = planned
                 except Exception as error:
-                    work.over(_ended(planned, work.shared, planned.failed(error)))
-            while going and not work.stopped():
+                    pending.over(ended(planned, pending.shared, planned.failed(error)))
+            while going and not pending.stopped():
                 done, _ = ray.wait(list(going), num_returns=1, timeout=_LOOK)
                 for each in done:
-                    work.over(self._result(each, going.pop(each), work.shared))
-                work.progress.tick([])
-            self._cancel(going, work.shared, work.over)
-        finally:
-            if started_here:
-                ray.shutdown()
+                    pending.over(self._result(each, going.pop(each), pending.shared))
+                pending.progress.tick([])
+            for each in going:
+                ray.cancel(each)
+            if going:
+                ray.wait(list(going), num_returns=len(going), timeout=_GRACE)
+            for planned in going.values():
+                pending.over(ended(planned, pending.shared, None))
 
-    def _share(self, planned: Planned, shared: Surroundings) -> tuple[Any, ...]:
-        """What a task gets: the run, and what it shares with others."""
-        return planned, shared.for_task(keep=self.shared_folder)
-
-    def _result(self, reference: Any, planned: Planned, shared: Surroundings) -> OneRun:
+    def _result(self, reference: Any, planned: Planned, shared: StudySettings) -> OneRun:
         try:
-            plain, planned.schedule, notes = self._ray.get(reference)
+            sent: SentRun = self._ray.get(reference)
         except Exception as error:  # of Ray, such as a worker that has died
-            return _ended(planned, shared, planned.failed(error))
-        run = None if plain is None else StudyRun.from_plain(plain, dict(planned.cell.names))
-        ended = _ended(planned, shared, run)
-        ended.notes = notes
-        return ended
-
-    def _cancel(self, going: dict[Any, Planned], shared: Surroundings, over: Over) -> None:
-        """Stop the runs under way, and take those that have just finished."""
-        for each in going:
-            self._ray.cancel(each)
-        if going:
-            self._ray.wait(list(going), num_returns=len(going), timeout=_GRACE)
-        for planned in going.values():
-            over(_ended(planned, shared, None))
+            return ended(planned, shared, planned.failed(error))
+        return sent.received(planned, shared)
 
     def _check_room(self, there: dict[str, float]) -> None:
         """Refuse tasks for which no cluster has room, which would wait for ever."""
@@ -120,23 +100,7 @@ class RayWorkers(Workers):
         return f"RayWorkers(address={self.address!r}, num_cpus={self.num_cpus:g})"
 
 
-def _ended(planned: Planned, shared: Surroundings, result: StudyRun | None) -> OneRun:
-    run = OneRun(planned, shared)
-    run.result = result
-    return run
-
-
-def _work(given: tuple[Planned, Surroundings]) -> tuple[Any, Any, list[Note]]:
-    """What a task does: one run."""
-    planned, shared = given
-    run = OneRun(planned, shared)
+def _compute(given: tuple[Planned, StudySettings]) -> SentRun:
+    """Compute one run in a task."""
     with speaking(StudyVoice()):
-        go_through(run)
-    return None if run.result is None else run.result.to_plain(), planned.schedule, run.notes
-
-
-def _import_ray() -> Any:
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise ImportError("RayWorkers needs the package ray: pip install ray") from error
+        return SentRun.compute(*given)

@@ -17,7 +17,7 @@ from fedlight.studies._comparing import Data, Start, check_names, chosen_mode, f
 from fedlight.studies._groups import grouped
 from fedlight.studies._measures import best_of, check_metric, end_of, metrics_of
 from fedlight.studies.grid import Cell, seeds_of
-from fedlight.studies.one_run import OneRun, Surroundings
+from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.study import Study
@@ -318,7 +318,7 @@ def compare(
     ]
     for cell in cells:  # errors in the arguments appear before the first run
         check_cell(cell)
-    shared = Surroundings(
+    shared = StudySettings(
         callbacks=callbacks,
         logger_dir=None if logger_dir is None else fresh_folder(Path(logger_dir)),
         metric=metric,

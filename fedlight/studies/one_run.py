@@ -32,8 +32,8 @@ _LIMITS = ("max_rounds", "max_updates")  # a replayed schedule has its own end
 
 
 @dataclass(slots=True, eq=False)
-class Surroundings:
-    """What all runs of a study share.
+class StudySettings:
+    """The settings, the data and the start that all runs of a study share.
 
     Attributes:
         store: The folder of the study, or None.
@@ -59,12 +59,12 @@ class Surroundings:
     _data: dict[tuple[int, int | None], FederatedDataModule] = field(default_factory=dict)
     _starts: dict[tuple[int, int], LightningModule] = field(default_factory=dict)
 
-    def bare(self) -> Surroundings:
+    def bare(self) -> StudySettings:
         """The same without anything that writes or looks."""
         return replace(self, store=None, callbacks=None, logger_dir=None, silent=True)
 
-    def for_task(self, keep: bool) -> Surroundings:
-        """What another machine needs for a run.
+    def for_task(self, keep: bool) -> StudySettings:
+        """The settings for a run on another machine.
 
         Args:
             keep: Whether it writes its checkpoints to the folder of the study.
@@ -109,12 +109,12 @@ class OneRun:
     Attributes:
         trainer: Its trainer, once it has begun.
         result: Its record, once it is over; None if it was interrupted.
-        error: What it raised, or None.
-        notes: What it has told about its end; a study says it for all of its runs.
+        error: Its error, or None.
+        notes: Its notes about its end; a study says them for all of its runs.
     """
 
     planned: Planned
-    shared: Surroundings
+    shared: StudySettings
     executor: Executor | None = None
     trainer: FedTrainer | None = None
     result: StudyRun | None = None
@@ -122,7 +122,7 @@ class OneRun:
     notes: list[Note] = field(default_factory=list)
 
     def steps(self) -> Generator[Sequence[Any], None, None]:
-        """Go through the run; what goes wrong in it is its result.
+        """Go through the run; an error in it is its result.
 
         Yields:
             Local runs that have to be computed before the next step.
@@ -163,7 +163,7 @@ class OneRun:
         except CheckpointError:
             if last is None:
                 raise
-            last.unlink()  # damaged, or of other settings: the run starts anew
+            last.unlink()  # damaged, or of other settings: the run starts again
             self.trainer = trainer = self._trainer()
             yield from trainer.steps_of_fit(deepcopy(shared.start_of(planned)), data)
 

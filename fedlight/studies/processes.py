@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import signal
-import sys
-import traceback
-import warnings
-from dataclasses import dataclass, field
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
-import torch
-
-from fedlight._support.checks import positive_int
-from fedlight._support.voice import Note, keep_what_is_said_once, say_once
-from fedlight.executors.processes import cores_to_use
-from fedlight.studies.one_run import OneRun, Surroundings
-from fedlight.studies.runs import Planned, StudyRun
-from fedlight.studies.workers import Work, Workers, go_through
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkProcess
-
+from fedlight.executors._remote.fork import Forked, number_of_workers
+from fedlight.studies._sent_run import SentRun, ended
+from fedlight.studies.one_run import OneRun, StudySettings
+from fedlight.studies.runs import Planned
+from fedlight.studies.workers import PendingRuns, Workers
 
 _PARENT_DIES = 1  # PR_SET_PDEATHSIG of Linux
 _LOOK = 0.5  # seconds between two looks at signals
@@ -43,126 +32,69 @@ class Processes(Workers):
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        cores = cores_to_use()
-        if not cores:
-            raise RuntimeError(
-                'workers="processes" forks this process, which is safe on Linux only; write '
-                'workers="together"'
-            )
-        self.workers = cores if workers is None else positive_int("workers", workers)
+        self.workers = number_of_workers(workers, 'workers="processes"', 'workers="together"')
 
-    def run(self, work: Work) -> None:
+    def run(self, pending: PendingRuns) -> None:
         """Compute runs."""
-        going: dict[Connection, _Worker] = {}
+        going: dict[Connection, tuple[Forked, Planned]] = {}
         told = False
         try:
             while True:
-                while len(going) < self.workers and not work.stopped():
-                    planned = next(work.free, None)
+                while len(going) < self.workers and not pending.stopped():
+                    planned = next(pending.free, None)
                     if planned is None:
                         break
-                    worker = _Worker.start(planned, work.shared)
-                    going[worker.pipe] = worker
+                    forked = _fork(planned, pending.shared)
+                    going[forked.pipe] = forked, planned
                 if not going:
                     return
-                if work.stopped() and not told:
+                if pending.stopped() and not told:
                     told = True
-                    for worker in going.values():
-                        worker.end()
+                    for forked, _ in going.values():
+                        _interrupt(forked)
                 for pipe in wait([*going], timeout=_LOOK):
-                    worker = going.pop(cast(Connection, pipe))
-                    run = OneRun(worker.planned, work.shared)
-                    run.result = worker.result()
-                    run.notes = worker.notes
-                    work.over(run)
-                work.progress.tick([])
+                    forked, planned = going.pop(cast(Connection, pipe))
+                    pending.over(_received(forked, planned, pending.shared))
+                pending.progress.tick([])
         finally:
-            for worker in going.values():
-                worker.process.kill()
+            for forked, _ in going.values():
+                forked.process.kill()
 
 
-@dataclass(slots=True)
-class _Worker:
-    """A process, as the one that has forked it sees it."""
-
-    planned: Planned
-    process: ForkProcess
-    pipe: Connection
-    notes: list[Note] = field(default_factory=list)
-
-    @classmethod
-    def start(cls, planned: Planned, shared: Surroundings) -> _Worker:
-        # What the run needs is made here, so that all processes share the memory.
-        try:
-            shared.data_of(planned)
-            shared.start_of(planned)
-        except Exception:
-            pass  # the worker meets the error again and reports it
-        fork = multiprocessing.get_context("fork")
-        here, there = fork.Pipe(duplex=False)
-        given = (planned, shared, there, os.getpid())
-        process = fork.Process(target=_work, args=given, name="fedlight run")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
-            process.start()
-        there.close()
-        return cls(planned, process, here)
-
-    def end(self) -> None:
-        """Ask the run to stop between two events, if a signal has not reached it already."""
-        if self.process.is_alive() and self.process.pid is not None:
-            os.kill(self.process.pid, signal.SIGTERM)
-
-    def result(self) -> StudyRun | None:
-        """The record of the run that is over; None if it was interrupted."""
-        try:
-            answer: Any = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            code = self.process.exitcode or 0
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-            words = (
-                f"the process of the run has died {how}; where memory is short the system kills "
-                "processes: write fewer workers"
-            )
-            return self.planned.failed(RuntimeError(words))
-        self.process.join()
-        self.pipe.close()
-        if answer is None:
-            return None
-        self.planned.schedule = answer["schedule"]
-        for message in answer["said"]:
-            say_once(message)
-        self.notes = answer["notes"]
-        return StudyRun.from_plain(answer["run"], dict(self.planned.cell.names))
+def _fork(planned: Planned, shared: StudySettings) -> Forked:
+    """Begin a run in a process of its own."""
+    # The data and the module are made here, so that all processes share their memory.
+    with suppress(Exception):  # the other process meets the error again and reports it
+        shared.data_of(planned)
+        shared.start_of(planned)
+    return Forked.start(
+        _compute, planned, shared, os.getpid(), name="the worker of the run", daemon=False
+    )
 
 
-def _work(planned: Planned, shared: Surroundings, pipe: Connection, parent: int) -> None:
-    """What a process does: one run."""
+def _interrupt(forked: Forked) -> None:
+    """Ask a run to stop between two events, if a signal has not reached it already."""
+    if forked.process.is_alive() and forked.process.pid is not None:
+        os.kill(forked.process.pid, signal.SIGTERM)
+
+
+def _received(forked: Forked, planned: Planned, shared: StudySettings) -> OneRun:
+    """The run that is over in its process."""
+    try:
+        sent: SentRun = forked.receive()
+    except RuntimeError as error:
+        return ended(planned, shared, planned.failed(error))
+    forked.process.join()
+    forked.pipe.close()
+    return sent.received(planned, shared)
+
+
+def _compute(pipe: Connection, planned: Planned, shared: StudySettings, parent: int) -> None:
+    """Compute one run in this process."""
     if os.getppid() != parent:
         return
     _end_with_parent()
-    torch.set_num_threads(1)
-    run, said = OneRun(planned, shared), keep_what_is_said_once()
-    try:
-        go_through(run)
-        answer = None
-        if run.result is not None:
-            answer = {
-                "run": run.result.to_plain(),
-                "schedule": planned.schedule,
-                "said": said,
-                "notes": run.notes,
-            }
-        pipe.send(answer)
-    except BrokenPipeError:
-        return
-    except Exception as error:  # of the study itself, not of the run
-        error.add_note(traceback.format_exc())
-        plain = planned.failed(error).to_plain()
-        pipe.send({"run": plain, "schedule": None, "said": said, "notes": []})
+    pipe.send(SentRun.compute(planned, shared))
 
 
 def _end_with_parent() -> None:

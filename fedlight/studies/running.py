@@ -13,9 +13,9 @@ from fedlight._runs.identity import in_words
 from fedlight._support.interrupts import graceful_interrupts
 from fedlight.studies._progress import StudyBar
 from fedlight.studies._saying import speaking_for
-from fedlight.studies.one_run import OneRun, Surroundings
+from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned, StudyRun
-from fedlight.studies.workers import Work, Workers
+from fedlight.studies.workers import PendingRuns, Workers
 
 Watch: TypeAlias = Callable[[OneRun, bool], None]
 
@@ -38,7 +38,7 @@ def pair(plan: Sequence[Planned]) -> None:
 
 def run_plan(
     plan: Sequence[Planned],
-    shared: Surroundings,
+    shared: StudySettings,
     how: Workers,
     bar: bool,
     watch: Watch,
@@ -51,9 +51,9 @@ def run_plan(
         shared: What all runs share.
         how: Computes them.
         bar: Whether to show the progress.
-        watch: Is told of each run that is over or interrupted, and whether no run is finished yet.
+        watch: Called with each run that is over or interrupted, and whether no run is finished yet.
             An error that it raises ends the study.
-        when_stopped: What to say when a signal has ended the study.
+        when_stopped: A message for the case that a signal has ended the study.
 
     Raises:
         KeyboardInterrupt: Ctrl-C ended the study.
@@ -88,7 +88,7 @@ def run_plan(
                 continue
             if store is not None:
                 if planned.key in begun or not store.lock(planned.key):
-                    continue  # this or another process is at it
+                    continue  # this or another process computes it
                 if found(planned):  # it has just been finished
                     store.unlock(planned.key)
                     continue
@@ -113,7 +113,7 @@ def run_plan(
             while todo and not stopped():
                 before = len(runs)
                 ready = [each for each in todo if each.after is None or each.after in runs]
-                how.run(Work(ready, free(todo), shared, over, stopped, progress))
+                how.run(PendingRuns(ready, free(todo), shared, over, stopped, progress))
                 todo = [each for each in todo if each not in runs and not found(each)]
                 if todo and len(runs) == before and not stopped():
                     time.sleep(_LOOK_AGAIN)

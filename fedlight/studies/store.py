@@ -7,11 +7,14 @@
     path/runs/<key>.parquet       its schedule, if other runs replay it
     path/checkpoints/<key>/       a run under way
     path/locks/<key>              held by the process that computes the run
+
+Where there is no ``fcntl`` (on Windows) nothing is locked, and a warning says so once. Only one
+process at a time may then work on a folder: two of them would compute the same runs, and one might
+drop runs from the list that the other has added.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -20,11 +23,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from lightning_utilities.core.rank_zero import WarningCache
+
 from fedlight._support.files import remove_torn, replacing
 from fedlight.arrivals import ScheduleTable
 from fedlight.studies.runs import Planned, StudyRun, plain_name
 
 _FORMAT = 1
+_warnings = WarningCache()
 
 
 def folder_of(name: str, path: object) -> Path:
@@ -106,14 +112,14 @@ class Store:
     def lock(self, key: str) -> bool:
         """Take a run for this process; False if another one computes it.
 
-        The system lets go of the lock when the process ends, however it ends.
+        The system releases the lock when the process ends, however it ends.
         """
         if key in self._locks:
             return True
         path = self.path / "locks" / key
         file = path.open("w")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file, wait=False)
             # The process that held it before removes the file: the lock must be on the present one.
             held = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except OSError:
@@ -125,7 +131,7 @@ class Store:
         return True
 
     def unlock(self, key: str) -> None:
-        """Let go of a run."""
+        """Release a run."""
         file = self._locks.pop(key, None)
         if file is not None:
             with suppress(OSError):
@@ -133,7 +139,7 @@ class Store:
             file.close()
 
     def unlock_all(self) -> None:
-        """Let go of all runs."""
+        """Release all runs."""
         for key in list(self._locks):
             self.unlock(key)
 
@@ -163,7 +169,7 @@ class Store:
     def listed(self) -> list[dict[str, Any]]:
         """The runs that were asked for: cell, seed and key.
 
-        A damaged list is made anew from the files of the runs, which say what they are.
+        A damaged list is made again from the files of the runs, which hold cell and seed.
 
         Raises:
             ValueError: It is of another format.
@@ -204,18 +210,35 @@ class Store:
         return found, missing
 
     def settings(self) -> dict[str, Any]:
-        """What the newest call said beside the runs: metric and mode."""
+        """The settings of the newest call: metric and mode."""
         return _read(self.path / "settings.json") or {}
 
     def write_settings(self, settings: dict[str, Any]) -> None:
-        """Write what a call said beside the runs."""
+        """Write the settings of a call."""
         _write(self.path / "settings.json", settings)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         with (self.path / "locks" / "study").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file, wait=True)
             yield
+
+
+def _lock(file: IO[Any], wait: bool) -> None:
+    """Lock a file for this process until it is closed.
+
+    Raises:
+        OSError: `wait` is False, and another process has locked it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        _warnings.warn(
+            "fedlight: this system has no file locks (fcntl), so only one process at a time may "
+            "work on the folder of a study (path=)"
+        )
+        return
+    fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_entry(entry: object) -> bool:

@@ -26,7 +26,7 @@ from fedlight.studies._comparing import (
 from fedlight.studies._measures import metrics_of
 from fedlight.studies.choice import chosen_workers
 from fedlight.studies.grid import MOST_RUNS, Axes, cells_of, refuse_own, seeds_of
-from fedlight.studies.one_run import OneRun, Surroundings
+from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned
 from fedlight.studies.store import Store, folder_of
@@ -178,7 +178,7 @@ def sweep(
                 raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
         check_cell(cell)
     how = chosen_workers(workers)
-    shared = Surroundings(
+    shared = StudySettings(
         store=None if path is None else Store(path),
         callbacks=callbacks,
         logger_dir=None
@@ -227,7 +227,7 @@ def _advice(path: str | Path | None) -> str:
     return f"; finished runs are kept, and the same call with path={str(path)!r} goes on"
 
 
-def _key(planned: Planned, shared: Surroundings) -> str:
+def _key(planned: Planned, shared: StudySettings) -> str:
     """What defines a run, as the name of its file."""
     parts = {
         name: content(value)

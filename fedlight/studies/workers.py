@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedlight._support.checks import positive_int
 from fedlight.loop import drive
-from fedlight.studies._bench import Bench
-from fedlight.studies.one_run import OneRun, Surroundings
+from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
-from fedlight.studies.together import MOST_TOGETHER, run_together
 
 if TYPE_CHECKING:
     from fedlight.studies._progress import StudyBar
@@ -21,21 +18,21 @@ Over: TypeAlias = Callable[[OneRun], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a study hands to its workers.
+class PendingRuns:
+    """The runs that a study hands to its workers.
 
     Attributes:
         ready: The runs that can begin.
-        free: Those of them that no other process computes, each when it is asked for.
+        free: Those of them that no other process computes, each locked when it is taken.
         shared: What all runs share.
-        over: Is to be told of each run that is over, or interrupted.
+        over: To be called with each run that is over, or interrupted.
         stopped: Whether no further run is to begin.
-        progress: Is to be told which runs are under way.
+        progress: To be told which runs are under way.
     """
 
     ready: Sequence[Planned]
     free: Iterator[Planned]
-    shared: Surroundings
+    shared: StudySettings
     over: Over
     stopped: Callable[[], bool]
     progress: StudyBar
@@ -45,40 +42,21 @@ class Workers(ABC):
     """Computes the runs of a study."""
 
     @abstractmethod
-    def run(self, work: Work) -> None:
+    def run(self, pending: PendingRuns) -> None:
         """Compute the runs that no other process computes."""
 
 
 class InTurn(Workers):
     """One run after another, in this process."""
 
-    def run(self, work: Work) -> None:
+    def run(self, pending: PendingRuns) -> None:
         """Compute runs."""
-        for planned in work.free:
-            go_through(run := OneRun(planned, work.shared), lambda each: work.progress.tick([each]))
-            work.over(run)
-            if work.stopped():
+        for planned in pending.free:
+            run = OneRun(planned, pending.shared)
+            go_through(run, lambda each: pending.progress.tick([each]))
+            pending.over(run)
+            if pending.stopped():
                 return
-
-
-class Together(Workers):
-    """Many runs in lockstep in this process; their local runs are computed as one stack.
-
-    Args:
-        most: The largest number of runs that are under way at once.
-        bench: Executors that are there already, or None.
-    """
-
-    def __init__(self, most: int = MOST_TOGETHER, bench: Bench | None = None) -> None:
-        self.most = positive_int("most", most)
-        self._bench = bench
-
-    def run(self, work: Work) -> None:
-        """Compute runs."""
-        bench, self._bench = self._bench, None
-        run_together(
-            work.free, work.shared, work.over, work.stopped, work.progress.tick, self.most, bench
-        )
 
 
 def go_through(run: OneRun, tick: Callable[[OneRun], None] = lambda run: None) -> None:

@@ -1,3 +1,4 @@
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -107,3 +108,18 @@ def test_a_client_error_names_the_task():
         "(dispatched at virtual time 0.25, 3 steps): why"
     )
     assert error.task.client_id == 4
+
+
+def test_an_error_may_pickle_though_its_cause_does_not():
+    class Local(Exception):
+        """Of a class that another process cannot import."""
+
+    try:
+        raise Local("no such column")
+    except Local as cause:
+        error = ClientError.of(task(client=3), cause)
+    sent = pickle.loads(pickle.dumps(error))
+    assert (str(sent), sent.task, sent.reason) == (str(error), error.task, error.reason)
+    assert "in another process:" in str(sent.__cause__)
+    assert 'raise Local("no such column")' in str(sent.__cause__)
+    assert pickle.loads(pickle.dumps(ClientError(task(), "late"))).__cause__ is None

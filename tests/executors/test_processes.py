@@ -192,7 +192,7 @@ class OutOfMemory(Net):
 
 
 def test_what_is_no_client_s_failure_ends_the_run() -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)in a worker process:.*no room"):
+    with pytest.raises(RuntimeError, match=r"(?s)in a worker of ProcessExecutor:.*no room"):
         fit(ProcessExecutor(2), OutOfMemory(), on_client_failure="drop")
 
 

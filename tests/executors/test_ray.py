@@ -14,7 +14,8 @@ from fedlight.aggregators import AFACD
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.callbacks import FedCheckpoint
 from fedlight.executors import Job, RayExecutor, VectorizedExecutor, Workplace
-from fedlight.executors.ray import _Actor, _room, _Share, _share_of_gpus, _shares
+from fedlight.executors._remote.actor import Actor, SentWorkplace
+from fedlight.executors.ray import _shares
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
 from fedlight.types import ServerState, Task
@@ -113,15 +114,6 @@ def test_the_same_weights_as_one_process(cluster) -> None:
 def test_more_actors_than_the_cluster_has_cores_for_are_refused(cluster, given) -> None:
     with pytest.raises(ValueError, match=r"CPU cores each would wait for ever in a cluster of 2: "):
         fit(RayExecutor(executor="sequential", **given))
-
-
-@pytest.mark.parametrize(
-    ("cards", "actors", "each"),
-    [(0, 3, 0.0), (1, 1, 1.0), (4, 3, 1.0), (2, 3, 0.5), (2, 5, 0.3333), (1, 7, 0.1428)],
-)
-def test_gpus_are_shared_so_that_all_actors_fit(cards, actors, each) -> None:
-    assert _share_of_gpus(cards, actors) == each
-    assert _room(cards, each) >= actors
 
 
 def test_more_actors_than_the_cluster_has_gpus_for_are_refused(cluster, monkeypatch) -> None:
@@ -285,14 +277,14 @@ def test_it_is_independent_exactly_if_its_actors_executors_are(
         ray.teardown()
 
 
-def actor(executor: str, bad: int | None = None) -> tuple[_Actor, list[Job]]:
+def actor(executor: str, bad: int | None = None) -> tuple[Actor, list[Job]]:
     """An actor in this process, and a job for each client."""
     module, data = Net(strict=bad is not None), clients(bad)
     state = ModuleState(module)
     optimizer = ModuleOptimizer() if executor == "vectorized" else LocalSGD(0.1)
     work = Workplace(module, state, optimizer, data.partition, data.train_data, 3, seed=0)
     tasks = [Task(client, 0, 0.0, 1.0, 2, client, 0) for client in range(len(SIZES))]
-    return _Actor(_Share.of(work, executor, 1, False)), [Job(t, state.read()) for t in tasks]
+    return Actor(SentWorkplace.of(work, executor, 1)), [Job(t, state.read()) for t in tasks]
 
 
 def test_what_an_actor_cannot_run_is_refused() -> None:

@@ -184,3 +184,24 @@ def test_teardown_lets_go():
     executor, _ = ready(Point(), points([4.0]))
     executor.teardown()
     assert vars(executor) == {}
+
+
+def test_what_the_first_steps_of_random_numbers_change_is_changed_once():
+    class Collects(Boring):
+        def __init__(self):
+            super().__init__()
+            self.drawn, self.total, self.count = [], torch.zeros(1), 0
+
+        def training_step(self, batch, batch_idx):
+            number = torch.rand(1)
+            self.drawn.append(number.item())
+            self.total.add_(number)
+            self.count += 1
+            return super().training_step(batch, batch_idx)
+
+    module = Collects()
+    executor, work = ready(module, classes())
+    executor.run([job(work, steps=3)])
+    # The first local run is computed again once it is known to draw random numbers.
+    assert (len(module.drawn), module.count) == (3, 3)
+    assert module.total.item() == pytest.approx(sum(module.drawn))

@@ -12,10 +12,10 @@ from fedlight import Callback, FedTrainer, Study, compare
 from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff
 from fedlight.arrivals import ContinuousArrivals, FixedDurations, UniformArrivals
 from fedlight.local_optimizers import FedProx, LocalSGD, Scaffold
-from fedlight.studies._bench import Bench
+from fedlight.studies._shared_executors import SharedExecutors
 from fedlight.studies.choice import choose
 from fedlight.studies.processes import Processes
-from fedlight.studies.together import Look, look_at
+from fedlight.studies.together import FirstStacks, first_stacks
 from tests.boring import Boring, Measured, classes
 from tests.studies.grid_of_boring import CLOCK, RULES, prints, swept
 
@@ -223,7 +223,8 @@ def test_auto_looks_at_the_stacks_of_a_run(monkeypatch) -> None:
 def test_auto_weighs_wider_stacks_against_cores(width, most, cores, how, why, monkeypatch) -> None:
     here = fedlight.studies.choice
     monkeypatch.setattr(here, "cores_to_use", lambda: cores)
-    monkeypatch.setattr(here, "look_at", lambda *_: Look("cpu", width, most, Bench()))
+    first = FirstStacks("cpu", width, most, SharedExecutors())
+    monkeypatch.setattr(here, "first_stacks", lambda *_: first)
     workers, reason = choose([None] * 10, None)
     assert type(workers).__name__ == how
     assert why in reason
@@ -297,7 +298,7 @@ def test_dependent_arguments_go_together() -> None:
 
 def test_the_look_leaves_nothing_behind(tmp_path) -> None:
     assert Processes(2).workers == 2
-    assert look_at.__name__ in fedlight.studies.choice.__dict__
+    assert first_stacks.__name__ in fedlight.studies.choice.__dict__
     study = swept(workers="auto", path=tmp_path)
     assert isinstance(study, Study)
     assert len(list((tmp_path / "runs").iterdir())) == 4

@@ -1,34 +1,25 @@
-"""The choice of an executor."""
+"""The choice of an executor: the rule of "auto", and the check of one that was asked for."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fedlight._module.attributes import own_generators
-from fedlight._module.kept import Change, Kept, Untouchable
-from fedlight._module.moment import moment_of
-from fedlight.executors.base import (
-    ClientError,
-    Executor,
-    Job,
-    Outcome,
-    Workplace,
-    ran_out_of_memory,
-)
-from fedlight.executors.processes import ProcessExecutor, cores_to_use
+from fedlight._module.snapshot import Snapshot
+from fedlight.executors._choice.check_step import check_step
+from fedlight.executors._choice.trial import try_step
+from fedlight.executors._remote.fork import cores_to_use
+from fedlight.executors.base import Executor, NoGradientError, Workplace, ran_out_of_memory
+from fedlight.executors.processes import ProcessExecutor
 from fedlight.executors.sequential import SequentialExecutor
 from fedlight.executors.vectorized import VectorizedExecutor
-from fedlight.local_optimizers import LocalOptimizer, LocalRun
-from fedlight.local_optimizers.base import ReplacedParamsError
-from fedlight.types import LocalResult, Task
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -45,12 +36,31 @@ _KEEP_INSTEAD = (
     "__init__, since each client has buffers of its own"
 )
 
+_AS_GIVEN = "as given"
+_NAMED: dict[str, Callable[[], Executor]] = {
+    "sequential": SequentialExecutor,
+    "vectorized": VectorizedExecutor,
+    "processes": ProcessExecutor,
+}
 
-class _Draws(ValueError):
-    """Clients would share random numbers."""
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The executor of a fit, set up.
+
+    Attributes:
+        executor: The executor.
+        reason: Why it was chosen, in words. Nothing is decided by them.
+        shares: Whether stacked clients would share something that the step of the module reads or
+            changes. False if the module was not tried.
+    """
+
+    executor: Executor
+    reason: str
+    shares: bool = False
 
 
-def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Executor, str]:
+def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
     """Choose the executor of a fit and set it up.
 
     ``"auto"`` applies the first rule that fits:
@@ -74,78 +84,103 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> tuple[Ex
     Args:
         executor: "auto", "sequential", "vectorized", "processes", or an executor, which is taken
             as it is.
-        workplace: What the local runs share.
+        workplace: The module, the data and the settings of the local runs.
 
     Returns:
-        The executor, and the reason for it in words.
+        The choice.
 
     Raises:
-        TypeError: The local optimizer's step returns something.
+        TypeError: The step of the local optimizer returns something.
         ValueError: The requested executor cannot run this module, or the local optimizer's step
             fails. A vectorized one refuses a module whose steps go on from tensors that the step
             before has left on it.
     """
     try:
-        _check_step(workplace)
+        check_step(workplace)
     except Exception as error:
         if not ran_out_of_memory(error):  # two clients may have no room where one has
             raise
+    if executor == "auto":
+        return _chosen(workplace)
     if isinstance(executor, str):
-        if executor == "sequential":
-            executor = SequentialExecutor()
-        elif executor == "vectorized":
-            executor = VectorizedExecutor()
-        elif executor == "processes":
-            executor = ProcessExecutor()
+        executor = _NAMED[executor]()
     if isinstance(executor, VectorizedExecutor):
-        shared, draws = "", None
-        try:
-            if workplace.optimizer.stackable:
-                shared = _what_is_shared(workplace, refuse=True)
-        except _Draws as error:
-            draws = error
-        kept = Kept(workplace.module)
-        try:
-            executor.setup(workplace)  # may name the very function that draws
-        finally:
-            kept.restore()
-        if draws is not None:
-            raise draws
-        return executor, f"as given{shared}"
-    if isinstance(executor, Executor):
-        executor.setup(workplace)
-        return executor, "as given"
-    sequential = SequentialExecutor()
+        return _stacked_as_given(executor, workplace)
+    executor.setup(workplace)
+    return Choice(executor, _AS_GIVEN)
+
+
+def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Choice:
+    """Set up an executor that stacks clients, unless the stack would compute something wrong.
+
+    Raises:
+        ValueError: The loss has no gradient (under ``vmap`` this raises no error, and nothing would
+            be learned), clients would share random numbers, or the step goes on from tensors that
+            the step before has left on the module.
+    """
+    trial = try_step(workplace) if workplace.optimizer.stackable else None
+    if trial is not None and trial.rereads:
+        raise ValueError(f"{trial.keeps_in_words()}; {_KEEP_INSTEAD}")
+    if trial is not None and trial.failure is not None:
+        cause = trial.failure.__cause__
+        if isinstance(cause, NoGradientError):
+            raise cause
+    _set_up(executor, workplace)  # before the next error: its own may name the function that draws
+    if trial is None or not trial.shares:
+        return Choice(executor, _AS_GIVEN)
+    if trial.draws and not trial.asks:
+        raise ValueError(
+            f'{trial.in_words()}; draw with torch.rand and its kin, or use executor="sequential"'
+        )
+    return Choice(executor, f"{_AS_GIVEN}; {trial.in_words()}", shares=True)
+
+
+def _chosen(workplace: Workplace) -> Choice:
+    """The choice of "auto"."""
     on_cpu = workplace.state.device.type == "cpu"
     slow = _layer(workplace.module, _SLOW_EVERYWHERE)
-    if slow or on_cpu:
+    if on_cpu:
         slow = slow or _layer(workplace.module, _SLOW_ON_A_CPU)
     if slow:
-        sequential.setup(workplace)
         where = " on a CPU" if on_cpu else ""
         cores = cores_to_use() if on_cpu else 1
         faster = f'; on {cores} cores executor="processes" may be faster' if cores > 1 else ""
-        return sequential, f"stacking {slow} layers does not pay{where}{faster}"
+        return _one_by_one(workplace, f"stacking {slow} layers does not pay{where}{faster}")
     vectorized = VectorizedExecutor()
-    kept = Kept(workplace.module)
     try:
         with nullcontext(list[str]()) if on_cpu else _operators_in_a_loop() as looped:
-            vectorized.setup(workplace)
+            _set_up(vectorized, workplace)
     except ValueError as error:
-        kept.restore()
-        sequential.setup(workplace)
-        return sequential, _kept_tensors(workplace) or str(error)
-    kept.restore()
-    if looped and not on_cpu:
+        reason = str(error)
+        # If data and optimizer can be stacked, it is the step that cannot.
+        if workplace.optimizer.stackable and workplace.examples.stackable:
+            trial = try_step(workplace)
+            if trial.failure is None and trial.keeps:
+                reason = trial.in_words()
+        return _one_by_one(workplace, reason)
+    if looped:
         vectorized.teardown()
-        sequential.setup(workplace)
-        return sequential, f"vmap computes {looped[0]} for one client after another"
-    shared = _what_is_shared(workplace)
-    if shared:
+        return _one_by_one(workplace, f"vmap computes {looped[0]} for one client after another")
+    trial = try_step(workplace)
+    if trial.shares or trial.failure is not None:
         vectorized.teardown()
-        sequential.setup(workplace)
-        return sequential, shared.lstrip("; ")
-    return vectorized, "the module can be stacked"
+        return _one_by_one(workplace, trial.in_words())
+    return Choice(vectorized, "the module can be stacked")
+
+
+def _one_by_one(workplace: Workplace, reason: str) -> Choice:
+    sequential = SequentialExecutor()
+    sequential.setup(workplace)
+    return Choice(sequential, reason)
+
+
+def _set_up(executor: VectorizedExecutor, workplace: Workplace) -> None:
+    """Set an executor up, and undo the changes that its trial step has made to the module."""
+    before = Snapshot(workplace.module)
+    try:
+        executor.setup(workplace)
+    finally:
+        before.restore()
 
 
 def check_executor(executor: object) -> Executor | str:
@@ -157,7 +192,7 @@ def check_executor(executor: object) -> Executor | str:
     """
     if isinstance(executor, Executor):
         return executor
-    names = ("auto", "sequential", "vectorized", "processes")
+    names = ("auto", *_NAMED)
     listed = ", ".join(repr(name) for name in names)
     if isinstance(executor, str):
         if executor in names:
@@ -197,162 +232,3 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return str(device)
-
-
-def _what_is_shared(workplace: Workplace, refuse: bool = False) -> str:
-    """What the clients of a stack would share, found in one step of one client; "" for nothing.
-
-    Raises:
-        ValueError: `refuse` is set, and the stack would be wrong: the loss has no gradient (under
-            ``vmap`` this raises no error, and nothing would be learned), clients would share random
-            numbers, or the step goes on from tensors that the step before has left on the module.
-    """
-    module = workplace.module
-    probe = SequentialExecutor()
-    probe.setup(workplace)
-    generators = own_generators(module)
-    moment = moment_of(module)
-    moment.asked.clear()
-    kept = Kept(module)
-    try:
-        job, outcome, drawn = _one_step(probe, workplace)
-        after = own_generators(module)
-        drawn += [name for name, state in generators.items() if after.get(name) != state]
-        changes = kept.changes()
-        if changes and not drawn and isinstance(outcome, LocalResult):
-            # What only a first step makes (a mask, a library's setting) is no state: look again.
-            settled = Kept(module)
-            job, outcome, _ = _one_step(probe, workplace)
-            changes = settled.changes()
-        tensors = [each for each in changes if each.tensors]
-        if refuse and isinstance(outcome, LocalResult) and _reads(probe, job, tensors):
-            raise ValueError(f"{_what_it_keeps(module, tensors)}; {_KEEP_INSTEAD}")
-    finally:
-        kept.restore()
-    if isinstance(outcome, ClientError):
-        if refuse and "has no gradient" in outcome.reason:
-            raise ValueError(outcome.reason.removeprefix("ValueError: "))
-        return "" if refuse else f"; training_step fails ({outcome.reason})"
-    if moment.asked:
-        names = ", ".join(f"self.trainer.{name}" for name in sorted(moment.asked))
-        return f"; training_step reads {names}, which stacked clients would share"
-    if drawn:
-        names = " and ".join(drawn)
-        if refuse:
-            raise _Draws(
-                f"a local step draws from {names}, which stacked clients would share; draw with "
-                'torch.rand and its kin, or use executor="sequential"'
-            )
-        return f"; a local step draws from {names}, which stacked clients would share"
-    if tensors:
-        return f"; {_what_it_keeps(module, tensors)}, which stacked clients would share"
-    if changes:
-        names = ", ".join(each.name for each in changes)
-        return f"; training_step changes {names}, which stacked clients would share"
-    return ""
-
-
-def _one_step(probe: SequentialExecutor, workplace: Workplace) -> tuple[Job, Outcome, list[str]]:
-    """A step of the first of three clients with which it succeeds, and what it drew from."""
-    holders = np.flatnonzero(workplace.partition.sizes)
-    # three clients: a failure may be due to the data of one
-    for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
-        job = Job(Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0), workplace.state.read())
-        outcome, drawn = probe.watch(job)
-        if isinstance(outcome, LocalResult):
-            break
-    return job, outcome, drawn
-
-
-def _reads(probe: SequentialExecutor, job: Job, left: Sequence[Change]) -> bool:
-    """Whether a step reads the tensors that the step before has left, or adds to them."""
-    if any(not isinstance(each.owner.get(each.key), Tensor) for each in left):
-        return True  # a list or the like, whose tensors it adds to
-    for each in left:
-        each.owner[each.key] = Untouchable()
-    return bool(left) and isinstance(probe.watch(job)[0], ClientError)
-
-
-def _kept_tensors(workplace: Workplace) -> str:
-    """What to say of a module that cannot be stacked because its step keeps tensors; or ""."""
-    if not (workplace.optimizer.stackable and workplace.examples.stackable):
-        return ""  # there is another reason, and no need to try a step
-    shared = _what_is_shared(workplace).lstrip("; ")
-    return shared if "keeps tensors" in shared else ""
-
-
-def _what_it_keeps(module: LightningModule, left: Sequence[Change]) -> str:
-    names = ", ".join(f"self.{each.name}" for each in left)
-    return f"training_step of {type(module).__name__} keeps tensors in {names}"
-
-
-def _fails(optimizer: LocalOptimizer, error: Exception) -> ValueError:
-    return ValueError(
-        f"{type(optimizer).__name__}.step fails for two clients at once ({error}); all its "
-        "tensors have a leading client dimension, [n, *shape]. One that works for one client "
-        "at a time says so with stackable = False"
-    )
-
-
-def _check_step(workplace: Workplace) -> None:
-    """Try one step of the local optimizer on two clients, with zero gradients.
-
-    A step that returns new parameters instead of changing them would never move the model.
-    """
-    optimizer = workplace.optimizer
-    if not optimizer.stackable:
-        return
-    copies = [param.detach().expand(2, *param.shape) for param in workplace.state.params]
-
-    def zeros() -> list[Tensor]:
-        return [torch.zeros_like(param) for param in copies]
-
-    run = LocalRun(
-        params=[param.clone() for param in copies],
-        pulled=copies,
-        lr=0.1,
-        num_steps=torch.ones(2, dtype=torch.int64, device=workplace.state.device),
-        client=zeros() if optimizer.client_state else [],
-        shared=zeros() if optimizer.shared_state else [],
-        full_gradient=zeros() if optimizer.needs_full_gradient else [],
-        tasks=[Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0) for client in range(2)],
-        seed=workplace.seed,
-    )
-    optimizer.begin(run, workplace.module)
-    run.step, run.evaluate = 0, zeros
-    tensors = list(run.params)
-    try:
-        with torch.no_grad():
-            returned: object = optimizer.step(run, zeros())
-    except ReplacedParamsError:
-        raise
-    except Exception as error:
-        if ran_out_of_memory(error):
-            raise
-        raise _fails(optimizer, error) from error
-    if any(now is not before for now, before in zip(run.params, tensors, strict=False)):
-        raise TypeError(
-            f"{type(optimizer).__name__}.step puts other tensors into run.params, which would "
-            "train nothing: change them in place, for example run.descend(grads) or "
-            "run.params[0].copy_(value)"
-        )
-    if returned is not None:
-        raise TypeError(
-            f"{type(optimizer).__name__}.step must change run.params in place and return nothing, "
-            f"returned {type(returned).__name__}; for example run.descend(grads)"
-        )
-    run.step, run.evaluate = -1, None
-    with torch.no_grad():
-        states: Any = optimizer.finish(run)
-    if not isinstance(states, list | tuple):
-        raise TypeError(
-            f"{type(optimizer).__name__}.finish must return a list of tensors, got "
-            f"{type(states).__name__}; run.client, if the clients' states stay as they are"
-        )
-    given = [tuple(state.shape) for state in states]
-    if given != ([tuple(copy.shape) for copy in copies] if optimizer.client_state else []):
-        raise ValueError(
-            f"{type(optimizer).__name__}.finish must give one tensor [n, *shape] for each "
-            f"parameter with client_state = True and an empty list without, got shapes {given} for "
-            f"two clients and client_state = {optimizer.client_state}"
-        )

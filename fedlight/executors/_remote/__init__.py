@@ -1,1 +1,1 @@
-"""What passes between the processes that share local runs."""
+"""Local runs in other processes: forked ones, and actors of a Ray cluster."""

@@ -1,10 +1,9 @@
-"""What a forked worker does, and what passes between it and the process that forked it."""
+"""The work of a forked worker, and the messages between it and the process that forked it."""
 
 from __future__ import annotations
 
 import mmap
 import signal
-import traceback
 from collections import deque
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,22 +13,22 @@ import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
-from fedlight._module.attributes import plain_attributes
+from fedlight._module.attributes import watched
 from fedlight._module.moment import moment_of
-from fedlight.executors._remote.failure import Failure
-from fedlight.executors.base import ClientError, Job, Workplace
-from fedlight.types import LocalResult, ServerState, Task
+from fedlight._module.snapshot import Snapshot
+from fedlight.executors.base import ClientError, Job, Workplace, trial_task
+from fedlight.types import LocalResult, Measured, ServerState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lightning import LightningModule
+    from collections.abc import Mapping, Sequence
 
     from fedlight.executors.sequential import SequentialExecutor
-    from fedlight.types import LoggedValue
+    from fedlight.types import LoggedValue, Task
 
 _SAME_IN_ALL = {"version", "current_epoch", "global_step"}
-"""What a step may ask of the trainer: it follows from the task alone."""
+"""Attributes of the trainer that a step may read: they follow from the task alone."""
+_STATE = (int, float, str, list, dict, set, deque)
+"""Attributes by which one step influences the next."""
 
 
 def _shared(like: Tensor) -> Tensor:
@@ -41,27 +40,6 @@ def _shared(like: Tensor) -> Tensor:
     if not like.numel():
         return torch.empty_like(like)
     return torch.frombuffer(mmap.mmap(-1, like.nbytes), dtype=like.dtype).view(like.shape)
-
-
-class Board(NamedTuple):
-    """The tensors of one job and of its result, in shared memory."""
-
-    pulled: ServerState
-    own: Tensor
-    result: LocalResult
-    new_own: Tensor
-
-    @classmethod
-    def of(cls, state: ServerState) -> Board:
-        pulled = ServerState(
-            0,
-            _shared(state.params),
-            _shared(state.buffers),
-            _shared(state.counters),
-            _shared(state.params),
-        )
-        result = LocalResult(_shared(state.params), _shared(state.buffers), _shared(state.counters))
-        return cls(pulled, _shared(state.params), result, _shared(state.params))
 
 
 class Order(NamedTuple):
@@ -80,79 +58,104 @@ class Report(NamedTuple):
     own: bool
 
 
-class Broken(NamedTuple):
-    """Something that is not a client's failure has gone wrong in a worker."""
+class Board(NamedTuple):
+    """The tensors of one job and of its result, in shared memory.
 
-    trace: str
+    Attributes:
+        pulled: Parameters, buffers, counters and the server's shared state that were pulled.
+        own: The client's own state.
+        results: Delta, buffers, counters, and the client's new state.
+    """
+
+    pulled: tuple[Tensor, ...]
+    own: Tensor
+    results: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, state: ServerState) -> Board:
+        """A board for jobs of a module with this state."""
+        tensors = (state.params, state.buffers, state.counters, state.params)
+        pulled, results = (tuple(map(_shared, tensors)) for _ in range(2))
+        return cls(pulled, _shared(state.params), results)
+
+    def put_job(self, job: Job) -> Order:
+        """Write the tensors of a job."""
+        state, own = job.pulled, job.client_state
+        _write(self.pulled, (state.params, state.buffers, state.counters, state.shared))
+        _write((self.own,), (own,))
+        return Order(job.task, state.shared is not None, own is not None)
+
+    def job(self, order: Order) -> Job:
+        """The job that was written."""
+        params, buffers, counters, shared = self.pulled
+        version = order.task.pulled_version
+        pulled = ServerState(version, params, buffers, counters, shared if order.shared else None)
+        return Job(order.task, pulled, self.own if order.own else None)
+
+    def put_result(self, result: LocalResult) -> Report:
+        """Write the tensors of a result."""
+        own, measured = result.client_state, result.measured
+        _write(self.results, (result.delta, result.buffers, result.counters, own))
+        return Report(result.metrics, None if measured is None else measured.norm, own is not None)
+
+    def result(self, report: Report) -> LocalResult:
+        """A copy of the result that was written."""
+        delta, buffers, counters = (tensor.clone() for tensor in self.results[:3])
+        own = self.results[3].clone() if report.own else None
+        measured = None if report.norm is None else Measured(delta, delta._version, report.norm)
+        return LocalResult(delta, buffers, counters, report.metrics, own, measured=measured)
+
+
+def _write(places: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> None:
+    for place, tensor in zip(places, tensors, strict=True):
+        if tensor is not None:
+            place.copy_(tensor)
+
+
+class _LoggerError(RuntimeError):
+    """A step uses a logger, which a worker does not have."""
 
 
 class _NoLogger(DummyLogger):
-    """Stands for the loggers in a worker: the threads that write for them are not there."""
+    """Replaces the loggers in a worker: the threads that write for them are not there."""
 
     @property
     def experiment(self) -> Any:
-        raise RuntimeError(
+        raise _LoggerError(
             "training_step uses self.logger, which only one process can write to: use self.log, or "
             "executor='sequential'"
         )
 
 
-def serve(
-    inner: SequentialExecutor, work: Workplace, board: Board, parents: Connection, pipe: Connection
-) -> None:
-    """What a worker does: one job after another, until the pipe ends because its parent has."""
-    parents.close()
+def serve(pipe: Connection, inner: SequentialExecutor, work: Workplace, board: Board) -> None:
+    """Do the work of a worker: one job after another, until the pipe ends with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
-    try:
-        pipe.send(_refusal(inner, work))
-        while True:
-            order: Order = pipe.recv()
-            pipe.send(_report(inner, board, order))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
-    except Exception:
-        pipe.send(Broken(traceback.format_exc()))
-
-
-def _report(inner: SequentialExecutor, board: Board, order: Order) -> Report | Failure:
-    at = board.pulled
-    version = order.task.pulled_version
-    shared = at.shared if order.shared else None
-    pulled = ServerState(version, at.params, at.buffers, at.counters, shared)
-    (outcome,) = inner.run([Job(order.task, pulled, board.own if order.own else None)])
-    if isinstance(outcome, ClientError):
-        return Failure.of(outcome)
-    board.result.delta.copy_(outcome.delta)
-    board.result.buffers.copy_(outcome.buffers)
-    board.result.counters.copy_(outcome.counters)
-    if outcome.client_state is not None:
-        board.new_own.copy_(outcome.client_state)
-    measured = outcome.measured
-    norm = None if measured is None else measured.norm
-    return Report(outcome.metrics, norm, outcome.client_state is not None)
+    pipe.send(_refusal(inner, work))
+    while True:
+        order: Order = pipe.recv()
+        (outcome,) = inner.run([board.job(order)])
+        pipe.send(outcome if isinstance(outcome, ClientError) else board.put_result(outcome))
 
 
 def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
-    """Try a step of one client; what the step does that only one process can do, "" for nothing."""
+    """Try a step of one client. Return the reason why workers cannot run it, or ""."""
     module, name = work.module, type(work.module).__name__
     module.loggers[:] = [_NoLogger()] * len(module.loggers)
     moment = moment_of(module)
     moment.asked.clear()
-    before = _kept(module)
+    before = Snapshot(module)
     client = int(np.flatnonzero(work.partition.sizes)[0])
-    task = Task(client, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
-    (outcome,) = inner.run([Job(task, work.state.read())])
+    (outcome,) = inner.run([Job(trial_task(client), work.state.read())])
     instead = "write executor='sequential'"
     if isinstance(outcome, ClientError):
-        if "combination with fork" in outcome.reason:
+        if "combination with fork" in str(outcome.__cause__):  # torch has no class for it
             return (
                 "ProcessExecutor forks this process, and where torch sees a GPU a forked process "
                 "cannot compute gradients once this one has: set the environment variable "
                 f"CUDA_VISIBLE_DEVICES='' before the script starts, or {instead}"
             )
-        return outcome.reason if "self.logger" in outcome.reason else ""
+        return str(outcome.__cause__) if isinstance(outcome.__cause__, _LoggerError) else ""
     asked = moment.asked - _SAME_IN_ALL
     if asked:
         names = ", ".join(f"self.trainer.{each}" for each in sorted(asked))
@@ -160,37 +163,25 @@ def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
             f"training_step of {name} reads {names}, which a worker process has from the start "
             f"of the fit: {instead}"
         )
-    after = _kept(module)
-    changed = sorted({key[1] for key in before | after if before.get(key) != after.get(key)})
+    # A tensor, an object or a private attribute may be there to be looked at, and read by no step.
+    changed = [
+        f"self.{each.name}"
+        for each in before.changes()
+        if not each.key.startswith("_") and isinstance(each.owner.get(each.key, 0), _STATE)
+    ]
     if changed:
         return (
-            f"training_step of {name} changes {', '.join(f'self.{each}' for each in changed)}, "
+            f"training_step of {name} changes {', '.join(changed)}, "
             f"which each worker process would change for itself: {instead}"
         )
     return ""
 
 
-def surroundings_of(work: Workplace) -> dict[tuple[Any, str], object]:
-    """What a worker takes along when it is forked, as far as it can be compared."""
-    frozen = {
-        (work.module, name): (id(param), param._version)
-        for name, param in work.module.named_parameters()
-        if not param.requires_grad
-    }
+def taken_along(work: Workplace) -> dict[tuple[Any, str], object]:
+    """Values that a worker keeps from the time when it was forked, as far as they compare."""
     numbers = {
         (work.optimizer, name): value
         for name, value in vars(work.optimizer).items()
         if isinstance(value, int | float | str)
     }
-    return {**plain_attributes(work.module), **frozen, **numbers}
-
-
-def _kept(module: LightningModule) -> dict[tuple[Any, str], object]:
-    """Numbers, strings, and the lengths of lists, dicts and sets among the public attributes."""
-    lengths = {
-        (child, name): len(value)
-        for child in module.modules()
-        for name, value in vars(child).items()
-        if not name.startswith("_") and isinstance(value, list | dict | set | deque)
-    }
-    return {**plain_attributes(module), **lengths}
+    return {**watched(work.module), **numbers}

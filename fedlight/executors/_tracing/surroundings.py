@@ -5,14 +5,16 @@ from __future__ import annotations
 import dis
 import inspect
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from lightning import LightningModule
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection
 
+from fedlight._module.attributes import OF_LIGHTNING, own_layers
 from fedlight._module.moment import moment_of
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
 
 _ATOMS = {bool, int, str, type(None)}
 
@@ -32,12 +34,7 @@ class Surroundings:
 
     def __init__(self, module: LightningModule) -> None:
         self._module = module
-        self._everywhere = set(vars(LightningModule())) - {"training"} | {"log", "log_dict"}
-        self._places = [
-            vars(child)
-            for child in module.modules()
-            if not isinstance(child, Metric | MetricCollection)
-        ]
+        self._places = [vars(layer) for _, layer in own_layers(module)]
 
     def state(self) -> list[Any]:
         """Everything as plain data that can be compared.
@@ -49,7 +46,7 @@ class Surroundings:
             (name, value if type(value) in _ATOMS else self._plain(value))
             for place in self._places
             for name, value in place.items()
-            if name not in self._everywhere
+            if name not in OF_LIGHTNING
         ]
 
     def _plain(self, value: Any, depth: int = 3) -> Any:

@@ -10,14 +10,16 @@ from torch import nn
 from torch.nn import functional
 
 from fedlight import FederatedDataModule
-from fedlight.executors import ClientError, SequentialExecutor, VectorizedExecutor
+from fedlight._module.moment import Moment, moment_of
+from fedlight.executors import SequentialExecutor, VectorizedExecutor
 from fedlight.executors._choice.choose import (
     _operators_in_a_loop,
     check_executor,
     describe_device,
     resolve_executor,
 )
-from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
+from fedlight.executors._choice.trial import Trial
+from fedlight.local_optimizers import ModuleOptimizer
 from tests.boring import Boring, Measured, classes, fitted, workplace
 
 
@@ -36,7 +38,8 @@ class Decides(Boring):
 
 
 def chosen(module, data=None, optimizer=None):
-    executor, reason = resolve_executor("auto", workplace(module, data or classes(), optimizer))
+    choice = resolve_executor("auto", workplace(module, data or classes(), optimizer))
+    executor, reason = choice.executor, choice.reason
     return type(executor), reason
 
 
@@ -110,7 +113,7 @@ class Detached(Boring):
     [
         (Mixes(), "a local step draws from numpy.random, which stacked clients would share"),
         (Counts(), "changes calls, which stacked clients would share"),
-        (Detached(), "training_step fails (ValueError: the loss of Detached has no gradient"),
+        (Detached(), "training_step fails (NoGradientError: the loss of Detached has no gradient"),
     ],
 )
 def test_what_stacked_clients_would_share_runs_one_by_one(module, reason):
@@ -165,10 +168,11 @@ def test_trying_leaves_no_trace():
     ("given", "expected"), [("sequential", SequentialExecutor), ("vectorized", VectorizedExecutor)]
 )
 def test_what_was_asked_for(given, expected):
-    executor, reason = resolve_executor(given, workplace(Boring(), classes()))
+    choice = resolve_executor(given, workplace(Boring(), classes()))
+    executor, reason = choice.executor, choice.reason
     assert (type(executor), reason) == (expected, "as given")
     own = expected()
-    assert resolve_executor(own, workplace(Boring(), classes()))[0] is own
+    assert resolve_executor(own, workplace(Boring(), classes())).executor is own
 
 
 def test_an_executor_asked_for_does_not_fall_back():
@@ -186,52 +190,6 @@ def test_names():
 
 def test_the_device_in_words():
     assert describe_device(torch.device("cpu")) == "cpu"
-
-
-class Rebinds(LocalSGD):
-    """Trains nothing: the executors hold the tensors that were in `params`."""
-
-    def step(self, run, grads):
-        run.params = [param - 0.1 * grad for param, grad in zip(run.params, grads, strict=True)]
-
-
-class Replaces(LocalSGD):
-    def step(self, run, grads):
-        for number, grad in enumerate(grads):
-            run.params[number] = run.params[number] - 0.1 * grad
-
-
-class Early(LocalSGD):
-    def begin(self, run, module):
-        run.params = list(run.params)
-
-
-class Forgets(LocalSGD):
-    def finish(self, run):
-        pass
-
-
-@pytest.mark.parametrize("executor", ["auto", "sequential", "vectorized"])
-@pytest.mark.parametrize(
-    ("optimizer", "error", "message"),
-    [
-        (Rebinds, AttributeError, r"run.params are changed in place.*run.descend\(direction\)"),
-        (Early, AttributeError, r"run.params are changed in place"),
-        (Replaces, TypeError, r"Replaces.step puts other tensors into run.params"),
-        (Forgets, TypeError, r"Forgets.finish must return a list of tensors, got NoneType; run.cl"),
-    ],
-)
-def test_what_would_train_nothing_is_refused(executor, optimizer, error, message):
-    with pytest.raises(error, match=message):
-        resolve_executor(executor, workplace(Boring(), classes(), optimizer(0.1)))
-
-
-def test_params_are_refused_where_nothing_is_stacked_too():
-    class One(Rebinds):
-        stackable = False
-
-    with pytest.raises(ClientError, match=r"run.params are changed in place"):
-        fitted(Boring(), classes(), local_optimizer=One(0.1))
 
 
 class Settles(Boring):
@@ -261,3 +219,41 @@ def test_what_a_first_step_makes_once_is_no_state():
         )
         found.append(run.history[-1].metrics["val_loss"])
     assert found[1] == pytest.approx(found[0], abs=1e-12)
+
+
+class Keeps(Boring):
+    """Leaves its loss for those who want to look at it."""
+
+    last = None
+
+    def training_step(self, batch, batch_idx):
+        self.last = super().training_step(batch, batch_idx)
+        return self.last
+
+
+class Asks(Boring):
+    def __init__(self):
+        super().__init__()
+        self.trainer = Moment()
+
+    def training_step(self, batch, batch_idx):
+        moment_of(self).ask("callback_metrics")
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("asked", ["auto", "vectorized"])
+@pytest.mark.parametrize("kind", [Boring, Mixes, Counts, Detached, Keeps, Asks, Reads])
+@pytest.mark.parametrize("words", ["", "as given", "the module can be stacked", "keeps tensors"])
+def test_no_words_decide(kind, asked, words, monkeypatch):
+    def decided():
+        try:
+            choice = resolve_executor(asked, workplace(kind(), classes()))
+        except ValueError as error:
+            return type(error)
+        return type(choice.executor), choice.shares
+
+    before = decided()
+    monkeypatch.setattr(Trial, "in_words", lambda self: words)
+    monkeypatch.setattr(Trial, "keeps_in_words", lambda self: words)
+    monkeypatch.setattr("fedlight.executors._choice.choose._AS_GIVEN", words)
+    assert decided() == before

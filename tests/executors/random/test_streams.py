@@ -244,7 +244,8 @@ class VmapsItself(Dropping):
 
 def test_a_vmap_in_the_step_keeps_its_own_rule():
     module = VmapsItself()
-    executor, reason = resolve_executor("auto", workplace(module, classes((6, 8))))
+    choice = resolve_executor("auto", workplace(module, classes((6, 8))))
+    executor, reason = choice.executor, choice.reason
     assert isinstance(executor, SequentialExecutor)
     assert "vmap with randomness=" in reason
     fitted(
@@ -299,7 +300,8 @@ UNCOVERED = {
 @pytest.mark.parametrize("name", UNCOVERED)
 def test_what_is_not_covered_runs_one_by_one_or_is_refused(name):
     draw, words = UNCOVERED[name]
-    executor, reason = resolve_executor("auto", workplace(Draws(draw), classes()))
+    choice = resolve_executor("auto", workplace(Draws(draw), classes()))
+    executor, reason = choice.executor, choice.reason
     assert isinstance(executor, SequentialExecutor)
     assert words in reason
     assert "which stacked clients would share" in reason

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedlight._module.kept import Kept
+from fedlight._module.snapshot import Snapshot
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
 from fedlight.executors._choice.choose import resolve_executor
 from tests.boring import Boring, classes, fitted, workplace
@@ -104,7 +104,8 @@ def test_what_keeps_tensors_for_the_next_step_runs_one_by_one(kind):
     module = kind()
     before = str(shown(module))
     place = workplace(module, classes())
-    executor, reason = resolve_executor("auto", place)
+    choice = resolve_executor("auto", place)
+    executor, reason = choice.executor, choice.reason
     name = "_hidden" if kind is Private else "hidden"
     assert type(executor) is SequentialExecutor
     assert reason == (
@@ -140,11 +141,13 @@ class Looked(nn.Module):
 
 
 def test_what_no_step_reads_may_be_stacked_if_asked_for():
-    executor, reason = resolve_executor("auto", workplace(Boring(Looked()), classes()))
+    choice = resolve_executor("auto", workplace(Boring(Looked()), classes()))
+    executor, reason = choice.executor, choice.reason
     assert type(executor) is SequentialExecutor
     assert "keeps tensors in self.net.last" in reason
     module = Boring(Looked())
-    _, reason = resolve_executor("vectorized", workplace(module, classes()))
+    choice = resolve_executor("vectorized", workplace(module, classes()))
+    reason = choice.reason
     assert reason.startswith("as given; training_step of Boring keeps tensors in self.net.last")
     assert module.net.last is None
 
@@ -187,7 +190,7 @@ def test_changes_are_named_and_undone(change, names, tensors):
     module = Boring()
     module.count, module.seen, module.table = 1, [], {"a": [], "b": {1, 2}}
     module.fixed = (torch.ones(2), "x")
-    kept = Kept(module)
+    kept = Snapshot(module)
     change(module)
     assert [each.name for each in kept.changes()] == names
     assert any(each.tensors for each in kept.changes()) == tensors

@@ -1,35 +1,32 @@
-"""What a step leaves on a module beside its parameters and buffers: counters, lists, tensors."""
+"""A snapshot of the attributes of a module, to find the changes that a step makes and undo them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from lightning import LightningModule
 from torch import Tensor, nn
-from torchmetrics import Metric, MetricCollection
 
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+from fedlight._module.attributes import own_attributes, own_layers
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (dict, list, set, deque)
 _CLOSED = (nn.Module, Tensor, np.ndarray, type, FunctionType, MethodType, ModuleType)
 _DEPTH = 3
-_MOST = 1000  # longer containers are data, not what a step keeps
+_MOST = 1000  # longer containers hold data, not the state of a step
 
 
 class Change(NamedTuple):
-    """An attribute of a module that is another one than it was.
+    """An attribute of a module that has changed.
 
     Attributes:
         name: Its name, with the path of the layer that has it, such as ``net.last``.
         owner: The attributes of the module or of that layer.
         key: Its name there.
-        tensors: Whether tensors in it have changed, come or gone.
+        tensors: Whether tensors in it were changed, added or removed.
     """
 
     name: str
@@ -38,26 +35,21 @@ class Change(NamedTuple):
     tensors: bool
 
 
-class Kept:
+class Snapshot:
     """The attributes of a module and of its layers as they are now.
 
     Numbers and strings are compared by value, tensors by identity and by whether they were written
-    to, and so is what lies in lists, dicts, sets and plain objects. Parameters and buffers have
-    their own place, and metric objects are reset for each client.
+    to. The same holds for the contents of lists, dicts, sets and plain objects. Parameters and
+    buffers are not included, as each client has its own; nor are metric objects, which are reset
+    for each client.
 
     Args:
         module: The module.
     """
 
-    def __init__(self, module: LightningModule) -> None:
-        everywhere = set(vars(LightningModule())) - {"training"} | {"log", "log_dict"}
-        self._everywhere = everywhere
-        self._layers = [
-            (path, vars(layer))
-            for path, layer in module.named_modules()
-            if not isinstance(layer, Metric | MetricCollection)
-        ]
-        self._before = [dict(self._own(layer)) for _, layer in self._layers]
+    def __init__(self, module: nn.Module) -> None:
+        self._layers = own_layers(module)
+        self._before = [own_attributes(layer) for _, layer in self._layers]
         self._contents: dict[int, tuple[Any, Any]] = {}
         self._tensors: dict[int, tuple[Tensor, int, Tensor]] = {}
         for attributes in self._before:
@@ -65,37 +57,30 @@ class Kept:
                 self._remember(value, _DEPTH)
 
     def changes(self) -> list[Change]:
-        """What has changed, by name."""
+        """The changes since then, sorted by name."""
         found = {}
         for (path, layer), before in zip(self._layers, self._before, strict=True):
-            now = dict(self._own(layer))
+            now = own_attributes(layer)
             for key in {**before, **now}:
                 parts = list(self._differing(before.get(key), now.get(key), _DEPTH))
                 if parts or (key in before) != (key in now):
                     name = f"{path}.{key}".lstrip(".")
-                    found[name] = Change(name, layer, key, any(map(_holds_tensors, parts)))
+                    found[name] = Change(name, vars(layer), key, any(map(_holds_tensors, parts)))
         return [found[name] for name in sorted(found)]
 
     def restore(self) -> None:
         """Put everything back as it was."""
         for (_, layer), before in zip(self._layers, self._before, strict=True):
-            for key in [key for key, _ in self._own(layer) if key not in before]:
-                del layer[key]
-            layer.update(before)
+            for key in own_attributes(layer).keys() - before.keys():
+                del vars(layer)[key]
+            vars(layer).update(before)
         for holder, content in self._contents.values():
-            if isinstance(holder, dict | set):
-                holder.clear()
-                holder.update(content)
-            else:
-                holder.clear()
-                holder.extend(content)
+            holder.clear()
+            (holder.update if isinstance(holder, dict | set) else holder.extend)(content)
         for tensor, version, content in list(self._tensors.values()):
             if tensor._version != version:
                 tensor.data.copy_(content)  # which does not count as a version
                 self._tensors[id(tensor)] = tensor, tensor._version, content
-
-    def _own(self, layer: MutableMapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        return ((key, value) for key, value in layer.items() if key not in self._everywhere)
 
     def _remember(self, value: Any, depth: int) -> None:
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
@@ -109,7 +94,7 @@ class Kept:
             self._remember(each, depth - 1)
 
     def _differing(self, before: Any, now: Any, depth: int) -> Iterator[Any]:
-        """The values that are no longer there or that are new, at any depth."""
+        """The values that were removed or added, at any depth."""
         if before is not now:
             if isinstance(before, _PLAIN) and isinstance(now, _PLAIN):
                 if type(before) is not type(now) or repr(before) != repr(now):
@@ -127,7 +112,7 @@ class Kept:
         if holder is None or not depth:
             return
         if id(holder) not in self._contents:
-            if isinstance(holder, tuple):  # which holds the same objects for ever
+            if isinstance(holder, tuple):  # it always holds the same objects
                 for each in holder:
                     yield from self._differing(each, each, depth - 1)
             return
@@ -144,12 +129,12 @@ class Kept:
             yield from [*list(content)[shorter:], *list(holder)[shorter:]]
 
 
-class Untouchable:
-    """Takes the place of a tensor; a step that reads it fails, as it is none."""
+class NotATensor:
+    """Replaces a tensor, so that a step which reads it fails."""
 
 
 def _holder(value: Any) -> Any:
-    """The container that a value is, or the attributes of a plain object; None for neither."""
+    """The value if it is a container, or the attributes of a plain object; else None."""
     if isinstance(value, (*_CONTAINERS, tuple)):
         return value
     if isinstance(value, (*_CLOSED, *_PLAIN)):

@@ -1,0 +1,151 @@
+"""Processes that are forked from this one, each with a pipe to it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, TypeVarTuple
+
+import torch
+
+from fedlight._support.checks import positive_int
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
+Ts = TypeVarTuple("Ts")
+
+
+def cores_to_use() -> int:
+    """The cores that this process may use; 0 on a system where forking is not safe."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
+
+
+def number_of_workers(workers: int | None, who: str, instead: str) -> int:
+    """Check how many processes to fork; None is one for each core that this process may use.
+
+    Args:
+        workers: The argument.
+        who: The name of the class or the argument that forks processes.
+        instead: The remedy on a system where forking is not safe.
+
+    Raises:
+        RuntimeError: The system is not Linux.
+        TypeError: The argument is no integer.
+        ValueError: It is below 1.
+    """
+    cores = cores_to_use()
+    if not cores:
+        raise RuntimeError(
+            f"{who} forks this process, which is safe on Linux only; write {instead}"
+        )
+    return cores if workers is None else positive_int("workers", workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A forked process, as this process sees it.
+
+    Attributes:
+        process: The process.
+        pipe: This process's end of the pipe between them.
+    """
+
+    process: ForkProcess
+    pipe: Connection
+
+    @classmethod
+    def start(
+        cls, body: Callable[[Connection, *Ts], None], *given: *Ts, name: str, daemon: bool
+    ) -> Forked:
+        """Fork a process.
+
+        Args:
+            body: The function that it runs, with its end of the pipe and `given`.
+            given: Further arguments. Nothing is pickled.
+            name: Its name in errors, such as "the worker of the run".
+            daemon: Whether it is ended at the interpreter's exit, and may start no process itself.
+        """
+        context = multiprocessing.get_context("fork")
+        here, there = context.Pipe()
+        process = context.Process(
+            target=_begin, args=(body, here, there, *given), name=name, daemon=daemon
+        )
+        with warnings.catch_warnings():
+            # Python 3.12 warns of each fork of a process with threads.
+            warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+            process.start()
+        # The other process then has the only one, and its death is the end of the pipe.
+        there.close()
+        return cls(process, here)
+
+    def send(self, message: object) -> None:
+        """Send a message to the process.
+
+        Raises:
+            RuntimeError: It has died.
+        """
+        try:
+            self.pipe.send(message)
+        except OSError as error:
+            raise self._died() from error
+
+    def receive(self) -> Any:
+        """Receive the next message of the process.
+
+        Raises:
+            RuntimeError: It has died, or raised an error.
+        """
+        try:
+            received = self.pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        if isinstance(received, _Raised):
+            raise RuntimeError(f"in {self.process.name}:\n{received.trace}")
+        return received
+
+    def _died(self) -> RuntimeError:
+        self.process.join(1)
+        code = self.process.exitcode
+        how = f"with exit code {code}"
+        if code is not None and code < 0:
+            how = f"by {signal.Signals(-code).name}"
+        return RuntimeError(
+            f"{self.process.name} (process {self.process.pid}) has died {how}; where memory is "
+            "short the system kills processes: write fewer workers"
+        )
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """An error of a forked process, with its traceback as text: the error may not pickle."""
+
+    trace: str
+
+
+def _begin(
+    body: Callable[[Connection, *Ts], None], parents: Connection, pipe: Connection, *given: *Ts
+) -> None:
+    parents.close()
+    # The processes use up the cores already, and pools of threads do not survive a fork.
+    torch.set_num_threads(1)
+    try:
+        body(pipe, *given)
+    except (EOFError, ConnectionError):  # this process's parent has ended
+        return
+    except Exception:
+        pipe.send(_Raised(traceback.format_exc()))

@@ -1,0 +1,57 @@
+"""A run of a study that another process computes and sends back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedlight._support.voice import Note, keep_what_is_said_once, say_once
+from fedlight.studies.one_run import OneRun, StudySettings
+from fedlight.studies.runs import Planned, StudyRun
+from fedlight.studies.workers import go_through
+
+if TYPE_CHECKING:
+    from fedlight.arrivals import ScheduleTable
+
+
+@dataclass(frozen=True, slots=True)
+class SentRun:
+    """A run in the form in which it is sent.
+
+    Attributes:
+        record: The record of the run as plain data; None if it was interrupted.
+        schedule: Its schedule, if others replay it.
+        notes: Its notes about its end.
+        said: Its messages, to be printed once by the process that receives it.
+    """
+
+    record: dict[str, Any] | None
+    schedule: ScheduleTable | None
+    notes: Sequence[Note]
+    said: Sequence[str]
+
+    @classmethod
+    def compute(cls, planned: Planned, shared: StudySettings) -> SentRun:
+        """Compute a run in this process, to be sent to the one that has planned it."""
+        run, said = OneRun(planned, shared), keep_what_is_said_once()
+        go_through(run)
+        record = None if run.result is None else run.result.to_plain()
+        return cls(record, planned.schedule, run.notes, said)
+
+    def received(self, planned: Planned, shared: StudySettings) -> OneRun:
+        """The run that is over, in the process that has planned it."""
+        for message in self.said:
+            say_once(message)
+        if self.record is None:
+            return ended(planned, shared, None)
+        planned.schedule = self.schedule
+        result = StudyRun.from_plain(self.record, dict(planned.cell.names))
+        return ended(planned, shared, result, self.notes)
+
+
+def ended(
+    planned: Planned, shared: StudySettings, result: StudyRun | None, notes: Sequence[Note] = ()
+) -> OneRun:
+    """A run that is over; its record is None if it was interrupted."""
+    return OneRun(planned, shared, result=result, notes=[*notes])
