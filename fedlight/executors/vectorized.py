@@ -23,7 +23,6 @@ from fedlight._support.checks import positive_int
 from fedlight._support.memory import copied, sent
 from fedlight.executors._random.streams import FULL_GRADIENT, StackKeys, again
 from fedlight.executors._stack.batches import StackedBatches, batch_rows
-from fedlight.executors._stack.cuda_graph import CudaGraphs
 from fedlight.executors._stack.step import StackedLog, StackedRecorder, StackedStep
 from fedlight.executors._stack.unused import step_without
 from fedlight.executors._tracing import TracedStep
@@ -68,10 +67,6 @@ class VectorizedExecutor(Executor):
         block_bytes: Bytes of the largest tensor of a stack: the models, or one tensor of the
             batches. By default 4 MiB on a CPU, since a larger one leaves the caches and costs up to
             three times as much per client; no limit on other devices.
-        cuda_graphs: Whether the steps of a stack are captured as CUDA graphs once they are traced,
-            which saves most launches and takes memory for each shape. Elsewhere than on a CUDA
-            device, and where a capture fails, steps run as usual and one line of the log says why.
-            **Untested on a card**, hence off unless asked for.
 
     The limits in bytes hold from two clients on: a single client is computed whatever it takes.
 
@@ -94,14 +89,10 @@ class VectorizedExecutor(Executor):
         max_batch: int = 256,
         max_bytes: int | None = None,
         block_bytes: int | None = None,
-        cuda_graphs: bool = False,
     ) -> None:
         self._asked = self.max_batch = positive_int("max_batch", max_batch)
         self.max_bytes = None if max_bytes is None else positive_int("max_bytes", max_bytes)
         self.block_bytes = None if block_bytes is None else positive_int("block_bytes", block_bytes)
-        if not isinstance(cuda_graphs, bool):
-            raise TypeError(f"cuda_graphs must be True or False, got {cuda_graphs!r}")
-        self.cuda_graphs = cuda_graphs
         self._reduced_to: int | None = None  # kept after the end: a checkpoint may be written
 
     def setup(self, workplace: Workplace) -> None:
@@ -120,8 +111,6 @@ class VectorizedExecutor(Executor):
         self._work, self._moment = workplace, moment_of(workplace.module)
         self._untraced = StackedStep(workplace)
         self._step = TracedStep(self._untraced)
-        if self.cuda_graphs:
-            self._step.graphs = CudaGraphs(workplace.state.device)
         self._unused: dict[int, tuple[int, ...]] = {}
         parts = tree_leaves(workplace.examples.gather(torch.zeros(1, dtype=torch.int64)))
         self._example_bytes = sum(part.nbytes for part in parts)
@@ -180,8 +169,6 @@ class VectorizedExecutor(Executor):
                 raise
             if len(jobs) == 1:
                 raise advised(error, self._work) from error.__cause__
-        if self.cuda_graphs:  # those of larger stacks are not needed any more
-            self._step.forget()
         garbage_collection_cuda()  # not before: the error's traceback holds the stack's tensors
         self._reduce(len(jobs) - len(jobs) // 2)
         return None
@@ -430,8 +417,7 @@ class VectorizedExecutor(Executor):
     def __repr__(self) -> str:
         bytes_ = "" if self.max_bytes is None else f", max_bytes={self.max_bytes}"
         block = "" if self.block_bytes is None else f", block_bytes={self.block_bytes}"
-        graphs = ", cuda_graphs=True" if self.cuda_graphs else ""
-        return f"VectorizedExecutor(max_batch={self._asked}{bytes_}{block}{graphs})"
+        return f"VectorizedExecutor(max_batch={self._asked}{bytes_}{block})"
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 
 from fedlight._module.rng import isolated_rng
 from fedlight.executors._random.streams import Keys
-from fedlight.executors._stack.cuda_graph import CudaGraphs
 from fedlight.executors._stack.step import Outputs, StackedLog, StackedStep
 from fedlight.executors._tracing.program import Function, Program, compiled, program, resized
 from fedlight.executors._tracing.surroundings import Surroundings, drawn, reads_index
@@ -73,7 +72,6 @@ class TracedStep:
             other numbers of clients), "interpreter" (TorchScript's).
 
     Attributes:
-        graphs: If set, captures programs as CUDA graphs.
         reads_index: Whether the step may read ``batch_idx``, so that its steps may differ.
     """
 
@@ -88,7 +86,6 @@ class TracedStep:
         without: Collection[str] = (),
     ) -> None:
         self.step = step
-        self.graphs: CudaGraphs | None = None
         self.after, self.most, self.without = after, most, without
         self.traces: dict[Any, Trace | None] = {}  # by shape; None for a shape that stays untraced
         self._traced: dict[Any, dict[int, Program]] = defaultdict(dict)
@@ -107,14 +104,10 @@ class TracedStep:
         if state == self._fixed:
             return False
         self._fixed = state
-        self.forget()
-        return True
-
-    def forget(self) -> None:
-        """Drop the traces, and the memory that their graphs hold."""
         self.traces.clear()
         self._traced.clear()
         self._seen.clear()
+        return True
 
     def __call__(
         self,
@@ -231,9 +224,6 @@ class TracedStep:
                     return None
             except Exception:  # a program made for another size may ask for impossible shapes
                 return None
-            if self.graphs is not None:
-                with isolated_rng(), torch.no_grad():
-                    function = self.graphs.graphed(function, inputs, gives_the_same)
             (tree, log), (one, two, three) = made[0], accumulate(sizes)
             ends = one, two, three, three + len(log.values)
             return Trace(function, drew, ends, tree, log)
