@@ -17,7 +17,7 @@ from fedlight._fit.actor_trainer import ActorTrainer
 from fedlight._fit.lightning_callbacks import as_given
 from fedlight._fit.one_device import OneDevice, unknown
 from fedlight._module.evaluation import number_of_batches
-from fedlight._module.log import LogRecorder
+from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.moment import Moment
 from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar
 

@@ -18,11 +18,11 @@ from rich.table import Table
 from torch.utils._pytree import tree_leaves
 
 from fedlight._module.batch_hooks import batch_hooks
-from fedlight._module.evaluation_step import evaluation_step
 from fedlight._module.labels import hint_about_batch
-from fedlight._module.log import LogRecorder, metrics_from
+from fedlight._module.log_recorder import LogRecorder, metrics_from
 from fedlight._module.moment import checking_sanity, evaluating
 from fedlight._module.rng import isolated_rng, seed_all
+from fedlight._module.steps import evaluation_step
 from fedlight.parameters import input_dtype
 from fedlight.types import LoggedValue
 
