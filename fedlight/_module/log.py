@@ -61,22 +61,12 @@ class Log(ABC):
         suffix = ""
         if self.dataloader_idx is not None and add_dataloader_idx:
             suffix = f"/dataloader_idx_{self.dataloader_idx}"
-        how = options(
-            name,
-            self.training,
-            prog_bar,
-            logger,
-            on_step,
-            on_epoch,
-            reduce_fx,
-            enable_graph,
-            suffix,
-        )
+        given = (prog_bar, logger, on_step, on_epoch, reduce_fx, enable_graph)
+        how = options(name, self.training, suffix, *given)
         if isinstance(value, Metric):
             self._check_known(name, value)
             self._take_metric(name + suffix, value, how)
         elif isinstance(value, MetricCollection):
-            given = (prog_bar, logger, on_step, on_epoch, reduce_fx, enable_graph)
             self.log_dict(value, *given, add_dataloader_idx=add_dataloader_idx)
         else:
             if isinstance(batch_size, str):

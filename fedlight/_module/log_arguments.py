@@ -97,13 +97,13 @@ _FUNCTIONS: dict[Any, str] = {
 def options(
     name: str,
     training: bool,
+    suffix: str,
     prog_bar: bool,
     logger: bool | None,
     on_step: bool | None,
     on_epoch: bool | None,
     reduce_fx: Any,
     enable_graph: bool,
-    suffix: str,
 ) -> Options:
     """Check the arguments of ``self.log`` and return what they mean.
 

@@ -16,7 +16,7 @@ from torchmetrics import Metric
 
 from fedlight._module.log import Log
 from fedlight._module.log_arguments import USUAL, Options, not_one_number, same_options
-from fedlight._module.metric_objects import as_float, metrics_of, named_numbers, read_together
+from fedlight._module.metric_objects import as_float, metric_values, metrics_of, read_together
 from fedlight._support.memory import sent
 from fedlight._support.reductions import REDUCTIONS
 from fedlight.types import LoggedValue, Metrics
@@ -163,9 +163,7 @@ class LogRecorder(Log):
             else:
                 values.update(how.reduced(name, numbers, weights))
         for name, computed in tree_unflatten(list(read), form).items() if given else ():
-            how = self._logged[name].how._replace(reduce="mean")
-            for key, value in named_numbers(name, computed, how.suffix).items():
-                values.update(how.values(key, None, (value * examples, examples)))
+            values.update(metric_values(name, computed, self._logged[name].how, examples))
         if reset:
             self.clear()
         else:

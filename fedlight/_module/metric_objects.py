@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from fedlight._module.log_arguments import not_one_number
+from fedlight._module.log_arguments import Options, not_one_number
+from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -63,8 +64,20 @@ def number_of(name: str, value: Any) -> float:
     return float(value)
 
 
-def named_numbers(name: str, computed: Any, suffix: str = "") -> dict[str, float]:
-    """The numbers that a metric object gives, by name: its own names for a dictionary."""
-    if isinstance(computed, dict):
-        return {key + suffix: number_of(key, value) for key, value in computed.items()}
-    return {name: number_of(name, computed)}
+def metric_values(
+    name: str, computed: Any, how: Options, examples: float
+) -> Iterator[tuple[str, LoggedValue]]:
+    """The values to be kept of what a metric object has computed over all steps.
+
+    Args:
+        name: The name under which the object was logged; a dictionary has names of its own.
+        computed: What it gives.
+        how: The arguments of ``self.log``. The object has reduced its values itself, and local
+            runs are averaged.
+        examples: The weight of the values.
+    """
+    how = how._replace(reduce="mean")
+    numbers = computed if isinstance(computed, dict) else {name.removesuffix(how.suffix): computed}
+    for key, value in numbers.items():
+        total = number_of(key, value) * examples
+        yield from how.values(key + how.suffix, None, (total, examples))

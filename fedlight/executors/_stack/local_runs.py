@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from fedlight.executors._stack.step_log import StackedLog
     from fedlight.executors.base import Job, Outcome, Workplace
     from fedlight.types import LoggedValue
+
+Models: TypeAlias = tuple[list[Tensor], list[Tensor], list[Tensor]]
 
 
 @torch.no_grad()
@@ -62,11 +64,15 @@ def run_stack(
         raise ClientError.of(first, error, hint) from error
     states = work.optimizer.finish(run)
     clients = state.param_layout.flatten(states, leading=1) if states else None
-    deltas = moved(state.param_layout, stack.params, stack.pulled)[:n]
-    buffers = joined(state.buffer_layout, stack.buffers, n, state.device)
+    params, *others = stack.models
+    deltas = moved(state.param_layout, params, stack.pulled)[:n]
+    layouts = state.buffer_layout, state.counter_layout
+    buffers, counters = [
+        joined(layout, blocks, n, state.device)
+        for layout, blocks in zip(layouts, others, strict=True)
+    ]
     before = stacked([job.pulled.buffers for job in jobs])
     reasons, norms = not_finite(losses, deltas, buffers, before, clients)
-    counters = joined(state.counter_layout, stack.counters, n, state.device)
     results = results_of(deltas, norms, buffers, counters, clients, metrics)
     return [
         ClientError(job.task, reason) if reason else result
@@ -81,9 +87,8 @@ class _Stack:
     Attributes:
         jobs: The jobs, and the last one again for the padding, whose results are not used.
         step: Computes a local step.
-        params: Their parameters, ``[width, *shape]`` each, which the local optimizer changes.
-        buffers: Their floating buffers, ``[width, *shape]`` each.
-        counters: Their integer buffers, ``[width, *shape]`` each.
+        models: Their parameters, which the local optimizer changes, their floating and their
+            integer buffers, ``[width, *shape]`` each.
         pulled: The parameters that they started from, ``[width, P]``.
         run: The local runs without the padding.
         keys: The keys of the clients' random numbers.
@@ -93,9 +98,7 @@ class _Stack:
 
     jobs: Sequence[Job]
     step: Step
-    params: list[Tensor]
-    buffers: list[Tensor]
-    counters: list[Tensor]
+    models: Models
     pulled: Tensor
     run: LocalRun
     keys: StackKeys
@@ -113,6 +116,9 @@ class _Stack:
         seeds = every[0] if len(set(every)) == 1 else every
         pulled = stacked([job.pulled.params for job in jobs])
         params = filled(layout, pulled)
+        # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
+        buffers = pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
+        counters = pieces(state.counter_layout, [job.pulled.counters for job in jobs])
         rates = [(job.work or work).lr(job.task) for job in jobs[:n]]
         run = LocalRun(
             params=params if n == len(jobs) else [param[:n] for param in params],
@@ -137,11 +143,7 @@ class _Stack:
         return cls(
             jobs,
             step,
-            params,
-            # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of
-            # another
-            pieces(state.buffer_layout, [job.pulled.buffers for job in jobs]),
-            pieces(state.counter_layout, [job.pulled.counters for job in jobs]),
+            (params, buffers, counters),
             pulled,
             run,
             StackKeys(seeds, [job.task for job in jobs], tasks[0].num_steps, state.device),
@@ -193,14 +195,13 @@ class _Stack:
             for length, indices in groups.items():
                 which = sent(indices, device)
                 rows = np.stack([parts[index][k] for index in indices])
-                inputs = StepInputs(
-                    [tensor[which] for tensor in pulled],
-                    [block[which] for block in self.buffers],
-                    [block[which] for block in self.counters],
-                    work.examples.gather(torch.from_numpy(rows).to(device, non_blocking=True)),
-                    0,
+                batch = work.examples.gather(torch.from_numpy(rows).to(device, non_blocking=True))
+                tensors = pulled, *self.models[1:]
+                inputs = [[each[which] for each in part] for part in tensors]
+                grads, _ = self.step(
+                    StepInputs(*inputs, batch, 0),
+                    partial(self.keys.one, FULL_GRADIENT + k, indices),
                 )
-                grads, _ = self.step(inputs, partial(self.keys.one, FULL_GRADIENT + k, indices))
                 share = sent([length / sizes[index] for index in indices], device, pulled[0].dtype)
                 for gradient, term in zip(total, grads, strict=True):
                     gradient[which] += term * per_client(share, term)
@@ -214,33 +215,25 @@ class _Working:
     Attributes:
         stack: The stack, of which they are the first ones.
         active: How many clients work; the rest is padding.
-        params: Their parameters, ``[width, *shape]`` each.
-        buffers: Their floating buffers, ``[width, *shape]`` each.
-        counters: Their integer buffers, ``[width, *shape]`` each.
+        width: How many there are with the padding.
+        models: Their parameters and buffers, ``[width, *shape]`` each.
     """
 
     stack: _Stack
     active: int
-    params: list[Tensor]
-    buffers: list[Tensor]
-    counters: list[Tensor]
+    width: int
+    models: Models
 
     @classmethod
     def of(cls, stack: _Stack, active: int) -> _Working:
         """The first `active` clients of a stack."""
         width = stack_size(active)
-        return cls(
-            stack,
-            active,
-            stack.params if width == len(stack.jobs) else [each[:width] for each in stack.params],
-            [block[:width] for block in stack.buffers],
-            [block[:width] for block in stack.counters],
-        )
+        params, buffers, counters = [[each[:width] for each in part] for part in stack.models]
+        return cls(stack, active, width, (params, buffers, counters))
 
     def inputs(self, k: int) -> StepInputs:
         """The inputs of step k."""
-        batch = self.stack.batches.step(k, len(self.params[0]))
-        return StepInputs(self.params, self.buffers, self.counters, batch, k)
+        return StepInputs(*self.models, self.stack.batches.step(k, self.width), k)
 
     def gradients(
         self, inputs: StepInputs, keep: int, times: int = 0
@@ -252,21 +245,20 @@ class _Working:
             keep: How many clients, from the first on, keep the buffers that the step leaves.
             times: How often gradients of this step were computed before.
         """
-        width, k, stack = len(self.params[0]), inputs.number, self.stack
+        width, k, stack = self.width, inputs.number, self.stack
         keys = partial(stack.keys.step, k, width)
         if times:
             keys = partial(stack.keys.one, again(k, times), range(width))
         if keep == width:
             return stack.step(inputs, keys)
         written = inputs._replace(
-            buffers=[block.clone() for block in self.buffers],
-            counters=[block.clone() for block in self.counters],
+            buffers=[block.clone() for block in inputs.buffers],
+            counters=[block.clone() for block in inputs.counters],
         )
         grads, logged = stack.step(written, keys)
         if keep:
-            for old, new in zip(
-                self.buffers + self.counters, written.buffers + written.counters, strict=True
-            ):
+            before = inputs.buffers + inputs.counters
+            for old, new in zip(before, written.buffers + written.counters, strict=True):
                 old[:keep] = new[:keep]
         if self.active < width:
             grads = [grad[: self.active] for grad in grads]
@@ -279,8 +271,8 @@ class _Working:
             k: Number of the local step.
             times: Counts the calls for this step.
         """
-        batch = self.stack.batches.anew(k, len(self.params[0]))  # the step may have changed it
-        inputs = StepInputs(self.params, self.buffers, self.counters, batch, k)
+        batch = self.stack.batches.anew(k, self.width)  # the step may have changed it in place
+        inputs = StepInputs(*self.models, batch, k)
         return self.gradients(inputs, keep=0, times=next(times))[0]
 
 

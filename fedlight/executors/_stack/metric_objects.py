@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torchmetrics import MetricCollection
 
 from fedlight._module.log_arguments import USUAL, Options
-from fedlight._module.metric_objects import as_float, named_numbers, number_of, read_together
+from fedlight._module.metric_objects import as_float, metric_values, number_of, read_together
 from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
@@ -126,10 +126,9 @@ class FedMetrics:
             values.update(reduced)
         examples = self._steps[client] * self._batch_size
         for name, value in found.computed.items():
-            options = self._how.get(name, USUAL)._replace(reduce="mean")
-            values.update(options.values(name, of_step.get(name), None))
-            for one, number in named_numbers(name, value, options.suffix).items():
-                values.update(options.values(one, None, (number * examples, examples)))
+            options = self._how.get(name, USUAL)
+            values.update(options._replace(reduce="mean").values(name, of_step.get(name), None))
+            values.update(metric_values(name, value, options, examples))
 
 
 @contextmanager

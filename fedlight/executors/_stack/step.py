@@ -135,12 +135,12 @@ class StackedStep(Step):
             with torch.no_grad():
                 pairs = list(zip(buffers + counters, new_buffers + new_counters, strict=True))
                 blocks = {old.untyped_storage().data_ptr() for old, _ in pairs}
-                moved = [(old, new) for old, new in pairs if old.data_ptr() != new.data_ptr()]
                 # A step may exchange buffers (`self.old = self.new`): then the source of one copy
                 # is the target of another one.
                 moved = [
                     (old, new.clone() if new.untyped_storage().data_ptr() in blocks else new)
-                    for old, new in moved
+                    for old, new in pairs
+                    if old.data_ptr() != new.data_ptr()
                 ]
                 for old, new in moved:
                     old.copy_(new)

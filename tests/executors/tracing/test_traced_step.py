@@ -285,8 +285,10 @@ def test_a_step_that_reads_its_number_is_traced_for_each():
     traced = TracedStep(untraced, after=1)
     for _ in range(2):
         for k in range(4):
-            grads, _ = traced(*stack(state, 2), k, keys(2))
-            assert all(map(torch.equal, grads, untraced(*stack(state, 2), k, keys(2))[0]))
+            grads, _ = traced(StepInputs(*stack(state, 2), k), keys(2))
+            assert all(
+                map(torch.equal, grads, untraced(StepInputs(*stack(state, 2), k), keys(2))[0])
+            )
     assert len(traced.traces) == 4
 
 
@@ -313,7 +315,7 @@ def test_a_batch_may_be_a_dict_and_has_a_trace_of_its_own():
         for batch in ({"x": x, "rest": [y]}, (x, y), [x, y]):
             for _ in range(2):
                 grads, log = step(StepInputs(params, buffers, counters, batch, 0), keys(n))
-            expected, _ = untraced(params, buffers, counters, (x, y), 0, keys(n))
+            expected, _ = untraced(StepInputs(params, buffers, counters, (x, y), 0), keys(n))
             assert all(map(torch.equal, grads, expected))
             assert log.values["loss"].shape == (n,)
     assert [type(trace).__name__ for trace in step.traces.values()] == ["Trace"] * 9
