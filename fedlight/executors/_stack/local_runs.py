@@ -196,12 +196,10 @@ class _Stack:
                 which = sent(indices, device)
                 rows = np.stack([parts[index][k] for index in indices])
                 batch = work.examples.gather(torch.from_numpy(rows).to(device, non_blocking=True))
-                tensors = pulled, *self.models[1:]
-                inputs = [[each[which] for each in part] for part in tensors]
-                grads, _ = self.step(
-                    StepInputs(*inputs, batch, 0),
-                    partial(self.keys.one, FULL_GRADIENT + k, indices),
-                )
+                models = pulled, *self.models[1:]
+                params, buffers, counters = [[each[which] for each in part] for part in models]
+                inputs = StepInputs(params, buffers, counters, batch, 0)
+                grads, _ = self.step(inputs, partial(self.keys.one, FULL_GRADIENT + k, indices))
                 share = sent([length / sizes[index] for index in indices], device, pulled[0].dtype)
                 for gradient, term in zip(total, grads, strict=True):
                     gradient[which] += term * per_client(share, term)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,9 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torchmetrics import MetricCollection
 
-from fedlight._module.log_arguments import USUAL, Options
-from fedlight._module.metric_objects import as_float, metric_values, number_of, read_together
-from fedlight.types import LoggedValue
+from fedlight._module.metric_objects import as_float, read_together
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -21,114 +18,76 @@ if TYPE_CHECKING:
     from fedlight.executors._stack.step_log import StackedLog
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """What metric objects gave for one client.
 
     Attributes:
         logged: For each step, the values that the step itself logged, by name.
-        newest: For each step, its own values of the objects that it logged with ``on_step``.
+        newest: The own value of the last step of each object that was logged with ``on_step``, and
+            the number of that step, by name.
         computed: The values over all steps of the objects that were logged, by name.
     """
 
     logged: list[dict[str, Any]]
-    newest: list[dict[str, Any]]
+    newest: dict[str, tuple[Any, int]]
     computed: dict[str, Any]
 
 
-class FedMetrics:
-    """The values of metric objects of each client of a stack.
+def fed(module: LightningModule, logs: Sequence[StackedLog], steps: Sequence[int]) -> list[Found]:
+    """Update the metric objects with the inputs of one client after another.
 
     Args:
         module: The module, for its metric objects.
         logs: What the clients logged in each step.
         steps: Number of local steps of each client.
-        batch_size: Examples per client and step.
-        how: How a name is logged, if not as usual.
     """
+    objects: dict[str, Any] = dict(module.named_modules())
+    with ungrouped(module):
+        found = [_of_client(client, logs[:number], objects) for client, number in enumerate(steps)]
+    leaves, form = tree_flatten(found)
+    # All are read at once. torchmetrics gives copies, which later updates do not change.
+    read: list[Found] = tree_unflatten(read_together(list(map(as_float, leaves))), form)
+    return read
 
-    def __init__(
-        self,
-        module: LightningModule,
-        logs: Sequence[StackedLog],
-        steps: Sequence[int],
-        batch_size: int,
-        how: dict[str, Options],
-    ) -> None:
-        self._logs, self._steps, self._batch_size, self._how = logs, steps, batch_size, how
-        self._objects: dict[str, Any] = dict(module.named_modules())
-        with ungrouped(module):
-            found = [self._client(client) for client in range(len(steps))]
-        leaves, form = tree_flatten(found)
-        # All are read at once: torchmetrics gives copies, which later updates do not change.
-        self._found: list[_Found] = tree_unflatten(read_together(list(map(as_float, leaves))), form)
 
-    def _client(self, client: int) -> _Found:
-        """Update the metric objects with one client's inputs; what they give, not yet read."""
-        logs = self._logs[: self._steps[client]]
-        found = _Found([], [], {})
-        for log in logs:
-            self._step(client, log, found)
-        last = {
-            name: value.metric
-            for log in logs
-            for name, value in log.metrics.items()
-            if value.batch is None and value.after is None
-        }
-        found.computed.update({name: self._objects[key].compute() for name, key in last.items()})
-        for key in {key for log in self._logs for key, _, _ in log.inputs}:
-            self._objects[key].reset()
-        return found
+def _of_client(client: int, logs: Sequence[StackedLog], objects: dict[str, Any]) -> Found:
+    found = Found([], {}, {})
+    for number, log in enumerate(logs):
+        found.logged.append({})
+        _feed(client, log, number, objects, found)
+    last = {
+        name: value.metric
+        for log in logs
+        for name, value in log.metrics.items()
+        if value.batch is None and value.after is None
+    }
+    found.computed.update({name: objects[key].compute() for name, key in last.items()})
+    for key in {key for log in logs for key, _, _ in log.inputs}:
+        objects[key].reset()
+    return found
 
-    def _step(self, client: int, log: StackedLog, found: _Found) -> None:
-        """Update the metric objects with one client's inputs of one step."""
-        logged: dict[str, Any] = {}
-        newest: dict[str, Any] = {}
-        wanted = {number for each in log.metrics.values() for number in (each.batch, each.step)}
-        for position in range(len(log.inputs) + 1):
-            for name, value in log.metrics.items():
-                if value.after == position:
-                    logged[name] = self._objects[value.metric].compute()
-            if position == len(log.inputs):
-                break
-            key, args, kwargs = log.inputs[position]
-            own = [_of(client, arg) for arg in args]
-            named = {name: _of(client, arg) for name, arg in kwargs.items()}
-            if position not in wanted:
-                self._objects[key].update(*own, **named)
-                continue
-            of_batch = self._objects[key](*own, **named)
-            for name, value in log.metrics.items():
-                if value.batch == position:
-                    logged[name] = of_batch
-                if value.step == position:
-                    newest[name] = of_batch
-        found.logged.append(logged)
-        found.newest.append(newest)
 
-    def add_to(self, values: dict[str, LoggedValue], client: int) -> None:
-        """Add one client's values to the numbers that it logged."""
-        found = self._found[client]
-        logged: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        of_step: dict[str, tuple[float, float]] = {}
-        for log, in_step, newest in zip(self._logs, found.logged, found.newest, strict=False):
-            for name, number in in_step.items():
-                weight = log.weight(name, self._batch_size)
-                logged[name].append((number_of(name, number), weight))
-            for name, number in newest.items():
-                of_step[name] = number_of(name, number), log.weight(name, self._batch_size)
-        for name, own in logged.items():
-            numbers, sizes = zip(*own, strict=True)
-            reduced = dict(self._how.get(name, USUAL).reduced(name, numbers, sizes))
-            if name in values and name in reduced:  # other steps logged a number under the name
-                before = values[name]
-                total, weight = before.total + reduced[name].total, before.weight + sum(sizes)
-                reduced[name] = before._replace(total=total, weight=weight)
-            values.update(reduced)
-        examples = self._steps[client] * self._batch_size
-        for name, value in found.computed.items():
-            options = self._how.get(name, USUAL)
-            values.update(options._replace(reduce="mean").values(name, of_step.get(name), None))
-            values.update(metric_values(name, value, options, examples))
+def _feed(client: int, log: StackedLog, number: int, objects: dict[str, Any], found: Found) -> None:
+    """Update the metric objects with one client's inputs of one step."""
+    wanted = {position for each in log.metrics.values() for position in (each.batch, each.step)}
+    for position in range(len(log.inputs) + 1):
+        for name, value in log.metrics.items():
+            if value.after == position:
+                found.logged[-1][name] = objects[value.metric].compute()
+        if position == len(log.inputs):
+            break
+        key, args, kwargs = log.inputs[position]
+        own = [_row(client, arg) for arg in args]
+        named = {name: _row(client, arg) for name, arg in kwargs.items()}
+        if position not in wanted:
+            objects[key].update(*own, **named)
+            continue
+        of_batch = objects[key](*own, **named)
+        for name, value in log.metrics.items():
+            if value.batch == position:
+                found.logged[-1][name] = of_batch
+            if value.step == position:
+                found.newest[name] = of_batch, number
 
 
 @contextmanager
@@ -152,5 +111,5 @@ def ungrouped(module: LightningModule) -> Iterator[None]:
             collection._enable_compute_groups, collection._groups_checked = flags
 
 
-def _of(client: int, value: Any) -> Any:
+def _row(client: int, value: Any) -> Any:
     return value[client].detach() if isinstance(value, Tensor) else value

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 
-from fedlight.executors._stack.metric_objects import FedMetrics
+from fedlight._module.log_arguments import USUAL
+from fedlight._module.metric_objects import metric_values, number_of
+from fedlight.executors._stack.metric_objects import Found, fed
 from fedlight.executors._stack.step_log import LOSS, StackedLog
 from fedlight.types import LoggedValue
 
 if TYPE_CHECKING:
     from lightning import LightningModule
     from numpy.typing import NDArray
+
+Series: TypeAlias = dict[str, dict[int, list[tuple[float, float]]]]
+"""The values in each step and their weights, by name and client."""
 
 
 class StackedRecorder:
@@ -50,7 +55,10 @@ class StackedRecorder:
             for log in self._logs
         ):
             return self._usual(list(names))
-        sums, series = self._sums()
+        found: list[Found] = []
+        if any(log.metrics for log in self._logs):
+            found = fed(self._module, self._logs, self._steps)
+        sums, series = self._sums(found)
         losses, _ = sums.pop(LOSS)
         collected: list[dict[str, LoggedValue]] = [{} for _ in self._steps]
         how = {key: value for log in self._logs for key, value in log.options.items()}
@@ -61,16 +69,18 @@ class StackedRecorder:
                         values.update(how[name].values(name, None, (total, weight)))
                     else:
                         values[name] = LoggedValue(total, weight)
-        for name, steps in series.items():
-            for client, values in enumerate(collected):
-                own = [(row[client], size) for row, size in steps if client < len(row)]
-                if own:
-                    numbers, sizes = zip(*own, strict=True)
-                    values.update(how[name].reduced(name, numbers, sizes))
-        if any(log.metrics for log in self._logs):
-            fed = FedMetrics(self._module, self._logs, self._steps, self._batch_size, how)
-            for client, values in enumerate(collected):
-                fed.add_to(values, client)
+        for name, of_clients in series.items():
+            for client, own in of_clients.items():
+                numbers, sizes = zip(*own, strict=True)
+                collected[client].update(how.get(name, USUAL).reduced(name, numbers, sizes))
+        for values, one, steps in zip(collected, found, self._steps, strict=False):
+            for name, value in one.computed.items():
+                options = how.get(name, USUAL)
+                if name in one.newest:
+                    number, step = one.newest[name]
+                    last = number_of(name, number), self._logs[step].weight(name, self._batch_size)
+                    values.update(options._replace(reduce="mean").values(name, last, None))
+                values.update(metric_values(name, value, options, steps * self._batch_size))
         return losses, collected
 
     def _usual(self, names: list[str]) -> tuple[list[float], list[dict[str, LoggedValue]]]:
@@ -91,13 +101,14 @@ class StackedRecorder:
                     values[name] = LoggedValue(total, weight)
         return losses, collected
 
-    def _sums(
-        self,
-    ) -> tuple[dict[str, list[list[float]]], dict[str, list[tuple[list[float], float]]]]:
+    def _sums(self, found: Sequence[Found]) -> tuple[dict[str, list[list[float]]], Series]:
         """The sums of the logged values and of their weights, by name, one for each client.
 
-        In place of a sum, a name with another reduction has its values in each step, with their
-        weight.
+        In place of a sum, a name with another reduction, or whose values metric objects gave, has
+        its values in each step.
+
+        Args:
+            found: What metric objects gave for each client.
         """
         steps = list(zip(self._logs, self._active, strict=True))
         rows = [
@@ -106,20 +117,26 @@ class StackedRecorder:
             for value in log.values.values()
         ]
         flat = torch.cat(rows).cpu().numpy().astype(np.float64)  # one transfer from the device
-        other = {
+        single = {
             name for log in self._logs for name, how in log.options.items() if not how.averaged
         }
+        single.update(name for one in found for logged in one.logged for name in logged)
         sums: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((2, len(self._steps))))
-        series: dict[str, list[tuple[list[float], float]]] = defaultdict(list)
+        series: Series = defaultdict(lambda: defaultdict(list))
         at = 0
-        for log, active in steps:
+        for k, (log, active) in enumerate(steps):
             for name in log.values:
                 size, row = log.weight(name, self._batch_size), flat[at : at + active]
                 at += active
-                if name in other:
-                    series[name].append((row.tolist(), size))
+                if name in single:
+                    for client, number in enumerate(row.tolist()):
+                        series[name][client].append((number, size))
                 else:
                     total, weight = sums[name]
                     total[:active] += size * row
                     weight[:active] += size
+            for client, one in enumerate(found[:active]):
+                for name, number in one.logged[k].items():
+                    size = log.weight(name, self._batch_size)
+                    series[name][client].append((number_of(name, number), size))
         return {name: both.tolist() for name, both in sums.items()}, series
