@@ -26,7 +26,7 @@ class EvaluationBatches:
         examples: An `ExampleTable` or `ExampleList` on the device.
         batch_size: Examples per batch.
         limit: At most so many batches (int) or this share of them (float).
-        most: Beside that, at most so many batches.
+        most: In addition to that, at most so many batches.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class StepInputs(NamedTuple):
-    """What one local step of n clients reads, beside the keys of their random numbers.
+    """What one local step of n clients reads, in addition to the keys of random numbers.
 
     Attributes:
         params: Stacked parameters, ``[n, *shape]`` each, not changed.
