@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The first quarter of an hour on a machine with a GPU: speed, bits, graphs, waits, memory, tests.
+# The first quarter of an hour on a machine with a GPU: speed, bits, waits, memory, tests.
 #
 #     PY=python3 OUT=gpu-out bash benchmarks/first_gpu_run.sh
 #
@@ -30,11 +30,10 @@ import sys
 import torch
 from benchmarks.federations import timed
 from benchmarks.workloads import LSTM, SMALL_CNN, A, B
-from fedlight.executors import VectorizedExecutor
 
 on, cuda = os.environ["DEVICE"], torch.cuda.is_available()
 work = {"A": A, "B": B, "CNN": SMALL_CNN, "LSTM": LSTM}[sys.argv[1]]
-for executor in ("sequential", "vectorized", VectorizedExecutor(cuda_graphs=True), "auto"):
+for executor in ("sequential", "vectorized", "auto"):
     try:
         for _ in range(2):
             if cuda:
@@ -47,12 +46,11 @@ for executor in ("sequential", "vectorized", VectorizedExecutor(cuda_graphs=True
 END
 for work in A B CNN LSTM; do part "speed_$work" 120 "$PY" "$out/speed.py" "$work"; done
 
-# the same seed twice: the same bits? with CUDA graphs? and how far from the CPU's
+# the same seed twice: the same bits? and how far from the CPU's
 cat >"$out/bits.py" <<'END'
 import os
 import torch
 from torch import nn
-from fedlight.executors import VectorizedExecutor
 from tests.boring import Boring, classes, fitted
 
 def conv():
@@ -63,7 +61,7 @@ def norm():
 
 on = os.environ["DEVICE"]
 for make in (lambda: nn.Linear(4, 3), conv, norm):
-    for executor in ("sequential", "vectorized", VectorizedExecutor(cuda_graphs=True)):
+    for executor in ("sequential", "vectorized"):
         for accelerator, deterministic in (("cpu", None), *[(on, d) for d in (None, None, True, True)]):
             torch.manual_seed(0)
             run = fitted(Boring(make()), classes(), executor=executor, accelerator=accelerator,

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedlight._support.reductions import REDUCTIONS
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -101,7 +103,7 @@ class LoggedValue(NamedTuple):
     @property
     def value(self) -> float:
         """The value without its weight."""
-        mean = self.how is None or self.how.reduce == "mean"
+        mean = self.how is None or REDUCTIONS[self.how.reduce].weighted
         return self.total / self.weight if mean else self.total
 
 

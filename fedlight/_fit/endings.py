@@ -13,7 +13,7 @@ from fedlight.executors._choice.choose import describe_device
 from fedlight.participation import warn_if_unfair
 
 if TYPE_CHECKING:
-    from fedlight._module.log import LogRecorder
+    from fedlight._module.log_recorder import LogRecorder
     from fedlight.run import Run
 
 

@@ -16,8 +16,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlight._fit.actor_trainer import ActorTrainer
 from fedlight._fit.lightning_callbacks import as_given
 from fedlight._fit.one_device import OneDevice, unknown
-from fedlight._module.evaluation import number_of_batches
-from fedlight._module.log import LogRecorder
+from fedlight._module.evaluation_batches import number_of_batches
+from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.moment import Moment
 from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar
 

@@ -22,12 +22,9 @@ def batch_hooks(module: LightningModule) -> Callable[[Any], Any] | None:
         return None
 
     def prepared(batch: Any) -> Any:
-        if "on_before_batch_transfer" in overridden:
-            batch = module.on_before_batch_transfer(batch, 0)
-        if "transfer_batch_to_device" in overridden:
-            batch = module.transfer_batch_to_device(batch, module.device, 0)
-        if "on_after_batch_transfer" in overridden:
-            batch = module.on_after_batch_transfer(batch, 0)
+        for name in overridden:
+            place = [module.device] if name == "transfer_batch_to_device" else []
+            batch = getattr(module, name)(batch, *place, 0)
         return batch
 
     return prepared

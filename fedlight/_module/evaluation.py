@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,14 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from rich.console import Console
 from rich.table import Table
-from torch.utils._pytree import tree_leaves
 
 from fedlight._module.batch_hooks import batch_hooks
-from fedlight._module.evaluation_step import evaluation_step
+from fedlight._module.evaluation_batches import EvaluationBatches
 from fedlight._module.labels import hint_about_batch
-from fedlight._module.log import LogRecorder, metrics_from
+from fedlight._module.log_recorder import LogRecorder, metrics_from
 from fedlight._module.moment import checking_sanity, evaluating
 from fedlight._module.rng import isolated_rng, seed_all
+from fedlight._module.steps import evaluation_step
 from fedlight.parameters import input_dtype
 from fedlight.types import LoggedValue
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     from fedlight.data import FederatedDataModule
     from fedlight.types import Metrics
-
-_KEPT_BYTES = 256 * 2**20
 
 
 @contextmanager
@@ -79,41 +78,36 @@ def place(module: LightningModule, fabric: Fabric) -> None:
     fabric.to_device(module)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluator:
     """Runs a module's ``validation_step`` or ``test_step`` over the data of that stage.
 
-    Args:
+    Attributes:
         module: The module; its weights at the time of a call are evaluated.
         datamodule: The data, set up. Batches are made at the first call and kept.
         fabric: Gives device and precision.
         limits: At most so many batches (int) or this share of them (float), by stage.
         seed: Seed of what a step draws.
         inference_mode: Run under ``torch.inference_mode`` instead of ``torch.no_grad``.
-        most: Beside the limits, at most so many batches of each data set.
+        most: In addition to the limits, at most so many batches of each data set.
     """
 
-    def __init__(
-        self,
-        module: LightningModule,
-        datamodule: FederatedDataModule,
-        fabric: Fabric,
-        limits: Mapping[str, int | float | None],
-        seed: int,
-        inference_mode: bool = False,
-        most: int | None = None,
-    ) -> None:
-        self._module, self._data, self._fabric = module, datamodule, fabric
-        self._limits, self._seed, self._most = limits, seed, most
-        self._inference_mode = inference_mode
-        self._batches: dict[str, list[EvaluationBatches]] = {}
+    module: LightningModule
+    datamodule: FederatedDataModule
+    fabric: Fabric
+    limits: Mapping[str, int | float | None]
+    seed: int
+    inference_mode: bool = False
+    most: int | None = None
+    _batches: dict[str, list[EvaluationBatches]] = field(default_factory=dict, init=False)
 
     def has_step(self, stage: str) -> bool:
         """Whether the module defines ``<stage>_step``."""
-        return bool(is_overridden(f"{stage}_step", self._module, LightningModule))
+        return bool(is_overridden(f"{stage}_step", self.module, LightningModule))
 
     def has_data(self, stage: str) -> bool:
         """Whether there are data for the stage."""
-        return bool(self._examples(stage))
+        return bool(self.datamodule.evaluation_data(stage))
 
     def check_step(self, stage: str) -> None:
         """Check that the step takes ``dataloader_idx`` if there are several data sets.
@@ -122,11 +116,11 @@ class Evaluator:
             ValueError: It does not, or it needs one though there is a single data set.
         """
         if self.has_data(stage) and self.has_step(stage):
-            evaluation_step(self._module, stage, len(self._examples(stage)))
+            evaluation_step(self.module, stage, len(self.datamodule.evaluation_data(stage)))
 
     def can(self, stage: str) -> bool:
         """Whether the module has the step and the data module the data, and batches may be used."""
-        return self.has_data(stage) and self.has_step(stage) and self._limits[stage] != 0
+        return self.has_data(stage) and self.has_step(stage) and self.limits[stage] != 0
 
     def validate(
         self, of_round: Metrics, newest: Metrics, hooks: Callable[[str], object], profiler: Profiler
@@ -139,8 +133,8 @@ class Evaluator:
             hooks: Calls a hook of the callbacks by its name.
             profiler: Measures it.
         """
-        with evaluating(self._module, "validation"):
-            self._module.on_validation_model_zero_grad()
+        with evaluating(self.module, "validation"):
+            self.module.on_validation_model_zero_grad()
             hooks("on_validation_start")
             with profiler.profile("validation"):
                 found = self("validation", newest)
@@ -159,16 +153,8 @@ class Evaluator:
         """
         if not self.can("validation"):
             return
-        first = Evaluator(
-            self._module,
-            self._data,
-            self._fabric,
-            self._limits,
-            self._seed,
-            self._inference_mode,
-            most=None if steps == -1 else steps,
-        )
-        with checking_sanity(self._module):
+        first = replace(self, most=None if steps == -1 else steps)
+        with checking_sanity(self.module):
             hooks("on_sanity_check_start")
             hooks("on_validation_start")
             newest.merge(first("validation", newest))
@@ -189,14 +175,14 @@ class Evaluator:
         """
         if not self.has_step(stage):
             raise ValueError(
-                f"{type(self._module).__name__} has no {stage}_step; define {stage}_step(self, "
+                f"{type(self.module).__name__} has no {stage}_step; define {stage}_step(self, "
                 f"batch, batch_idx) that logs what {verb} should report"
             )
-        self._data.prepare_data()
-        self._module.prepare_data()
-        self._data.setup(verb)
+        self.datamodule.prepare_data()
+        self.module.prepare_data()
+        self.datamodule.setup(verb)
         if not self.has_data(stage):
-            raise ValueError(f"{self._data!r} has no {stage} data")
+            raise ValueError(f"{self.datamodule!r} has no {stage} data")
         self.check_step(stage)
 
     def __call__(self, stage: str, newest: Metrics) -> Metrics:
@@ -207,21 +193,23 @@ class Evaluator:
             newest: Gets what the steps have logged before the hooks at the end.
         """
         if stage not in self._batches:
-            device, dtype = self._fabric.device, input_dtype(self._module)
-            size, limit = self._data.eval_batch_size, self._limits[stage]
+            device, dtype = self.fabric.device, input_dtype(self.module)
+            size, limit = self.datamodule.eval_batch_size, self.limits[stage]
             self._batches[stage] = [
-                EvaluationBatches(examples.to(device, dtype), size, limit, self._most)
-                for examples in self._examples(stage)
+                EvaluationBatches(examples.to(device, dtype), size, limit, self.most)
+                for examples in self.datamodule.evaluation_data(stage)
             ]
-        autocast = self._fabric.autocast()
+        autocast = self.fabric.autocast()
         first, *more = self._batches[stage]
         return evaluate(
-            self._module, first, stage, autocast, self._seed, more, self._inference_mode, newest
+            self.module, first, stage, autocast, self.seed, more, self.inference_mode, newest
         )
 
     def by_data_set(self, stage: str, metrics: Mapping[str, float]) -> list[dict[str, float]]:
         """One dict for each data set; a name without the number of a data set is in all of them."""
-        suffixes = [f"/dataloader_idx_{k}" for k in range(len(self._examples(stage)))]
+        suffixes = [
+            f"/dataloader_idx_{k}" for k in range(len(self.datamodule.evaluation_data(stage)))
+        ]
         return [
             {
                 name: value
@@ -230,78 +218,6 @@ class Evaluator:
             }
             for own in suffixes
         ]
-
-    def _examples(self, stage: str) -> list[Any]:
-        return self._data.evaluation_data(stage)
-
-
-def number_of_batches(examples: int, batch_size: int, limit: int | float | None) -> int:
-    """How many batches there are, at most `limit` (int) or this share of them (float)."""
-    number = -(-examples // batch_size)
-    if isinstance(limit, float):
-        limit = max(1, int(limit * number))
-    return number if limit is None else min(number, limit)
-
-
-class EvaluationBatches:
-    """The batches of a validation and their sizes, made once and kept where they are small.
-
-    Args:
-        examples: An `ExampleTable` or `ExampleList` on the device.
-        batch_size: Examples per batch.
-        limit: At most so many batches (int) or this share of them (float).
-        most: Beside that, at most so many batches.
-    """
-
-    def __init__(
-        self, examples: Any, batch_size: int, limit: int | float | None, most: int | None = None
-    ) -> None:
-        self._examples, self._batch_size = examples, batch_size
-        number = number_of_batches(len(examples), batch_size, limit)
-        number = number if most is None else min(number, most)
-        self._sizes = [min(batch_size, len(examples) - k * batch_size) for k in range(number)]
-        self._kept: list[Any] | None = None
-        self._written = self._compared = False
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        if not self._sizes:
-            return iter(())
-        if self._kept is None and self._may_keep():
-            with torch.inference_mode(False):  # so that their versions are counted
-                self._kept = [batch for _, batch in self._made()]
-        return self._made() if self._kept is None else self._watched(self._kept)
-
-    def _may_keep(self) -> bool:
-        if self._written or not self._examples.stackable:
-            return False
-        _, first = next(self._made())
-        size: int = sum(part.nbytes for part in tree_leaves(first)) * len(self._sizes)
-        return size <= _KEPT_BYTES
-
-    def _watched(self, kept: list[Any]) -> Iterator[tuple[int, Any]]:
-        """The kept batches; if a step writes to one of them, the next pass gets new ones.
-
-        torch counts what is written to a tensor, but not through ``tensor.data`` or an array of
-        numpy in the same memory: in the first pass the numbers themselves are compared.
-        """
-        for size, batch in zip(self._sizes, kept, strict=True):
-            parts = tree_leaves(batch)
-            before = [part._version for part in parts]
-            copies = [] if self._compared else [part.clone() for part in parts]
-            yield size, batch
-            if [part._version for part in parts] != before or not all(map(_equal, copies, parts)):
-                self._kept, self._written = None, True
-        self._compared = True
-
-    def _made(self) -> Iterator[tuple[int, Any]]:
-        return zip(self._sizes, self._examples.batches(self._batch_size), strict=False)
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors hold the same numbers; nan is the same as nan."""
-    if torch.equal(one, other):
-        return True
-    return one.is_floating_point() and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def show_metrics(stage: str, metrics: Mapping[str, float]) -> None:

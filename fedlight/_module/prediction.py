@@ -14,9 +14,9 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch.utils.data import DataLoader
 
 from fedlight._module.batch_hooks import batch_hooks
-from fedlight._module.evaluation import EvaluationBatches
-from fedlight._module.log import step_function
+from fedlight._module.evaluation_batches import EvaluationBatches
 from fedlight._module.rng import isolated_rng, seed_all
+from fedlight._module.steps import step_function
 from fedlight.parameters import input_dtype
 
 if TYPE_CHECKING:

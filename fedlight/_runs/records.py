@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from math import fsum, isnan, nan
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from fedlight._support.reductions import REDUCTIONS
 from fedlight.types import (
     FailureRecord,
     LoggedAs,
@@ -111,15 +110,11 @@ def _merged(values: list[LoggedValue], total: float, weight: float) -> tuple[flo
     """
     how = values[-1].how
     assert how is not None
-    numbers = [value.total for value in values]
-    if how.reduce == "sum":
-        return fsum(numbers), how
-    if how.reduce in ("max", "min"):
-        extreme = np.max if how.reduce == "max" else np.min  # unlike `max`, they pass on a nan
-        return float(extreme(numbers)), how
-    for each in values:
-        total, weight = total + each.total, weight + each.weight
-    return total / weight if weight else float("nan"), how
+    reduction, totals = REDUCTIONS[how.reduce], [each.total for each in values]
+    if not reduction.weighted:
+        return reduction.over_runs(totals), how
+    weight = sum([each.weight for each in values], weight)
+    return reduction.over_runs([total, *totals]) / weight if weight else nan, how
 
 
 def _figures(records: Sequence[UpdateRecord], now: float) -> dict[str, float]:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.labels import hint_about
-from fedlight._module.log import LogRecorder, step_function
+from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.moment import local_runs, moment_of
 from fedlight._module.rng import (
     drawn_from,
@@ -25,6 +25,7 @@ from fedlight._module.rng import (
     torch_position,
 )
 from fedlight._module.snapshot import Snapshot
+from fedlight._module.steps import step_function
 from fedlight._support.memory import sent
 from fedlight.executors._random.streams import FULL_GRADIENT, Streams, again, step_keys
 from fedlight.executors._stack.batches import StackedBatches, rows_in_turn

@@ -9,8 +9,8 @@ from lightning.pytorch.utilities.memory import is_oom_error
 from fedlight.arrivals import UniformArrivals
 from fedlight.callbacks import FedCheckpoint
 from fedlight.executors import Job, SequentialExecutor, VectorizedExecutor
+from fedlight.executors._stack.memory import stack_size
 from fedlight.executors.base import ran_out_of_memory
-from fedlight.executors.vectorized import stack_size
 from fedlight.local_optimizers import LocalSGD
 from fedlight.types import Task
 from tests.boring import Boring, classes, fitted, trainer, workplace

@@ -154,7 +154,6 @@ def test_teardown_lets_go():
         "max_batch",
         "max_bytes",
         "block_bytes",
-        "cuda_graphs",
         "_asked",
         "_reduced_to",
     }

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 # The parts of fedlight, from the lowest: each may import, directly or through others, only parts of
 # the lines above its own. That holds for imports at run time and for typing alike.
 ORDER = [
-    {"types", "_support"},
+    {"_support"},
+    {"types"},
     {"events", "randomness", "parameters", "checkpoint", "theory", "data", "models"},
     {"loop"},
     {"arrivals", "channel"},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _NARROW = 32
+_ARGUMENTS = signature(functional.cross_entropy).parameters
 
 
 class NarrowLayers(TorchFunctionMode):
@@ -49,12 +51,4 @@ class NarrowLayers(TorchFunctionMode):
 
 def _plain(kwargs: dict[str, Any]) -> bool:
     """Whether all optional arguments of ``cross_entropy`` have their default values."""
-    defaults = {
-        "weight": None,
-        "size_average": None,
-        "ignore_index": -100,
-        "reduce": None,
-        "reduction": "mean",
-        "label_smoothing": 0.0,
-    }
-    return all(defaults[name] == value for name, value in kwargs.items())
+    return all(_ARGUMENTS[name].default == value for name, value in kwargs.items())

@@ -178,39 +178,37 @@ def _restore_nll(graph: fx.Graph, node: fx.Node) -> None:
         new.meta["val"] = operation(*fx.map_arg(args, _without_data), **kwargs)
         return new
 
-    rest = (None, 0, found["ignored"])  # no class weights, no reduction
-    kind = {"dtype": scores.dtype, "device": scores.device}
-    if logs is turned:
-        n, b = target.shape
-        with graph.inserting_before(node):
-            rows = call(_aten.view.default, logs, [n * b, scores.shape[2]])
+    n, b = target.shape
+    in_rows, rest = logs is turned, (None, 0, found["ignored"])  # no class weights, no reduction
+    with graph.inserting_before(node):
+        if in_rows:
+            kinds = _aten.nll_loss_forward.default, _aten.nll_loss_backward.default
+            examples = call(_aten.view.default, logs, [n * b, scores.shape[2]])
             labels = call(_aten.view.default, found["target"], [n * b])
-            if backward:
-                weights = call(_aten.view.default, found["weights"], [n, 1])
-                weights = call(_aten.expand.default, weights, [n, b])
+        else:
+            kinds = _aten.nll_loss2d_forward.default, _aten.nll_loss2d_backward.default
+            examples = call(_aten.unsqueeze.default, logs, 2)
+            labels = call(_aten.unsqueeze.default, found["target"], 1)
+        if backward:
+            middle = [] if in_rows else [1]
+            weights = call(_aten.view.default, found["weights"], [n, *middle, 1])
+            weights = call(_aten.expand.default, weights, [n, *middle, b])
+            if in_rows:
                 weights = call(_aten.reshape.default, weights, [n * b])
-                total = call(_aten.scalar_tensor.default, 0.0, **kind)
-                out = call(_aten.nll_loss_backward.default, weights, rows, labels, *rest, total)
+            # the total weight is read only with a reduction
+            kind = {"dtype": scores.dtype, "device": scores.device}
+            total = call(_aten.scalar_tensor.default, 0.0, **kind)
+            out = call(kinds[1], weights, examples, labels, *rest, total)
+            if in_rows:
                 out = call(_aten.view.default, out, list(scores.shape))
             else:
-                both = call(_aten.nll_loss_forward.default, rows, labels, *rest)
-                out = call(_aten.view.default, call(operator.getitem, both, 0), [n, b])
-        node.replace_all_uses_with(out)
-        return
-
-    with graph.inserting_before(node):
-        pictures = call(_aten.unsqueeze.default, logs, 2)
-        labels = call(_aten.unsqueeze.default, found["target"], 1)
-        if backward:
-            n, b = target.shape
-            weights = call(_aten.view.default, found["weights"], [n, 1, 1])
-            weights = call(_aten.expand.default, weights, [n, 1, b])
-            total = call(_aten.scalar_tensor.default, 0.0, **kind)  # read only with a reduction
-            out = call(_aten.nll_loss2d_backward.default, weights, pictures, labels, *rest, total)
-            out = call(_aten.transpose.int, call(_aten.squeeze.dims, out, [2]), 1, 2)
+                out = call(_aten.transpose.int, call(_aten.squeeze.dims, out, [2]), 1, 2)
         else:
-            both = call(_aten.nll_loss2d_forward.default, pictures, labels, *rest)
-            out = call(_aten.squeeze.dims, call(operator.getitem, both, 0), [1])
+            losses = call(operator.getitem, call(kinds[0], examples, labels, *rest), 0)
+            if in_rows:
+                out = call(_aten.view.default, losses, [n, b])
+            else:
+                out = call(_aten.squeeze.dims, losses, [1])
     node.replace_all_uses_with(out)
 
 

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 
 from fedlight._module.rng import isolated_rng
 from fedlight.executors._random.streams import Keys
-from fedlight.executors._stack.cuda_graph import CudaGraphs
-from fedlight.executors._stack.step import Outputs, StackedLog, StackedStep
+from fedlight.executors._stack.step import Outputs, StackedStep, Step, StepInputs
+from fedlight.executors._stack.step_log import StackedLog
 from fedlight.executors._tracing.program import Function, Program, compiled, program, resized
 from fedlight.executors._tracing.surroundings import Surroundings, drawn, reads_index
 
@@ -52,7 +52,7 @@ class Trace:
         return flat[:one], flat[one:two], flat[two:three], values, given
 
 
-class TracedStep:
+class TracedStep(Step):
     """A `StackedStep` that is traced once per shape and gives the same bits without ``vmap``.
 
     A trace gives the bits of the untraced step, also if it draws torch's random numbers, so the
@@ -73,7 +73,6 @@ class TracedStep:
             other numbers of clients), "interpreter" (TorchScript's).
 
     Attributes:
-        graphs: If set, captures programs as CUDA graphs.
         reads_index: Whether the step may read ``batch_idx``, so that its steps may differ.
     """
 
@@ -88,66 +87,55 @@ class TracedStep:
         without: Collection[str] = (),
     ) -> None:
         self.step = step
-        self.graphs: CudaGraphs | None = None
         self.after, self.most, self.without = after, most, without
         self.traces: dict[Any, Trace | None] = {}  # by shape; None for a shape that stays untraced
+        self._unused: dict[int, tuple[int, ...]] = {}
         self._traced: dict[Any, dict[int, Program]] = defaultdict(dict)
         self._seen: Counter[Any] = Counter()
         self.reads_index = reads_index(step.module)
         self._surroundings = Surroundings(step.module)
         self._fixed = self._surroundings.state()
 
-    def begin(self) -> bool:
-        """Drop the traces if the module has changed. To be called before each stack.
-
-        Returns:
-            Whether it has changed.
-        """
+    def begin(self) -> None:
+        """Drop the traces if the module has changed. To be called before each stack."""
         state = self._surroundings.state()
-        if state == self._fixed:
-            return False
-        self._fixed = state
-        self.forget()
-        return True
+        if state != self._fixed:
+            self._fixed = state
+            for known in (self.traces, self._traced, self._seen, self._unused):
+                known.clear()
 
-    def forget(self) -> None:
-        """Drop the traces, and the memory that their graphs hold."""
-        self.traces.clear()
-        self._traced.clear()
-        self._seen.clear()
+    def unused(self, inputs: StepInputs, keys: Keys) -> tuple[int, ...]:
+        """The positions of the parameters that the loss of a step does not use."""
+        number = inputs.number if self.reads_index else 0
+        if number not in self._unused:
+            self._unused[number] = self.step.unused(inputs, keys)
+        return self._unused[number]
 
-    def __call__(
-        self,
-        params: list[Tensor],
-        buffers: list[Tensor],
-        counters: list[Tensor],
-        batch: Any,
-        step: int,
-        keys: Keys,
-    ) -> tuple[list[Tensor], StackedLog]:
+    def __call__(self, inputs: StepInputs, keys: Keys) -> tuple[list[Tensor], StackedLog]:
         """Compute what `StackedStep` does."""
+        params, buffers, counters, batch, number = inputs
         leaves, form = flattened(batch)
-        inputs = [*params, *buffers, *counters, *leaves]
+        flat = [*params, *buffers, *counters, *leaves]
         # strides too: other strides may lead to other kernels, and so to other bits
-        shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
-        key = (*shapes, form, step if self.reads_index else None)
+        shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in flat]
+        key = (*shapes, form, number if self.reads_index else None)
         if key in self.traces:
             trace = self.traces[key]
             if trace is None:
-                return self.step(params, buffers, counters, batch, step, keys)
-            return self.step.unpacked(trace.outputs(inputs, keys), trace.log, buffers, counters)
+                return self.step(inputs, keys)
+            return self.step.unpacked(trace.outputs(flat, keys), trace.log, inputs)
         # shapes that differ in the number of clients alone
         family = (*((shape[1:], *rest) for shape, *rest in shapes), *key[-2:])
         large = len(params[0]) == 1 and sum(param.nbytes for param in params) > _LARGE
         if not self._is_due(key, family, large):
-            return self.step(params, buffers, counters, batch, step, keys)
+            return self.step(inputs, keys)
         before = self._surroundings.state(), drawn()
-        result = self.step(params, buffers, counters, batch, step, keys)
+        result = self.step(inputs, keys)
         pure = before == (self._surroundings.state(), drawn())
-        sizes = (len(params), len(buffers), len(counters))
-        others = self._traced[family]
-        made = self._trace(inputs, sizes, form, step, others, keys()) if pure else None
-        self.traces[key] = made
+        self.traces[key] = None
+        if pure:
+            untraced = FlatStep(self.step, inputs, flat, form, keys())
+            self.traces[key] = self._trace(untraced, self._traced[family])
         return result
 
     def _is_due(self, key: Any, family: Any, large: bool) -> bool:
@@ -167,95 +155,105 @@ class TracedStep:
         cheap = known > 1 and "sizes" not in self.without
         return self._seen[key] >= self.after // (8 if cheap else 4)
 
-    def _trace(
-        self,
-        inputs: list[Tensor],
-        sizes: tuple[int, int, int],
-        form: Any,
-        step: int,
-        others: dict[int, Program],
-        keys: Tensor,
-    ) -> Trace | None:
-        """Make a trace for inputs like these, or return None if no program gives the same bits.
+    def _trace(self, step: FlatStep, others: dict[int, Program]) -> Trace | None:
+        """Make a trace of a step, or return None if no program gives the same bits.
 
         Args:
-            inputs: All inputs of the step, flat.
-            sizes: The numbers of parameters, floating buffers and integer buffers among them.
-            form: How the rest of the inputs make the batch, as `flattened` returns it.
-            step: Number of the local step.
+            step: The step.
             others: Programs for other numbers of clients. One that is traced here is added.
-            keys: The keys of the step's random numbers.
         """
-        made: list[tuple[Any, StackedLog]] = []
-        # A step that draws nothing does not get the keys, so nobody has to make them.
-        drew = self.step.drew
-        end = len(inputs)
-        if drew:
-            inputs = [*inputs, keys]
-
-        def flat(*tensors: Tensor) -> list[Tensor]:
-            one, two, three = accumulate(sizes)
-            batch = tensors[three:end]
-            outputs, log = self.step.raw(
-                list(tensors[:one]),
-                list(tensors[one:two]),
-                list(tensors[two:three]),
-                batch if form is None else pytree.tree_unflatten(batch, form),
-                step,
-                tensors[end] if drew else keys,
-            )
-            grads, new_buffers, new_counters, values, given = outputs
-            leaves, tree = pytree.tree_flatten(given)
-            made.append((tree, log))
-            return [*grads, *new_buffers, *new_counters, *values.values(), *leaves]
-
-        def outcome(function: Function) -> list[Tensor]:
-            """All that a call returns, writes and draws, from the generators' present state."""
-            tensors = [_copied(tensor) for tensor in inputs]
-            with isolated_rng(), torch.no_grad():
-                return [*function(*tensors), *tensors, torch.default_generator.get_state()]
-
-        def gives_the_same(function: Function) -> bool:
-            # Three calls: TorchScript profiles its first calls and then rewrites the graph, so the
-            # first result does not vouch for the later ones.
-            return all(all(map(_same, outcome(function), expected)) for _ in range(3))
-
-        def checked(program: Program) -> Trace | None:
-            """The program as a trace, or None if its outcome differs from that of the step."""
-            try:
-                with isolated_rng(), torch.no_grad():
-                    function = compiled(
-                        program, list(map(_copied, inputs)), "interpreter" not in self.without
-                    )
-                if not gives_the_same(function):
-                    return None
-            except Exception:  # a program made for another size may ask for impossible shapes
-                return None
-            if self.graphs is not None:
-                with isolated_rng(), torch.no_grad():
-                    function = self.graphs.graphed(function, inputs, gives_the_same)
-            (tree, log), (one, two, three) = made[0], accumulate(sizes)
-            ends = one, two, three, three + len(log.values)
-            return Trace(function, drew, ends, tree, log)
-
-        n, expected = len(inputs[0]), outcome(flat)
+        n, expected = len(step.inputs[0]), outcome(step, step.inputs)
         if len(others) > 1 and n > 1 and "sizes" not in self.without:
             (m, one), (k, two), *_ = others.items()
             likely = resized(one, m, two, k, n)
-            trace = None if likely is None else checked(likely)
+            trace = None if likely is None else self._checked(likely, step, expected)
             if trace is not None:
                 return trace
         try:
             with isolated_rng(), torch.no_grad():
-                graph = make_fx(flat)(*map(_copied, inputs))
+                graph = make_fx(step)(*map(_copied, step.inputs))
                 traced = program(graph, "simplify" not in self.without)
         except Exception:  # `make_fx` raises various exceptions for unsupported operators
             return None
-        trace = checked(traced)
+        trace = self._checked(traced, step, expected)
         # For a single client, `vmap` and torch leave out operators: no pattern for other sizes.
         if trace is not None and n > 1:
             others[n] = traced
         return trace
+
+    def _checked(
+        self, program: Program, step: FlatStep, expected: Sequence[Tensor]
+    ) -> Trace | None:
+        """The program as a trace, or None if its outcome differs from the expected one."""
+        interpreted = "interpreter" not in self.without
+        try:
+            with isolated_rng(), torch.no_grad():
+                function = compiled(program, list(map(_copied, step.inputs)), interpreted)
+            # Three calls: TorchScript profiles its first calls and then rewrites the graph, so the
+            # first result does not vouch for the later ones.
+            for _ in range(3):
+                if not all(map(_same, outcome(function, step.inputs), expected)):
+                    return None
+        except Exception:  # a program made for another size may ask for impossible shapes
+            return None
+        return step.traced_as(function)
+
+
+class FlatStep:
+    """A step as a function from flat tensors to flat tensors, as `make_fx` and programs need it.
+
+    Args:
+        step: The untraced step, which has just been computed.
+        given: Its inputs.
+        flat: All tensors of the inputs.
+        form: How the last of them make the batch, as `flattened` returns it.
+        keys: The keys of its random numbers.
+
+    Attributes:
+        inputs: The tensors of the inputs. A step that draws nothing does not get the keys, so
+            nobody has to make them.
+    """
+
+    def __init__(
+        self, step: StackedStep, given: StepInputs, flat: list[Tensor], form: Any, keys: Tensor
+    ) -> None:
+        self._step, self._form, self._keys, self._drew = step, form, keys, step.drew
+        self._number, self._end = given.number, len(flat)
+        self._sizes = tuple(
+            accumulate((len(given.params), len(given.buffers), len(given.counters)))
+        )
+        self._structure: tuple[Any, StackedLog] | None = None  # of the outputs
+        self.inputs = [*flat, keys] if self._drew else flat
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        """Compute the step."""
+        one, two, three = self._sizes
+        batch = tensors[three : self._end]
+        inputs = StepInputs(
+            list(tensors[:one]),
+            list(tensors[one:two]),
+            list(tensors[two:three]),
+            batch if self._form is None else pytree.tree_unflatten(batch, self._form),
+            self._number,
+        )
+        keys = tensors[self._end] if self._drew else self._keys
+        (grads, buffers, counters, values, given), log = self._step.raw(inputs, keys)
+        leaves, tree = pytree.tree_flatten(given)
+        self._structure = self._structure or (tree, log)
+        return [*grads, *buffers, *counters, *values.values(), *leaves]
+
+    def traced_as(self, function: Function) -> Trace:
+        """A function that computes the same, with the structure of the outputs."""
+        assert self._structure is not None
+        (tree, log), (one, two, three) = self._structure, self._sizes
+        return Trace(function, self._drew, (one, two, three, three + len(log.values)), tree, log)
+
+
+def outcome(function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """All that a call returns, writes and draws, from the generators' present state."""
+    tensors = list(map(_copied, inputs))
+    with isolated_rng(), torch.no_grad():
+        return [*function(*tensors), *tensors, torch.default_generator.get_state()]
 
 
 def flattened(batch: Any) -> tuple[Sequence[Tensor], Any]:

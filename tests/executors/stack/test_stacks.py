@@ -8,11 +8,11 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from fedlight import FederatedDataModule
-from fedlight.executors import SequentialExecutor, VectorizedExecutor
-from fedlight.executors import vectorized as module_under_test
+from fedlight.executors import SequentialExecutor, VectorizedExecutor, vectorized
+from fedlight.executors._stack import blocks, local_runs, memory
+from fedlight.executors._stack.memory import stack_size
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors.base import Job, Workplace
-from fedlight.executors.vectorized import stack_size
 from fedlight.local_optimizers import LocalSGD
 from fedlight.parameters import ModuleState, block_of
 from fedlight.types import Task
@@ -64,7 +64,7 @@ def results(executor, work, steps):
 def test_filling_up_changes_nothing(n, monkeypatch):
     work, steps = workplace(dtype=torch.float64), [1 + i % 7 for i in range(n)]
     filled = results(VectorizedExecutor(), work, steps)
-    monkeypatch.setattr(module_under_test, "stack_size", lambda n: n)
+    monkeypatch.setattr(local_runs, "stack_size", lambda n: n)
     exact = results(VectorizedExecutor(), work, steps)
     alone = results(SequentialExecutor(), work, steps)
     assert len(filled) == n
@@ -86,9 +86,7 @@ def test_a_stack_is_filled_up_by_a_sixteenth_at_most():
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_when_a_shape_is_traced_changes_no_bit(dropout, monkeypatch):
     def deltas(after):
-        monkeypatch.setattr(
-            module_under_test, "TracedStep", lambda step: TracedStep(step, after=after)
-        )
+        monkeypatch.setattr(vectorized, "TracedStep", lambda step: TracedStep(step, after=after))
         executor, work = VectorizedExecutor(), workplace(dropout=dropout)
         executor.setup(work)
         found = []
@@ -115,7 +113,7 @@ def test_the_results_of_a_stack_are_the_rows_of_one_block():
 
 
 def test_a_large_block_is_not_kept_alive_by_a_row(monkeypatch):
-    monkeypatch.setattr(module_under_test, "_SHARED_BYTES", 100)
+    monkeypatch.setattr(blocks, "_SHARED_BYTES", 100)
     found = results(VectorizedExecutor(), workplace(), [2] * 3)
     assert all(result.delta._base is None for result in found)
     assert all(result.buffers._base is None for result in found)
@@ -170,7 +168,7 @@ def test_examples_count_as_blocks_too():
 
 
 def test_by_default_blocks_are_limited_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(module_under_test, "_CPU_BLOCK_BYTES", 5 * 69 * 4)
+    monkeypatch.setattr(memory, "_CPU_BLOCK_BYTES", 5 * 69 * 4)
     executor = VectorizedExecutor()
     executor.setup(workplace())
     assert executor.max_batch == 5

@@ -6,6 +6,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from fedlight.executors._stack.step import StepInputs
 from fedlight.executors._tracing import TracedStep, traced_step
 from fedlight.executors._tracing.program import compiled, program, resized
 from tests.executors.tracing.test_traced_step import (
@@ -118,11 +119,11 @@ def test_a_step_is_traced_twice_and_made_for_other_sizes(kind, net, monkeypatch)
         torch.manual_seed(n)
         given = stack(state, n)
         for _ in range(3):
-            grads, log = step(*given, 0, keys(n))
+            grads, log = step(StepInputs(*given, 0), keys(n))
         assert None not in step.traces.values()
         again = stack(state, n)
         again = ([p.clone() for p in given[0]], *again[1:3], given[3])
-        expected, other = untraced(*again, 0, keys(n))
+        expected, other = untraced(StepInputs(*again, 0), keys(n))
         assert all(map(torch.equal, grads, expected))
         assert all(torch.equal(log.values[name], other.values[name]) for name in other.values)
     assert len(step.traces) == len(SIZES)
@@ -141,8 +142,8 @@ def test_a_pattern_that_does_not_fit_is_traced_after_all(monkeypatch):
     step = TracedStep(untraced, after=1)
     for n in (2, 3, 4):
         for _ in range(2):
-            grads, _ = step(*stack(state, n), 0, keys(n))
-        assert all(map(torch.equal, grads, untraced(*stack(state, n), 0, keys(n))[0]))
+            grads, _ = step(StepInputs(*stack(state, n), 0), keys(n))
+        assert all(map(torch.equal, grads, untraced(StepInputs(*stack(state, n), 0), keys(n))[0]))
     assert None not in step.traces.values()
     (known,) = step._traced.values()
     assert sorted(known) == [2, 3, 4]
@@ -153,8 +154,8 @@ def test_one_client_alone_is_no_pattern_for_more():
     step = TracedStep(untraced, after=1)
     for n in (1, 2, 3, 4):
         for _ in range(2):
-            grads, _ = step(*stack(state, n), 0, keys(n))
-        assert all(map(torch.equal, grads, untraced(*stack(state, n), 0, keys(n))[0]))
+            grads, _ = step(StepInputs(*stack(state, n), 0), keys(n))
+        assert all(map(torch.equal, grads, untraced(StepInputs(*stack(state, n), 0), keys(n))[0]))
     (known,) = [each for each in step._traced.values() if each]
     assert sorted(known) == [2, 3]
 
@@ -171,5 +172,5 @@ def test_where_a_trace_would_not_do_the_next_one_is_not_tried_at_once(monkeypatc
     step = TracedStep(untraced, after=8)
     for n in (2, 3, 4, 5):
         for _ in range(7):
-            step(*stack(state, n), 0, keys(n))
+            step(StepInputs(*stack(state, n), 0), keys(n))
     assert len(tried) == 1

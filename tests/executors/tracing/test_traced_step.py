@@ -13,7 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from fedlight._module.rng import isolated_rng, seed_all
 from fedlight.executors._random.streams import step_keys
-from fedlight.executors._stack.step import StackedStep
+from fedlight.executors._stack.step import StackedStep, StepInputs
 from fedlight.executors._tracing import TracedStep, traced_step
 from fedlight.executors._tracing.surroundings import reads_index
 from fedlight.executors.base import Workplace
@@ -101,7 +101,7 @@ def everything(step, state, n, steps=4):
     with isolated_rng():
         seed_all(5)
         for k in range(steps):
-            grads, log = step(params, buffers, counters, batch, k, keys(n, k))
+            grads, log = step(StepInputs(params, buffers, counters, batch, k), keys(n, k))
             seen += [*grads, *(b.clone() for b in buffers + counters), *log.values.values()]
             for _, args, kwargs in log.inputs:
                 seen += [*args, *kwargs.values()]
@@ -137,8 +137,8 @@ def test_parts_can_be_left_out_and_change_no_bit(without, traced, monkeypatch):
     step = TracedStep(untraced, after=1, without=without)
     for n in (2, 3, 4, 5):
         for _ in range(2):
-            grads, _ = step(*stack(state, n), 0, keys(n))
-        assert all(map(torch.equal, grads, untraced(*stack(state, n), 0, keys(n))[0]))
+            grads, _ = step(StepInputs(*stack(state, n), 0), keys(n))
+        assert all(map(torch.equal, grads, untraced(StepInputs(*stack(state, n), 0), keys(n))[0]))
     assert None not in step.traces.values()
     assert len(graphs) == traced
 
@@ -147,8 +147,8 @@ def test_names_survive():
     untraced, state = step_of(WithMetrics(linear()))
     traced = TracedStep(untraced, after=1)
     inputs = stack(state, 2)
-    (_, one), (_, two) = [step(*inputs, 0, keys(2)) for step in (untraced, traced)]
-    (_, three) = traced(*inputs, 0, keys(2))
+    (_, one), (_, two) = [step(StepInputs(*inputs, 0), keys(2)) for step in (untraced, traced)]
+    (_, three) = traced(StepInputs(*inputs, 0), keys(2))
     for log in (two, three):
         assert list(log.values) == list(one.values)
         assert {"loss", "size"} <= log.values.keys()
@@ -163,7 +163,7 @@ def test_a_shape_is_traced_when_it_has_come_up_often_enough():
     due = {2: 16, 4: 4, 3: 2, 5: 2}  # a quarter once one was traced, an eighth once two were
     for traces, (n, times) in enumerate(due.items()):
         for seen in range(1, times + 1):
-            step(*stack(state, n), 0, keys(n))
+            step(StepInputs(*stack(state, n), 0), keys(n))
             assert len(step.traces) == traces + (seen == times)
 
 
@@ -173,7 +173,7 @@ def test_one_client_with_a_large_model_stays_untraced(n, spare, traces, monkeypa
     size = sum(param.nbytes for param in state.params)
     monkeypatch.setattr(traced_step, "_LARGE", size + spare)
     step = TracedStep(untraced, after=1)
-    step(*stack(state, n), 0, keys(n))
+    step(StepInputs(*stack(state, n), 0), keys(n))
     assert len(step.traces) == traces
 
 
@@ -181,7 +181,7 @@ def test_no_more_traces_are_made_than_asked_for():
     untraced, state = step_of(Net(linear()))
     step = TracedStep(untraced, after=1, most=2)
     for n in (2, 3, 4):
-        step(*stack(state, n), 0, keys(n))
+        step(StepInputs(*stack(state, n), 0), keys(n))
     assert len(step.traces) == 2
 
 
@@ -189,8 +189,8 @@ def test_the_number_of_traces_is_bounded():
     untraced, state = step_of(Net(linear()))
     traced = TracedStep(untraced, after=1, most=2)
     for n in (1, 2, 3, 4):
-        grads, _ = traced(*stack(state, n), 0, keys(n))
-        expected, _ = untraced(*stack(state, n), 0, keys(n))
+        grads, _ = traced(StepInputs(*stack(state, n), 0), keys(n))
+        expected, _ = untraced(StepInputs(*stack(state, n), 0), keys(n))
         assert all(map(torch.equal, grads, expected))
     assert len(traced.traces) == 2
 
@@ -221,7 +221,7 @@ def test_a_step_with_other_effects_runs_untraced(kind):
         traced = TracedStep(untraced, after=after)
         with isolated_rng():
             seed_all(3)
-            found = [traced(*stack(state, 2), 0, keys(2))[0][0] for _ in range(4)]
+            found = [traced(StepInputs(*stack(state, 2), 0), keys(2))[0][0] for _ in range(4)]
         return found, traced.traces
 
     one, _ = gradients(after=100)
@@ -239,9 +239,9 @@ def test_what_make_fx_refuses_runs_untraced(monkeypatch):
     untraced, state = step_of(Net(linear()))
     traced = TracedStep(untraced, after=1)
     for _ in range(2):
-        grads, _ = traced(*stack(state, 2), 0, keys(2))
+        grads, _ = traced(StepInputs(*stack(state, 2), 0), keys(2))
     assert list(traced.traces.values()) == [None]
-    assert all(map(torch.equal, grads, untraced(*stack(state, 2), 0, keys(2))[0]))
+    assert all(map(torch.equal, grads, untraced(StepInputs(*stack(state, 2), 0), keys(2))[0]))
 
 
 def test_a_replay_that_is_off_by_a_bit_is_not_used(monkeypatch):
@@ -260,7 +260,7 @@ def test_a_replay_that_is_off_by_a_bit_is_not_used(monkeypatch):
     monkeypatch.setattr(traced_step, "compiled", off)
     untraced, state = step_of(Net(linear()))
     traced = TracedStep(untraced, after=1)
-    traced(*stack(state, 2), 0, keys(2))
+    traced(StepInputs(*stack(state, 2), 0), keys(2))
     assert list(traced.traces.values()) == [None]
     assert calls  # it has run, and was compared
 
@@ -285,8 +285,10 @@ def test_a_step_that_reads_its_number_is_traced_for_each():
     traced = TracedStep(untraced, after=1)
     for _ in range(2):
         for k in range(4):
-            grads, _ = traced(*stack(state, 2), k, keys(2))
-            assert all(map(torch.equal, grads, untraced(*stack(state, 2), k, keys(2))[0]))
+            grads, _ = traced(StepInputs(*stack(state, 2), k), keys(2))
+            assert all(
+                map(torch.equal, grads, untraced(StepInputs(*stack(state, 2), k), keys(2))[0])
+            )
     assert len(traced.traces) == 4
 
 
@@ -312,8 +314,8 @@ def test_a_batch_may_be_a_dict_and_has_a_trace_of_its_own():
         params, buffers, counters, (x, y) = stack(state, n)
         for batch in ({"x": x, "rest": [y]}, (x, y), [x, y]):
             for _ in range(2):
-                grads, log = step(params, buffers, counters, batch, 0, keys(n))
-            expected, _ = untraced(params, buffers, counters, (x, y), 0, keys(n))
+                grads, log = step(StepInputs(params, buffers, counters, batch, 0), keys(n))
+            expected, _ = untraced(StepInputs(params, buffers, counters, (x, y), 0), keys(n))
             assert all(map(torch.equal, grads, expected))
             assert log.values["loss"].shape == (n,)
     assert [type(trace).__name__ for trace in step.traces.values()] == ["Trace"] * 9

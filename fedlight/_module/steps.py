@@ -1,4 +1,4 @@
-"""A module's ``validation_step`` or ``test_step`` over one data set or several."""
+"""The steps of a module as functions with the same arguments, whichever their own are."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
-from fedlight._module.log import step_function
-
 if TYPE_CHECKING:
     from lightning import LightningModule
+
+
+def step_function(module: LightningModule, name: str) -> Callable[[Any, int], Any]:
+    """Return ``module.<name>`` as a function of (batch, batch_idx).
+
+    As in Lightning, the step itself may leave out ``batch_idx``.
+    """
+    step = getattr(module, name)
+    if is_param_in_hook_signature(step, "batch_idx", min_args=2):
+        return step  # type: ignore[no-any-return]  # an attribute by name
+    return lambda batch, batch_idx: step(batch)
 
 
 def evaluation_step(

@@ -1,0 +1,90 @@
+"""The models of a stack as blocks of memory, of which clients and results are rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedlight._support.memory import copied
+from fedlight.types import LocalResult, LoggedValue, Measured
+
+if TYPE_CHECKING:
+    from fedlight.parameters import FlatLayout
+
+_SHARED_BYTES = 16 * 2**20
+
+
+def stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Stack rows to a block; if all rows are one tensor, it is expanded, not copied."""
+    if all(row is rows[0] for row in rows):
+        return rows[0].expand(len(rows), -1)
+    return torch.stack(list(rows))
+
+
+def filled(layout: FlatLayout, pulled: Tensor) -> list[Tensor]:
+    """The parameters of a stack at its start, ``[n, *shape]`` each.
+
+    On a CPU they are views of one block. The fused kernels of other devices, which change all
+    parameters in one launch, take tensors without gaps only.
+    """
+    if pulled.device.type == "cpu":
+        return layout.views(copied(pulled))
+    return [view.clone(memory_format=torch.contiguous_format) for view in layout.views(pulled)]
+
+
+def moved(layout: FlatLayout, params: list[Tensor], pulled: Tensor) -> Tensor:
+    """How far the parameters of a stack have moved, ``[n, P]``; they are overwritten."""
+    base = params[0]._base
+    return (layout.flatten(params, leading=1) if base is None else base).sub_(pulled)
+
+
+def pieces(layout: FlatLayout, flat: Sequence[Tensor]) -> list[Tensor]:
+    """Split n flat vectors into one block ``[n, *shape]`` per tensor of the layout."""
+    if not layout.names:
+        return []
+    return [view.contiguous() for view in layout.views(torch.stack(list(flat)))]
+
+
+def joined(layout: FlatLayout, blocks: list[Tensor], n: int, device: torch.device) -> Tensor:
+    """Join the blocks of the first n clients to vectors again, ``[n, Q]``."""
+    if not blocks:
+        return torch.empty(n, 0, dtype=layout.dtype, device=device)
+    return layout.flatten([block[:n] for block in blocks], leading=1)
+
+
+def results_of(
+    deltas: Tensor,
+    norms: Sequence[float],
+    buffers: Tensor,
+    counters: Tensor,
+    clients: Tensor | None,
+    metrics: Sequence[Mapping[str, LoggedValue]],
+) -> list[LocalResult]:
+    """Make a result of each row; of a large stack a copy, as a row keeps its whole block alive."""
+    copied = len(deltas) > 1 and deltas.nbytes > _SHARED_BYTES
+    states: Iterable[Tensor | None] = repeat(None)
+    if clients is not None:
+        states = (row.clone() for row in clients)
+    return [
+        LocalResult(
+            delta=delta,
+            buffers=own.clone() if copied else own,
+            counters=counts,
+            metrics=logged,
+            client_state=client,
+            measured=Measured(delta, delta._version, norm),
+        )
+        for delta, norm, own, counts, logged, client in zip(
+            [row.clone() for row in deltas] if copied else deltas.unbind(),
+            norms,
+            buffers.unbind() if buffers.numel() else repeat(buffers[0]),
+            counters.unbind() if counters.numel() else repeat(counters[0]),
+            metrics,
+            states,
+            strict=False,
+        )
+    ]

@@ -1,0 +1,108 @@
+"""How many clients fit in a stack, and how a stack is split for which memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lightning.pytorch.utilities.memory import garbage_collection_cuda
+
+from fedlight.executors.base import (
+    ClientError,
+    Job,
+    Outcome,
+    Workplace,
+    advised,
+    ran_out_of_memory,
+)
+
+_CPU_BLOCK_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """Runs stacks, and splits those that raise or for which memory runs out.
+
+    Attributes:
+        run: Computes a stack.
+        reduce: Told how many clients later stacks may hold when memory has run out for one.
+        workplace: What is computed, and where.
+    """
+
+    run: Callable[[Sequence[Job]], list[Outcome]]
+    reduce: Callable[[int], None]
+    workplace: Workplace
+
+    def outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Run a stack; if it raises, split it in halves until the failing clients are isolated."""
+        try:
+            outcomes = self.fitting(jobs)
+            if outcomes is not None:
+                return outcomes
+        except ClientError as error:
+            if len(jobs) == 1:
+                return [error]
+        half = len(jobs) // 2
+        return [*self.outcomes(jobs[:half]), *self.outcomes(jobs[half:])]
+
+    def fitting(self, jobs: Sequence[Job]) -> list[Outcome] | None:
+        """Run a stack; None if memory ran out for it, so that later ones hold half as many."""
+        try:
+            return self.run(jobs)
+        except Exception as error:
+            if not ran_out_of_memory(error):
+                raise
+            if len(jobs) == 1:
+                raise advised(error, self.workplace) from error.__cause__
+        garbage_collection_cuda()  # not before: the error's traceback holds the stack's tensors
+        self.reduce(len(jobs) - len(jobs) // 2)
+        return None
+
+
+def most_clients(
+    workplace: Workplace,
+    asked: int,
+    max_bytes: int | None,
+    block_bytes: int | None,
+    example_bytes: Sequence[int],
+) -> int:
+    """How many clients a stack may hold.
+
+    Args:
+        workplace: What is computed, and where.
+        asked: The largest number that is wanted.
+        max_bytes: Bytes that a stack may take, or None for no limit.
+        block_bytes: Bytes of the largest tensor of a stack, or None for the default.
+        example_bytes: Size of each tensor of an example.
+    """
+    layout, fitting = workplace.state.param_layout, asked
+    model = layout.numel * layout.dtype.itemsize
+    batch = min(workplace.batch_size, int(workplace.partition.sizes.max()))
+    if max_bytes is not None:
+        fitting = min(fitting, max_bytes // (3 * model + batch * sum(example_bytes)))
+    if block_bytes is None and workplace.state.device.type == "cpu":
+        block_bytes = _CPU_BLOCK_BYTES
+    if block_bytes is not None:
+        fitting = min(fitting, block_bytes // max(model, batch * max(example_bytes)))
+    return unpadded(fitting)
+
+
+def unpadded(n: int) -> int:
+    """The largest stack of at most `n` clients whose padding does not exceed that number."""
+    while n > 1 and stack_size(n) > n:
+        n -= 1
+    return max(1, n)
+
+
+def stack_size(n: int) -> int:
+    """Return the size to which a stack of `n` clients is padded: five significant binary digits.
+
+    So only few sizes occur (all up to 32, and 16 more for each doubling), each of which is traced
+    once, and at most a sixteenth of the work is wasted.
+
+    Example:
+        >>> [stack_size(n) for n in (1, 15, 33, 100, 255)]
+        [1, 15, 34, 100, 256]
+    """
+    unit: int = 1 << max(0, (n - 1).bit_length() - 5)
+    return -(-n // unit) * unit
