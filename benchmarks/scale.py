@@ -17,6 +17,7 @@ from torch import nn
 from benchmarks.clock import now
 from benchmarks.federations import timed
 from benchmarks.workloads import A
+from fedlight._runs.setting import Setting
 from fedlight.aggregators import AFACS, Aggregator, FedAvg, FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.arrivals.schedule import Schedule
@@ -70,21 +71,14 @@ def events_per_second(clients: int, in_flight: int, parameters: int, events: int
     pool = Pool(Nothing(parameters))
     runs = Clients(pool, federation.num_examples, keep_states=False)
     history = _History()
-    server = Server(
-        FedBuff(buffer_size=10),
-        LocalSGD(0.1),
-        runs,
-        federation,
-        _state(parameters),
-        schedule,
-        watcher=history,
-    )
+    setting = Setting(arrivals, FedBuff(buffer_size=10), LocalSGD(0.1))
+    server = Server(setting, federation, runs, schedule, _state(parameters), history)
     begun, before = now(), 0
     for waiting in play(schedule, server, Limits()):
         if waiting:
             pool.compute(waiting)
             continue
-        seen = server.num_pulls + server.num_updates + server.version
+        seen = server.counts.num_pulls + server.num_updates + server.version
         if not before and seen >= events // 4:
             begun, before = now(), seen
         if seen >= events:

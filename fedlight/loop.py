@@ -75,17 +75,19 @@ class Events(Protocol):
 
 
 class Receiver(Protocol[R_co]):
-    """The object that handles the events, such as the server.
+    """The object that handles the events, such as the server."""
 
-    Attributes:
-        version: Server updates so far.
-        num_updates: Client updates that have arrived so far.
-        over: Whether to stop, because no local run succeeds any more.
-    """
+    @property
+    def version(self) -> int:
+        """Server updates so far."""
 
-    version: int
-    num_updates: int
-    over: bool
+    @property
+    def num_updates(self) -> int:
+        """Client updates that have arrived so far."""
+
+    @property
+    def over(self) -> bool:
+        """Whether to stop, because no local run succeeds any more."""
 
     def handle(self, event: Event) -> Generator[Sequence[R_co], None, Handled]:
         """Handle one event completely; yield local runs that have to be computed first."""

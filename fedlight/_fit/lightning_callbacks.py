@@ -22,7 +22,6 @@ from fedlight.callbacks.progress import ProgressBar
 if TYPE_CHECKING:
     from lightning import LightningModule
 
-    from fedlight.trainer import FedTrainer
     from fedlight.types import ClientUpdate
 
 HOOKS: Mapping[str, str] = {
@@ -92,82 +91,80 @@ class Adapted(Callback):
             if name in self._hooks:
                 getattr(self.callback, name)(module.trainer, module, *args)
 
-    def setup(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, module: LightningModule, stage: str) -> None:
         """Pass it on."""
         self._call(("setup",), module, stage)
 
-    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._in_round = False
         self._call(("on_fit_start",), module)
 
-    def on_sanity_check_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_sanity_check_start(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_sanity_check_start",), module)
 
-    def on_sanity_check_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_sanity_check_end(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_sanity_check_end",), module)
 
-    def on_train_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_train_start(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_train_start",), module)
 
-    def on_update(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
+    def on_update(self, trainer: Any, module: LightningModule, update: ClientUpdate) -> None:
         """The first update of a round begins an epoch."""
         if not self._in_round:
             self._begin_round(trainer, module)
 
-    def _begin_round(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def _begin_round(self, trainer: Any, module: LightningModule) -> None:
         self._in_round = True
         self._call(("on_train_epoch_start",), module)
 
-    def on_validation_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_validation_start(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_validation_start", "on_validation_epoch_start"), module)
 
-    def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_validation_epoch_end", "on_validation_end"), module)
 
-    def on_test_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_test_start(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_test_start", "on_test_epoch_start"), module)
 
-    def on_test_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_test_end(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_test_epoch_end", "on_test_end"), module)
 
-    def on_predict_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_predict_start(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_predict_start", "on_predict_epoch_start"), module)
 
-    def on_predict_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_predict_end(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_predict_epoch_end", "on_predict_end"), module)
 
-    def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_round_end(self, trainer: Any, module: LightningModule) -> None:
         """A round is an epoch."""
         if not self._in_round:  # the step of a deadline may use no update at all
             self._begin_round(trainer, module)
         self._in_round = False
         self._call(("on_train_epoch_end",), module)
 
-    def on_exception(
-        self, trainer: FedTrainer, module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Any, module: LightningModule, exception: BaseException) -> None:
         """Pass it on."""
         self._call(("on_exception",), module, exception)
 
-    def on_train_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_train_end(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_train_end",), module)
 
-    def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_fit_end(self, trainer: Any, module: LightningModule) -> None:
         """Pass it on."""
         self._call(("on_fit_end",), module)
 
-    def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
+    def teardown(self, trainer: Any, module: LightningModule, stage: str) -> None:
         """Pass it on."""
         self._call(("teardown",), module, stage)
 
@@ -189,11 +186,11 @@ class AdaptedTimer(Adapted):
 
     handled = frozenset({"on_train_batch_end"})
 
-    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Any, module: LightningModule) -> None:
         """A resumed run may have no time left."""
         self.on_event_end(trainer, module)
 
-    def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_event_end(self, trainer: Any, module: LightningModule) -> None:
         """Look at the clock."""
         remaining = self.callback.time_remaining()
         if remaining is not None and remaining <= 0 and not trainer.should_stop:
@@ -205,7 +202,7 @@ class AdaptedTimer(Adapted):
 class AdaptedSummary(Adapted):
     """Prints Lightning's summary of the model before the first event."""
 
-    def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Any, module: LightningModule) -> None:
         """Print it."""
         lent, module.trainer = module._trainer, None  # the summary would ask for its connectors
         try:
@@ -223,16 +220,16 @@ class AdaptedDeviceStats(Adapted):
         for end in ("start", "end")
     )
 
-    def setup(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, module: LightningModule, stage: str) -> None:
         """Check that there is a logger and that the statistics can be read."""
         self.callback.setup(_for_device_stats(trainer), module, stage)
 
-    def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_round_end(self, trainer: Any, module: LightningModule) -> None:
         """Log the statistics; the history omits them, since it must not depend on the machine."""
         self.callback.on_train_batch_end(_for_device_stats(trainer), module, None, None, 0)
 
 
-def _for_device_stats(trainer: FedTrainer) -> SimpleNamespace:
+def _for_device_stats(trainer: Any) -> SimpleNamespace:
     """What `DeviceStatsMonitor` reads of a trainer."""
     device = trainer.fabric.device
     kind = {"cuda": CUDAAccelerator, "mps": MPSAccelerator}.get(device.type, CPUAccelerator)
@@ -258,11 +255,11 @@ class Mirror(Callback):
     def __init__(self, callback: theirs.Callback, of: Callback, write: Callable[[], None]) -> None:
         self.callback, self.of, self._write = callback, of, write
 
-    def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+    def on_event_end(self, trainer: Any, module: LightningModule) -> None:
         """Write it, for callbacks that look during the run."""
         self._write()
 
-    def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
+    def teardown(self, trainer: Any, module: LightningModule, stage: str) -> None:
         """Write the end."""
         self._write()
 

@@ -1,0 +1,412 @@
+"""The attributes of ``self.trainer``: a table of their values and their meanings in a federation.
+
+`ModuleTrainer`, `ActorTrainer`, `FedTrainer` and the page ``docs/lightning.md`` read this table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from fedlight._fit.lightning_callbacks import as_given
+from fedlight._fit.one_device import INSTEAD, OneDevice
+from fedlight._module.evaluation import number_of_batches
+from fedlight._module.moment import Moment, moment_of
+from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Asked(NamedTuple):
+    """The trainer that is asked, and the moment.
+
+    Attributes:
+        trainer: The `FedTrainer`. Only its public attributes are read.
+        module: Its module.
+        function: The method that runs: "fit", "validate", "test" or "predict".
+        ckpt_path: The argument of this name of that method.
+        moment: The stage, and the local runs that are being computed.
+    """
+
+    trainer: Any
+    module: LightningModule
+    function: str
+    ckpt_path: str | Path | None
+    moment: Moment
+
+
+class Attribute(NamedTuple):
+    """An attribute of ``self.trainer``.
+
+    Attributes:
+        value: Gives its value.
+        meaning: Its meaning in a federation.
+        live: Whether it changes during a run, or from task to task.
+        of_task: The field of a task that it is in a local run, or None. Time in a local run is the
+            version that was pulled: the result is the same no matter when it is computed.
+        settable: Whether it can be set, on the trainer.
+    """
+
+    value: Callable[[Asked], Any]
+    meaning: str
+    live: bool = False
+    of_task: str | None = None
+    settable: bool = False
+
+
+def answer(name: str, asked: Asked) -> Any:
+    """The value of an attribute of the table.
+
+    Raises:
+        RuntimeError: It differs between the clients of a stack, which the executor then splits.
+    """
+    attribute, moment = ATTRIBUTES[name], asked.moment
+    if attribute.of_task is not None and moment.tasks:
+        return of_tasks(name, moment)
+    if attribute.live:
+        moment.ask(name)
+    return attribute.value(asked)
+
+
+def of_tasks(name: str, moment: Moment) -> Any:
+    """The value of an attribute in the local runs that are being computed.
+
+    Raises:
+        RuntimeError: It differs between the clients of a stack, which the executor then splits.
+    """
+    field = ATTRIBUTES[name].of_task
+    assert field is not None
+    moment.ask(name)
+    return moment.common(name, [getattr(task, field) for task in moment.tasks])
+
+
+def answer_of_trainer(name: str, trainer: Any, module: LightningModule | None) -> Any:
+    """The value of an attribute for those who ask the trainer itself.
+
+    Raises:
+        AttributeError: There is no such attribute, or no module yet.
+    """
+    if name not in ATTRIBUTES:
+        words = f"FedTrainer has no attribute {name!r}"
+        raise AttributeError(words + (f": {INSTEAD[name]}" if name in INSTEAD else ""))
+    if module is None:
+        raise AttributeError(f"FedTrainer has no {name!r} before it has a module: call fit")
+    return answer(name, Asked(trainer, module, "fit", None, moment_of(module)))
+
+
+def as_tensors(metrics: Mapping[str, float]) -> dict[str, Tensor]:
+    """Metrics as Lightning has them."""
+    return {name: torch.tensor(value) for name, value in metrics.items()}
+
+
+def log_dir_of(trainer: Any) -> str:
+    """Where the first logger of a trainer writes; ``default_root_dir`` if there is none."""
+    first: Any = trainer.logger
+    if isinstance(first, TensorBoardLogger | CSVLogger):
+        return str(first.log_dir)
+    return str(getattr(first, "save_dir", None) or os.path.abspath(trainer.default_root_dir))
+
+
+# ---------------------------------------------------------------- the ways to a value
+
+
+def _is(value: Any) -> Callable[[Asked], Any]:
+    """Always the same."""
+    return lambda asked: value
+
+
+def _of(path: str, otherwise: Any = None) -> Callable[[Asked], Any]:
+    """An attribute of the trainer, by its path; `otherwise` in place of None."""
+    read = attrgetter(path)
+
+    def value(asked: Asked) -> Any:
+        found = read(asked.trainer)
+        return otherwise if found is None else found
+
+    return value
+
+
+def _stage_in(*stages: str) -> Callable[[Asked], bool]:
+    return lambda asked: asked.moment.stage in stages
+
+
+def _callbacks_of(kind: type) -> Callable[[Asked], list[Any]]:
+    return lambda asked: [each for each in asked.trainer.callbacks if isinstance(each, kind)]
+
+
+def _first_of(kind: type) -> Callable[[Asked], Any]:
+    every = _callbacks_of(kind)
+    return lambda asked: next(iter(every(asked)), None)
+
+
+def _state(asked: Asked) -> TrainerState:
+    stage = asked.moment.stage
+    running = None if stage is None else RunningStage(stage)
+    return TrainerState(TrainerStatus.RUNNING, TrainerFn(asked.function), running)
+
+
+def _save_checkpoint(asked: Asked) -> Callable[[str | Path], None]:
+    def save_checkpoint(filepath: str | Path) -> None:
+        asked.trainer.save_checkpoint(filepath)
+
+    return save_checkpoint
+
+
+def _sanity_steps(asked: Asked) -> int | float:
+    steps: int = asked.trainer.settings.num_sanity_val_steps
+    return float("inf") if steps == -1 else steps
+
+
+def _num_batches(stage: str, path: str) -> Callable[[Asked], list[int]]:
+    limit_of = attrgetter(path)
+
+    def value(asked: Asked) -> list[int]:
+        data, limit = asked.trainer.datamodule, limit_of(asked.trainer)
+        step = is_overridden(f"{stage}_step", asked.module, LightningModule)
+        if data is None or not step or limit == 0:
+            return []
+        sizes = [len(examples) for examples in data.evaluation_data(stage)]
+        return [number_of_batches(size, data.eval_batch_size, limit) for size in sizes]
+
+    return value
+
+
+_num_val_batches = _num_batches("validation", "limit_val_batches")
+
+
+def _num_sanity_val_batches(asked: Asked) -> list[int]:
+    return [int(min(_sanity_steps(asked), number)) for number in _num_val_batches(asked)]
+
+
+def _every_n_epoch(asked: Asked) -> int | None:
+    every = asked.trainer.check_val_every_n_rounds
+    return 1 if isinstance(every, str) else every
+
+
+# ---------------------------------------------------------------- the table
+
+_PULLED, _STEPS, _INFINITE = "pulled_version", "num_steps", float("inf")
+
+ATTRIBUTES: Mapping[str, Attribute] = {
+    # time
+    "version": Attribute(
+        _of("version"),
+        "The version of the server's model; in a local run, the version that was pulled.",
+        live=True,
+        of_task=_PULLED,
+    ),
+    "current_epoch": Attribute(
+        _of("version"),
+        "Rounds so far (the server's version); in a local run, the version that was pulled. So it "
+        "is 1 in the hooks at the end of the first round, while Lightning's is 0.",
+        live=True,
+        of_task=_PULLED,
+    ),
+    "global_step": Attribute(
+        _of("version"),
+        "Server updates so far, as `current_epoch`; the step that loggers use.",
+        live=True,
+        of_task=_PULLED,
+    ),
+    "max_epochs": Attribute(
+        _of("max_rounds", -1), "``max_rounds``; -1 if the rounds have no limit."
+    ),
+    "min_epochs": Attribute(_is(0), "0: a federation has no minimum number of rounds."),
+    "max_steps": Attribute(
+        _of("max_rounds", -1),
+        "``max_rounds``, since `global_step` counts rounds; -1 if the rounds have no limit.",
+    ),
+    "min_steps": Attribute(_is(None), "None: a federation has no minimum number of rounds."),
+    "estimated_stepping_batches": Attribute(
+        _of("max_rounds", _INFINITE),
+        "In a local run (and its ``configure_optimizers``), its number of local steps. Elsewhere "
+        "``max_rounds``, or infinity if the rounds have no limit.",
+        live=True,
+        of_task=_STEPS,
+    ),
+    "num_training_batches": Attribute(
+        _is(_INFINITE),
+        "In a local run, its number of local steps; elsewhere infinity, since tasks differ.",
+        live=True,
+        of_task=_STEPS,
+    ),
+    "should_stop": Attribute(
+        _of("should_stop"),
+        "Whether the run ends after the current event. It can be set.",
+        live=True,
+        settable=True,
+    ),
+    "interrupted": Attribute(
+        _of("interrupted"), "Whether the run was asked to end by Ctrl-C or SIGTERM.", live=True
+    ),
+    "received_sigterm": Attribute(_of("interrupted"), "As `interrupted`.", live=True),
+    # what is running
+    "training": Attribute(_stage_in("train"), "Whether ``fit`` is running and not validating."),
+    "validating": Attribute(
+        _stage_in("validate"), "Whether a validation is running, including those within ``fit``."
+    ),
+    "testing": Attribute(_stage_in("test"), "Whether a test is running."),
+    "predicting": Attribute(_stage_in("predict"), "Whether a prediction is running."),
+    "evaluating": Attribute(
+        _stage_in("validate", "test", "sanity_check"),
+        "Whether a validation or a test is running.",
+    ),
+    "sanity_checking": Attribute(
+        _stage_in("sanity_check"), "Whether the validation before the first round is running."
+    ),
+    "state": Attribute(_state, "The running function and stage, in Lightning's spelling."),
+    # metrics and loggers
+    "callback_metrics": Attribute(
+        _of("callback_metrics"),
+        "The latest value of each metric at the time of access.",
+        live=True,
+    ),
+    "logged_metrics": Attribute(
+        _of("logged_metrics"),
+        "The latest value of each metric, except those of ``self.log(…, logger=False)``.",
+        live=True,
+    ),
+    "progress_bar_metrics": Attribute(
+        _of("progress_bar_metrics"),
+        "The latest value of each metric of ``self.log(…, prog_bar=True)``.",
+        live=True,
+    ),
+    "logger": Attribute(_of("logger"), "The first logger, or None."),
+    "loggers": Attribute(
+        _of("loggers"), "The loggers; none with ``logger=False`` or ``fast_dev_run``."
+    ),
+    "log_dir": Attribute(
+        _of("log_dir"), "Where the first logger writes; ``default_root_dir`` if there is none."
+    ),
+    "default_root_dir": Attribute(
+        lambda asked: os.path.abspath(asked.trainer.default_root_dir),
+        "``default_root_dir`` of `FedTrainer`.",
+    ),
+    "log_every_n_steps": Attribute(
+        _of("settings.log_every_n_steps"), "``log_every_n_steps``: loggers get every n-th round."
+    ),
+    "profiler": Attribute(
+        _of("profiler"), "``profiler``; a profiler that measures nothing if none was given."
+    ),
+    # module, data, callbacks
+    "lightning_module": Attribute(lambda asked: asked.module, "The module."),
+    "model": Attribute(lambda asked: asked.module, "The module."),
+    "datamodule": Attribute(_of("datamodule"), "The clients' data."),
+    "callbacks": Attribute(
+        lambda asked: as_given(asked.trainer.callbacks),
+        "The callbacks in the order of their calls; Lightning's callbacks as they were given.",
+    ),
+    "checkpoint_callback": Attribute(
+        _first_of(FedCheckpoint), "The first `FedCheckpoint`, or None."
+    ),
+    "checkpoint_callbacks": Attribute(
+        _callbacks_of(FedCheckpoint), "The `FedCheckpoint` callbacks."
+    ),
+    "early_stopping_callback": Attribute(
+        _first_of(EarlyStopping), "The first `EarlyStopping`, or None."
+    ),
+    "early_stopping_callbacks": Attribute(
+        _callbacks_of(EarlyStopping), "The `EarlyStopping` callbacks."
+    ),
+    "progress_bar_callback": Attribute(_first_of(ProgressBar), "The progress bar, or None."),
+    "optimizers": Attribute(
+        lambda asked: [], "Empty: an optimizer exists only during one local run."
+    ),
+    "lr_scheduler_configs": Attribute(
+        lambda asked: [], "Empty: a scheduler exists only during one local run."
+    ),
+    "save_checkpoint": Attribute(
+        _save_checkpoint,
+        "`FedTrainer.save_checkpoint`: written as soon as the current event is over.",
+    ),
+    "print": Attribute(_is(print), "Print; there is one process."),
+    # limits
+    "limit_train_batches": Attribute(
+        _is(1.0), "1.0: the arrival process sets how many batches a local run takes."
+    ),
+    "limit_val_batches": Attribute(
+        _of("limit_val_batches", 1.0), "``limit_val_batches``; 1.0 for all batches."
+    ),
+    "limit_test_batches": Attribute(
+        _of("settings.limit_test_batches", 1.0), "``limit_test_batches``; 1.0 for all batches."
+    ),
+    "limit_predict_batches": Attribute(
+        _of("settings.limit_predict_batches", 1.0),
+        "``limit_predict_batches``; 1.0 for all batches.",
+    ),
+    "num_sanity_val_steps": Attribute(
+        _sanity_steps,
+        "``num_sanity_val_steps``: validation batches before the first round; infinity for all.",
+    ),
+    "num_val_batches": Attribute(
+        _num_val_batches, "The number of batches of a validation, for each data set."
+    ),
+    "num_test_batches": Attribute(
+        _num_batches("test", "settings.limit_test_batches"),
+        "The number of batches of a test, for each data set.",
+    ),
+    "num_sanity_val_batches": Attribute(
+        _num_sanity_val_batches,
+        "The number of validation batches before the first round, for each data set.",
+    ),
+    "enable_validation": Attribute(
+        lambda asked: sum(_num_val_batches(asked)) > 0,
+        "Whether there are a ``validation_step`` and batches for it.",
+    ),
+    "check_val_every_n_epoch": Attribute(
+        _every_n_epoch, '``check_val_every_n_rounds``; 1 if that is "auto".'
+    ),
+    "val_check_interval": Attribute(_is(1.0), "1.0: validation takes place after a round."),
+    "fast_dev_run": Attribute(
+        _of("fast_dev_run"),
+        "``fast_dev_run``: whether this is a trial run, or its number of rounds.",
+    ),
+    "overfit_batches": Attribute(_is(0.0), "0.0: clients train on all their examples."),
+    "reload_dataloaders_every_n_epochs": Attribute(
+        _is(0), "0: clients hold the same examples for the whole run."
+    ),
+    "enable_autolog_hparams": Attribute(
+        _of("settings.enable_autolog_hparams"), "``enable_autolog_hparams``."
+    ),
+    "ckpt_path": Attribute(
+        lambda asked: asked.ckpt_path,
+        "``ckpt_path`` of ``fit`` or of the other method that is running.",
+    ),
+    "accumulate_grad_batches": Attribute(_is(1), "1: each local step takes one batch."),
+    "gradient_clip_val": Attribute(
+        _is(None), "None: clipping belongs to the local optimizer (``max_grad_norm``)."
+    ),
+    "gradient_clip_algorithm": Attribute(_is(None), "None, as `gradient_clip_val`."),
+    # processes and devices
+    "world_size": Attribute(_is(1), "1: all clients share one process."),
+    "num_nodes": Attribute(_is(1), "1."),
+    "num_devices": Attribute(_is(1), "1: all clients share one device."),
+    "device_ids": Attribute(
+        lambda asked: [asked.trainer.fabric.device.index or 0], "The index of the device."
+    ),
+    "global_rank": Attribute(_is(0), "0."),
+    "local_rank": Attribute(_is(0), "0."),
+    "node_rank": Attribute(_is(0), "0."),
+    "is_global_zero": Attribute(_is(True), "True: there is one process."),
+    "accelerator": Attribute(_of("fabric.accelerator"), "The kind of device."),
+    "precision": Attribute(
+        lambda asked: str(asked.trainer.fabric.strategy.precision.precision),
+        '``precision``, for example "32-true".',
+    ),
+    "strategy": Attribute(
+        lambda asked: OneDevice(asked.trainer.fabric.device),
+        "One device: gathering and reducing over processes return what they are given.",
+    ),
+    "barebones": Attribute(_is(False), "False."),
+}
+"""All attributes, by name."""
