@@ -117,7 +117,8 @@ def _columns(setting: Setting, federation: Federation) -> dict[str, Any]:
 def _of_optimizer(module: LightningModule, optimizer: LocalOptimizer) -> set[str]:
     """Names of hyper-parameters of an optimizer: those that ``configure_optimizers`` reads."""
     names = set(signature(type(optimizer)).parameters)
-    code = getattr(module.configure_optimizers, "__code__", None)
+    method = module.configure_optimizers
+    code = getattr(method, "__code__", None)
     if code is not None:  # as attributes, or as keys of ``self.hparams``
         names.update(code.co_names, (each for each in code.co_consts if isinstance(each, str)))
     return names
