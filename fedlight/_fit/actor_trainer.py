@@ -28,8 +28,9 @@ class ActorTrainer(Moment):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(unknown(name))
-        if name in ATTRIBUTES and ATTRIBUTES[name].of_task is not None and self.tasks:
-            return of_tasks(name, self)
+        field = ATTRIBUTES[name].of_task if name in ATTRIBUTES else None
+        if field is not None and self.tasks:
+            return of_tasks(name, field, self)
         if name in self._answers:
             return self._answers[name]
         raise AttributeError(_far(name) if name in self._elsewhere else unknown(name))

@@ -49,7 +49,7 @@ class Attribute(NamedTuple):
     """An attribute of ``self.trainer``.
 
     Attributes:
-        value: Gives its value.
+        read: Reads its value.
         meaning: Its meaning in a federation.
         live: Whether it changes during a run, or from task to task.
         of_task: The field of a task that it is in a local run, or None. Time in a local run is the
@@ -57,7 +57,7 @@ class Attribute(NamedTuple):
         settable: Whether it can be set, on the trainer.
     """
 
-    value: Callable[[Asked], Any]
+    read: Callable[[Asked], Any]
     meaning: str
     live: bool = False
     of_task: str | None = None
@@ -72,20 +72,18 @@ def answer(name: str, asked: Asked) -> Any:
     """
     attribute, moment = ATTRIBUTES[name], asked.moment
     if attribute.of_task is not None and moment.tasks:
-        return of_tasks(name, moment)
+        return of_tasks(name, attribute.of_task, moment)
     if attribute.live:
         moment.ask(name)
-    return attribute.value(asked)
+    return attribute.read(asked)
 
 
-def of_tasks(name: str, moment: Moment) -> Any:
-    """The value of an attribute in the local runs that are being computed.
+def of_tasks(name: str, field: str, moment: Moment) -> Any:
+    """The field of the local runs that are being computed, for the attribute that stands for it.
 
     Raises:
         RuntimeError: It differs between the clients of a stack, which the executor then splits.
     """
-    field = ATTRIBUTES[name].of_task
-    assert field is not None
     moment.ask(name)
     return moment.common(name, [getattr(task, field) for task in moment.tasks])
 
@@ -120,12 +118,7 @@ def log_dir_of(trainer: Any) -> str:
 # ---------------------------------------------------------------- the ways to a value
 
 
-def _is(value: Any) -> Callable[[Asked], Any]:
-    """Always the same."""
-    return lambda asked: value
-
-
-def _of(path: str, otherwise: Any = None) -> Callable[[Asked], Any]:
+def _path(path: str, otherwise: Any = None) -> Callable[[Asked], Any]:
     """An attribute of the trainer, by its path; `otherwise` in place of None."""
     read = attrgetter(path)
 
@@ -136,17 +129,50 @@ def _of(path: str, otherwise: Any = None) -> Callable[[Asked], Any]:
     return value
 
 
-def _stage_in(*stages: str) -> Callable[[Asked], bool]:
-    return lambda asked: asked.moment.stage in stages
+def _is(value: Any, meaning: str) -> Attribute:
+    """Always the same."""
+    return Attribute(lambda asked: value, meaning)
 
 
-def _callbacks_of(kind: type) -> Callable[[Asked], list[Any]]:
-    return lambda asked: [each for each in asked.trainer.callbacks if isinstance(each, kind)]
+def _of(path: str, meaning: str, otherwise: Any = None) -> Attribute:
+    """An attribute of the trainer that is fixed for a run."""
+    return Attribute(_path(path, otherwise), meaning)
 
 
-def _first_of(kind: type) -> Callable[[Asked], Any]:
-    every = _callbacks_of(kind)
-    return lambda asked: next(iter(every(asked)), None)
+def _live(path: str, meaning: str, settable: bool = False) -> Attribute:
+    """An attribute of the trainer that changes during a run."""
+    return Attribute(_path(path), meaning, live=True, settable=settable)
+
+
+def _task(field: str, elsewhere: Callable[[Asked], Any], meaning: str) -> Attribute:
+    """In a local run a field of its task."""
+    return Attribute(elsewhere, meaning, live=True, of_task=field)
+
+
+def _stage(meaning: str, *stages: str) -> Attribute:
+    """Whether one of the stages is running."""
+    return Attribute(lambda asked: asked.moment.stage in stages, meaning)
+
+
+def _every(kind: type, meaning: str) -> Attribute:
+    """The callbacks of a kind."""
+    return Attribute(
+        lambda asked: [each for each in asked.trainer.callbacks if isinstance(each, kind)], meaning
+    )
+
+
+def _first(kind: type, meaning: str) -> Attribute:
+    """The first callback of a kind, or None."""
+    every = _every(kind, meaning).read
+    return Attribute(lambda asked: next(iter(every(asked)), None), meaning)
+
+
+def _module(asked: Asked) -> LightningModule:
+    return asked.module
+
+
+def _nothing(asked: Asked) -> list[Any]:
+    return []
 
 
 def _state(asked: Asked) -> TrainerState:
@@ -156,10 +182,8 @@ def _state(asked: Asked) -> TrainerState:
 
 
 def _save_checkpoint(asked: Asked) -> Callable[[str | Path], None]:
-    def save_checkpoint(filepath: str | Path) -> None:
-        asked.trainer.save_checkpoint(filepath)
-
-    return save_checkpoint
+    # Lightning's name of the argument is `filepath`.
+    return lambda filepath: asked.trainer.save_checkpoint(filepath)
 
 
 def _sanity_steps(asked: Asked) -> int | float:
@@ -167,21 +191,21 @@ def _sanity_steps(asked: Asked) -> int | float:
     return float("inf") if steps == -1 else steps
 
 
-def _num_batches(stage: str, path: str) -> Callable[[Asked], list[int]]:
-    limit_of = attrgetter(path)
-
-    def value(asked: Asked) -> list[int]:
-        data, limit = asked.trainer.datamodule, limit_of(asked.trainer)
-        step = is_overridden(f"{stage}_step", asked.module, LightningModule)
-        if data is None or not step or limit == 0:
-            return []
-        sizes = [len(examples) for examples in data.evaluation_data(stage)]
-        return [number_of_batches(size, data.eval_batch_size, limit) for size in sizes]
-
-    return value
+def _num_batches(asked: Asked, stage: str, limit: int | float | None) -> list[int]:
+    data = asked.trainer.datamodule
+    step = is_overridden(f"{stage}_step", asked.module, LightningModule)
+    if data is None or not step or limit == 0:
+        return []
+    sizes = [len(examples) for examples in data.evaluation_data(stage)]
+    return [number_of_batches(size, data.eval_batch_size, limit) for size in sizes]
 
 
-_num_val_batches = _num_batches("validation", "limit_val_batches")
+def _num_val_batches(asked: Asked) -> list[int]:
+    return _num_batches(asked, "validation", asked.trainer.limit_val_batches)
+
+
+def _num_test_batches(asked: Asked) -> list[int]:
+    return _num_batches(asked, "test", asked.trainer.settings.limit_test_batches)
 
 
 def _num_sanity_val_batches(asked: Asked) -> list[int]:
@@ -195,154 +219,124 @@ def _every_n_epoch(asked: Asked) -> int | None:
 
 # ---------------------------------------------------------------- the table
 
-_PULLED, _STEPS, _INFINITE = "pulled_version", "num_steps", float("inf")
+_INFINITE = float("inf")
 
 ATTRIBUTES: Mapping[str, Attribute] = {
     # time
-    "version": Attribute(
-        _of("version"),
+    "version": _task(
+        "pulled_version",
+        _path("version"),
         "The version of the server's model; in a local run, the version that was pulled.",
-        live=True,
-        of_task=_PULLED,
     ),
-    "current_epoch": Attribute(
-        _of("version"),
+    "current_epoch": _task(
+        "pulled_version",
+        _path("version"),
         "Rounds so far (the server's version); in a local run, the version that was pulled. So it "
         "is 1 in the hooks at the end of the first round, while Lightning's is 0.",
-        live=True,
-        of_task=_PULLED,
     ),
-    "global_step": Attribute(
-        _of("version"),
+    "global_step": _task(
+        "pulled_version",
+        _path("version"),
         "Server updates so far, as `current_epoch`; the step that loggers use.",
-        live=True,
-        of_task=_PULLED,
     ),
-    "max_epochs": Attribute(
-        _of("max_rounds", -1), "``max_rounds``; -1 if the rounds have no limit."
-    ),
-    "min_epochs": Attribute(_is(0), "0: a federation has no minimum number of rounds."),
-    "max_steps": Attribute(
-        _of("max_rounds", -1),
+    "max_epochs": _of("max_rounds", "``max_rounds``; -1 if the rounds have no limit.", -1),
+    "min_epochs": _is(0, "0: a federation has no minimum number of rounds."),
+    "max_steps": _of(
+        "max_rounds",
         "``max_rounds``, since `global_step` counts rounds; -1 if the rounds have no limit.",
+        -1,
     ),
-    "min_steps": Attribute(_is(None), "None: a federation has no minimum number of rounds."),
-    "estimated_stepping_batches": Attribute(
-        _of("max_rounds", _INFINITE),
+    "min_steps": _is(None, "None: a federation has no minimum number of rounds."),
+    "estimated_stepping_batches": _task(
+        "num_steps",
+        _path("max_rounds", _INFINITE),
         "In a local run (and its ``configure_optimizers``), its number of local steps. Elsewhere "
         "``max_rounds``, or infinity if the rounds have no limit.",
-        live=True,
-        of_task=_STEPS,
     ),
-    "num_training_batches": Attribute(
-        _is(_INFINITE),
+    "num_training_batches": _task(
+        "num_steps",
+        lambda asked: _INFINITE,
         "In a local run, its number of local steps; elsewhere infinity, since tasks differ.",
-        live=True,
-        of_task=_STEPS,
     ),
-    "should_stop": Attribute(
-        _of("should_stop"),
-        "Whether the run ends after the current event. It can be set.",
-        live=True,
-        settable=True,
+    "should_stop": _live(
+        "should_stop", "Whether the run ends after the current event. It can be set.", settable=True
     ),
-    "interrupted": Attribute(
-        _of("interrupted"), "Whether the run was asked to end by Ctrl-C or SIGTERM.", live=True
-    ),
-    "received_sigterm": Attribute(_of("interrupted"), "As `interrupted`.", live=True),
+    "interrupted": _live("interrupted", "Whether the run was asked to end by Ctrl-C or SIGTERM."),
+    "received_sigterm": _live("interrupted", "As `interrupted`."),
     # what is running
-    "training": Attribute(_stage_in("train"), "Whether ``fit`` is running and not validating."),
-    "validating": Attribute(
-        _stage_in("validate"), "Whether a validation is running, including those within ``fit``."
+    "training": _stage("Whether ``fit`` is running and not validating.", "train"),
+    "validating": _stage(
+        "Whether a validation is running, including those within ``fit``.", "validate"
     ),
-    "testing": Attribute(_stage_in("test"), "Whether a test is running."),
-    "predicting": Attribute(_stage_in("predict"), "Whether a prediction is running."),
-    "evaluating": Attribute(
-        _stage_in("validate", "test", "sanity_check"),
-        "Whether a validation or a test is running.",
+    "testing": _stage("Whether a test is running.", "test"),
+    "predicting": _stage("Whether a prediction is running.", "predict"),
+    "evaluating": _stage(
+        "Whether a validation or a test is running.", "validate", "test", "sanity_check"
     ),
-    "sanity_checking": Attribute(
-        _stage_in("sanity_check"), "Whether the validation before the first round is running."
+    "sanity_checking": _stage(
+        "Whether the validation before the first round is running.", "sanity_check"
     ),
     "state": Attribute(_state, "The running function and stage, in Lightning's spelling."),
     # metrics and loggers
-    "callback_metrics": Attribute(
-        _of("callback_metrics"),
-        "The latest value of each metric at the time of access.",
-        live=True,
+    "callback_metrics": _live(
+        "callback_metrics", "The latest value of each metric at the time of access."
     ),
-    "logged_metrics": Attribute(
-        _of("logged_metrics"),
+    "logged_metrics": _live(
+        "logged_metrics",
         "The latest value of each metric, except those of ``self.log(…, logger=False)``.",
-        live=True,
     ),
-    "progress_bar_metrics": Attribute(
-        _of("progress_bar_metrics"),
-        "The latest value of each metric of ``self.log(…, prog_bar=True)``.",
-        live=True,
+    "progress_bar_metrics": _live(
+        "progress_bar_metrics", "The latest value of each metric of ``self.log(…, prog_bar=True)``."
     ),
-    "logger": Attribute(_of("logger"), "The first logger, or None."),
-    "loggers": Attribute(
-        _of("loggers"), "The loggers; none with ``logger=False`` or ``fast_dev_run``."
-    ),
-    "log_dir": Attribute(
-        _of("log_dir"), "Where the first logger writes; ``default_root_dir`` if there is none."
+    "logger": _of("logger", "The first logger, or None."),
+    "loggers": _of("loggers", "The loggers; none with ``logger=False`` or ``fast_dev_run``."),
+    "log_dir": _of(
+        "log_dir", "Where the first logger writes; ``default_root_dir`` if there is none."
     ),
     "default_root_dir": Attribute(
         lambda asked: os.path.abspath(asked.trainer.default_root_dir),
         "``default_root_dir`` of `FedTrainer`.",
     ),
-    "log_every_n_steps": Attribute(
-        _of("settings.log_every_n_steps"), "``log_every_n_steps``: loggers get every n-th round."
+    "log_every_n_steps": _of(
+        "settings.log_every_n_steps", "``log_every_n_steps``: loggers get every n-th round."
     ),
-    "profiler": Attribute(
-        _of("profiler"), "``profiler``; a profiler that measures nothing if none was given."
+    "profiler": _of(
+        "profiler", "``profiler``; a profiler that measures nothing if none was given."
     ),
     # module, data, callbacks
-    "lightning_module": Attribute(lambda asked: asked.module, "The module."),
-    "model": Attribute(lambda asked: asked.module, "The module."),
-    "datamodule": Attribute(_of("datamodule"), "The clients' data."),
+    "lightning_module": Attribute(_module, "The module."),
+    "model": Attribute(_module, "The module."),
+    "datamodule": _of("datamodule", "The clients' data."),
     "callbacks": Attribute(
         lambda asked: as_given(asked.trainer.callbacks),
         "The callbacks in the order of their calls; Lightning's callbacks as they were given.",
     ),
-    "checkpoint_callback": Attribute(
-        _first_of(FedCheckpoint), "The first `FedCheckpoint`, or None."
-    ),
-    "checkpoint_callbacks": Attribute(
-        _callbacks_of(FedCheckpoint), "The `FedCheckpoint` callbacks."
-    ),
-    "early_stopping_callback": Attribute(
-        _first_of(EarlyStopping), "The first `EarlyStopping`, or None."
-    ),
-    "early_stopping_callbacks": Attribute(
-        _callbacks_of(EarlyStopping), "The `EarlyStopping` callbacks."
-    ),
-    "progress_bar_callback": Attribute(_first_of(ProgressBar), "The progress bar, or None."),
-    "optimizers": Attribute(
-        lambda asked: [], "Empty: an optimizer exists only during one local run."
-    ),
+    "checkpoint_callback": _first(FedCheckpoint, "The first `FedCheckpoint`, or None."),
+    "checkpoint_callbacks": _every(FedCheckpoint, "The `FedCheckpoint` callbacks."),
+    "early_stopping_callback": _first(EarlyStopping, "The first `EarlyStopping`, or None."),
+    "early_stopping_callbacks": _every(EarlyStopping, "The `EarlyStopping` callbacks."),
+    "progress_bar_callback": _first(ProgressBar, "The progress bar, or None."),
+    "optimizers": Attribute(_nothing, "Empty: an optimizer exists only during one local run."),
     "lr_scheduler_configs": Attribute(
-        lambda asked: [], "Empty: a scheduler exists only during one local run."
+        _nothing, "Empty: a scheduler exists only during one local run."
     ),
     "save_checkpoint": Attribute(
         _save_checkpoint,
         "`FedTrainer.save_checkpoint`: written as soon as the current event is over.",
     ),
-    "print": Attribute(_is(print), "Print; there is one process."),
+    "print": _is(print, "Print; there is one process."),
     # limits
-    "limit_train_batches": Attribute(
-        _is(1.0), "1.0: the arrival process sets how many batches a local run takes."
+    "limit_train_batches": _is(
+        1.0, "1.0: the arrival process sets how many batches a local run takes."
     ),
-    "limit_val_batches": Attribute(
-        _of("limit_val_batches", 1.0), "``limit_val_batches``; 1.0 for all batches."
+    "limit_val_batches": _of(
+        "limit_val_batches", "``limit_val_batches``; 1.0 for all batches.", 1.0
     ),
-    "limit_test_batches": Attribute(
-        _of("settings.limit_test_batches", 1.0), "``limit_test_batches``; 1.0 for all batches."
+    "limit_test_batches": _of(
+        "settings.limit_test_batches", "``limit_test_batches``; 1.0 for all batches.", 1.0
     ),
-    "limit_predict_batches": Attribute(
-        _of("settings.limit_predict_batches", 1.0),
-        "``limit_predict_batches``; 1.0 for all batches.",
+    "limit_predict_batches": _of(
+        "settings.limit_predict_batches", "``limit_predict_batches``; 1.0 for all batches.", 1.0
     ),
     "num_sanity_val_steps": Attribute(
         _sanity_steps,
@@ -352,8 +346,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         _num_val_batches, "The number of batches of a validation, for each data set."
     ),
     "num_test_batches": Attribute(
-        _num_batches("test", "settings.limit_test_batches"),
-        "The number of batches of a test, for each data set.",
+        _num_test_batches, "The number of batches of a test, for each data set."
     ),
     "num_sanity_val_batches": Attribute(
         _num_sanity_val_batches,
@@ -366,39 +359,36 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "check_val_every_n_epoch": Attribute(
         _every_n_epoch, '``check_val_every_n_rounds``; 1 if that is "auto".'
     ),
-    "val_check_interval": Attribute(_is(1.0), "1.0: validation takes place after a round."),
-    "fast_dev_run": Attribute(
-        _of("fast_dev_run"),
-        "``fast_dev_run``: whether this is a trial run, or its number of rounds.",
+    "val_check_interval": _is(1.0, "1.0: validation takes place after a round."),
+    "fast_dev_run": _of(
+        "fast_dev_run", "``fast_dev_run``: whether this is a trial run, or its number of rounds."
     ),
-    "overfit_batches": Attribute(_is(0.0), "0.0: clients train on all their examples."),
-    "reload_dataloaders_every_n_epochs": Attribute(
-        _is(0), "0: clients hold the same examples for the whole run."
+    "overfit_batches": _is(0.0, "0.0: clients train on all their examples."),
+    "reload_dataloaders_every_n_epochs": _is(
+        0, "0: clients hold the same examples for the whole run."
     ),
-    "enable_autolog_hparams": Attribute(
-        _of("settings.enable_autolog_hparams"), "``enable_autolog_hparams``."
-    ),
+    "enable_autolog_hparams": _of("settings.enable_autolog_hparams", "``enable_autolog_hparams``."),
     "ckpt_path": Attribute(
         lambda asked: asked.ckpt_path,
         "``ckpt_path`` of ``fit`` or of the other method that is running.",
     ),
-    "accumulate_grad_batches": Attribute(_is(1), "1: each local step takes one batch."),
-    "gradient_clip_val": Attribute(
-        _is(None), "None: clipping belongs to the local optimizer (``max_grad_norm``)."
+    "accumulate_grad_batches": _is(1, "1: each local step takes one batch."),
+    "gradient_clip_val": _is(
+        None, "None: clipping belongs to the local optimizer (``max_grad_norm``)."
     ),
-    "gradient_clip_algorithm": Attribute(_is(None), "None, as `gradient_clip_val`."),
+    "gradient_clip_algorithm": _is(None, "None, as `gradient_clip_val`."),
     # processes and devices
-    "world_size": Attribute(_is(1), "1: all clients share one process."),
-    "num_nodes": Attribute(_is(1), "1."),
-    "num_devices": Attribute(_is(1), "1: all clients share one device."),
+    "world_size": _is(1, "1: all clients share one process."),
+    "num_nodes": _is(1, "1."),
+    "num_devices": _is(1, "1: all clients share one device."),
     "device_ids": Attribute(
         lambda asked: [asked.trainer.fabric.device.index or 0], "The index of the device."
     ),
-    "global_rank": Attribute(_is(0), "0."),
-    "local_rank": Attribute(_is(0), "0."),
-    "node_rank": Attribute(_is(0), "0."),
-    "is_global_zero": Attribute(_is(True), "True: there is one process."),
-    "accelerator": Attribute(_of("fabric.accelerator"), "The kind of device."),
+    "global_rank": _is(0, "0."),
+    "local_rank": _is(0, "0."),
+    "node_rank": _is(0, "0."),
+    "is_global_zero": _is(True, "True: there is one process."),
+    "accelerator": _of("fabric.accelerator", "The kind of device."),
     "precision": Attribute(
         lambda asked: str(asked.trainer.fabric.strategy.precision.precision),
         '``precision``, for example "32-true".',
@@ -407,6 +397,6 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         lambda asked: OneDevice(asked.trainer.fabric.device),
         "One device: gathering and reducing over processes return what they are given.",
     ),
-    "barebones": Attribute(_is(False), "False."),
+    "barebones": _is(False, "False."),
 }
 """All attributes, by name."""
