@@ -73,17 +73,17 @@ def events_per_second(clients: int, in_flight: int, parameters: int, events: int
     history = _History()
     setting = Setting(arrivals, FedBuff(buffer_size=10), LocalSGD(0.1))
     server = Server(setting, federation, runs, schedule, _state(parameters), history)
-    begun, before = now(), 0
+    counts, begun, before = server.counts, now(), 0
     for waiting in play(schedule, server, Limits()):
         if waiting:
             pool.compute(waiting)
             continue
-        seen = server.counts.num_pulls + server.num_updates + server.version
+        seen = counts.num_pulls + counts.num_updates + counts.version
         if not before and seen >= events // 4:
             begun, before = now(), seen
         if seen >= events:
             break
-    assert len(history.records) == server.version
+    assert len(history.records) == counts.version
     return (seen - before) / (now() - begun)
 
 
@@ -105,9 +105,9 @@ def simulated_per_second(clients: int, in_flight: int, events: int) -> float:
     )
     schedule = Schedule(arrivals, federation)
     server = CountingServer(schedule, buffer_size=10, by_rounds=False)
-    begun, before = now(), 0
+    counts, begun, before = server.counts, now(), 0
     for _ in play(schedule, server, Limits()):
-        seen = server.num_pulls + server.num_updates + server.version
+        seen = counts.num_pulls + counts.num_updates + counts.version
         if not before and seen >= events // 4:
             begun, before = now(), seen
         if seen >= events:

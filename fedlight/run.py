@@ -13,23 +13,12 @@ from typing import TYPE_CHECKING, Any
 import lightning
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._runs.counts import Counts
+from fedlight._runs import restoring
 from fedlight._runs.data_fingerprint import data_fingerprint
 from fedlight._runs.describe import check_same, describe_federation, describe_module
 from fedlight._runs.fingerprint import fingerprint
 from fedlight._runs.own_state import StateWatch
 from fedlight._runs.records import record_from_list, record_to_list
-from fedlight._runs.restoring import (
-    Stateful,
-    check_savable,
-    fits,
-    let_write_on,
-    load_fitting,
-    load_frozen,
-    load_states,
-    positions_of,
-    states_of,
-)
 from fedlight._support.growing import Growing
 from fedlight._support.memory import BLOCKS
 from fedlight.arrivals.schedule import Schedule
@@ -39,6 +28,7 @@ from fedlight.clients.pool import Pool
 from fedlight.clients.sending import Sending
 from fedlight.executors._choice.choose import resolve_executor
 from fedlight.executors.base import Workplace
+from fedlight.loop import Counts
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.server import Server, Watcher
 from fedlight.types import Federation, Metrics, RoundRecord
@@ -133,7 +123,7 @@ class Run:
         *,
         autocast: Callable[[], AbstractContextManager[Any]],
         watcher: Watcher,
-        callbacks: Sequence[Stateful],
+        callbacks: Sequence[restoring.Stateful],
         loggers: Sequence[Logger],
     ) -> None:
         self.id = os.urandom(8).hex()
@@ -180,7 +170,7 @@ class Run:
         if self._checkpoint is not None:
             content, path = self._checkpoint
             check_same(content["fedlight"]["federation"], self._described(), path)
-            load_frozen(module, content["state_dict"], path)
+            restoring.load_frozen(module, content["state_dict"], path)
         self.examples = datamodule.train_data.to(state.device, input_dtype(module))
         workplace = Workplace(
             module=module,
@@ -346,7 +336,7 @@ class Run:
             TypeError: The state of a strategy or of a callback holds something that is no plain
                 data; the error names it.
         """
-        check_savable([self.setting.aggregator, self.setting.arrivals, *self.callbacks])
+        restoring.check_savable([self.setting.aggregator, self.setting.arrivals, *self.callbacks])
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
@@ -395,8 +385,8 @@ class Run:
                 "executor": self.executor.state_dict(),
                 "history": Growing(self.history, record_to_list),
                 "metrics": dict(self.metrics),
-                "callbacks": states_of(self.callbacks),
-                "loggers": positions_of(self.loggers),
+                "callbacks": restoring.states_of(self.callbacks),
+                "loggers": restoring.positions_of(self.loggers),
             },
         }
         self.module.on_save_checkpoint(content)
@@ -417,14 +407,14 @@ class Run:
         """
         saved, present = content["fedlight"], self._description
         known = saved["federation"]
-        if not fits(self.module, content["state_dict"]):
+        if not restoring.fits(self.module, content["state_dict"]):
             check_same(known, present | describe_module(ModuleState(self.module)), path)
         # Hooks may still change the module, so only `begin` can compare all of it.
         check_same({name: known.get(name) for name in present}, present, path)
         self.id = saved["run"]
         self.counts.load_state_dict(saved["server"])
         self.module.on_load_checkpoint(content)
-        load_fitting(self.module, content["state_dict"])
+        restoring.load_fitting(self.module, content["state_dict"])
         self._checkpoint = (content, path)
         self.schedule.load_state_dict(saved["schedule"])
         self.history[:] = map(record_from_list, saved["history"])
@@ -432,5 +422,5 @@ class Run:
             if record.metrics.prog_bar or record.metrics.unlogged:
                 self.metrics.merge(record.metrics)  # how each name is shown
         self.metrics.update(saved["metrics"])
-        load_states(self.callbacks, saved["callbacks"])
-        let_write_on(self.loggers, saved["loggers"], self.history)
+        restoring.load_states(self.callbacks, saved["callbacks"])
+        restoring.let_write_on(self.loggers, saved["loggers"], self.history)

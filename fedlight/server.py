@@ -6,14 +6,13 @@ import math
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedlight._runs.counts import Counts
 from fedlight._runs.records import round_record, update_from_list, update_record
 from fedlight.aggregators import Aggregator, BufferedAggregator
 from fedlight.aggregators._server_step import check_finite
 from fedlight.clients.large_updates import LargeUpdate
 from fedlight.events import Kind
 from fedlight.executors.base import ClientError
-from fedlight.loop import Event, Handled, Stop
+from fedlight.loop import Counts, Event, Handled, Stop
 from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 
 if TYPE_CHECKING:
@@ -106,21 +105,6 @@ class Server:
         self._dropped: list[UpdateRecord] = []
 
     @property
-    def version(self) -> int:
-        """The number of the newest version: server updates so far."""
-        return self.counts.version
-
-    @property
-    def num_updates(self) -> int:
-        """Number of client updates that have arrived."""
-        return self.counts.num_updates
-
-    @property
-    def over(self) -> bool:
-        """Whether so many local runs have failed in a row that the run should end."""
-        return self.counts.over
-
-    @property
     def held(self) -> list[ClientUpdate]:
         """Updates that the aggregator has received and not used yet, in order of arrival."""
         if not self._says_what_it_holds:
@@ -200,9 +184,9 @@ class Server:
                     yield waiting
                 record = self._step()
                 released += [update.client_id for update in record.updates]
-                answer = self.version - 1 if self._sends_before else None
+                answer = self.counts.version - 1 if self._sends_before else None
                 self.watcher.on_version(record)
-        return Handled(self.version, released, retried, answer)
+        return Handled(self.counts.version, released, retried, answer)
 
     def _end_round(self, group: str | None) -> bool:
         """Tell the aggregator; return whether a step is due."""
@@ -219,7 +203,7 @@ class Server:
         self.watcher.on_update(update)
         self.counts.num_updates += 1
         self.counts.num_gradients += task.num_steps
-        if self._answer("accepts", self.aggregator.accepts(update, self.version)):
+        if self._answer("accepts", self.aggregator.accepts(update, self.counts.version)):
             due = self._answer("receive", self.aggregator.receive(update))
             if not self._says_what_it_holds:
                 self._received.append(update)
@@ -288,7 +272,7 @@ class Server:
         if not isinstance(state, ServerState) or state.version != self.state.version + 1:
             raise TypeError(
                 f"{type(self.aggregator).__name__}.step must return the next ServerState (version "
-                f"{self.version + 1}), got {_brief(state)}; ServerStep and next_version of "
+                f"{self.counts.version + 1}), got {_brief(state)}; ServerStep and next_version of "
                 "fedlight.aggregators make one"
             )
         if not all(isinstance(each, UsedUpdate) for each in state.used):
@@ -334,8 +318,9 @@ class Server:
         Returns:
             The version, with the same number.
         """
-        self.state = ServerState(self.version, params, buffers, counters, self.state.shared)
-        self.versions[self.version] = self.state
+        version = self.counts.version
+        self.state = ServerState(version, params, buffers, counters, self.state.shared)
+        self.versions[version] = self.state
         return self.state
 
     def _totals(self) -> dict[str, float]:
@@ -377,7 +362,7 @@ class Server:
         self.versions = {version: versions[version] for version in state["kept"]}
         self.state = versions[state["version"]]
         self.counts.load_state_dict(state)
-        self._unchanged = Handled(self.version)
+        self._unchanged = Handled(self.counts.version)
         self._received = self.clients.load_state_dict(state["clients"], versions, device)
         for update in self._received:
             self.aggregator.receive(update)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,22 +11,11 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.profilers import Profiler
 from torch import Tensor
 
-from fedlight._fit.arguments import (
-    AnyCallback,
-    check_data,
-    check_module,
-    given_module,
-    number_of_trials,
-)
+from fedlight._fit.arguments import AnyCallback, check_data, check_module, given_module
 from fedlight._fit.attributes import answer_of_trainer, as_tensors, log_dir_of
 from fedlight._fit.calls import Calls, Fit
-from fedlight._fit.lightning_arguments import (
-    LightningArguments,
-    Settings,
-    lightning_settings,
-    refuse_arguments,
-)
-from fedlight._fit.options import Option, options_of, setting_of
+from fedlight._fit.lightning_arguments import LightningArguments, Settings, refuse_arguments
+from fedlight._fit.options import Option, options_of
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.channel import Channel
@@ -159,33 +147,9 @@ class FedTrainer:
         on_interrupt: str = "raise",
         **lightning: Unpack[LightningArguments],
     ) -> None:
-        trial = number_of_trials(fast_dev_run)
-        settings = lightning_settings(lightning, signature(FedTrainer).parameters, trial)
-        setting = setting_of(
-            arrivals,
-            aggregator,
-            local_optimizer,
-            executor=executor,
-            limits=(trial or max_rounds, max_time, max_updates),
-            seed=seed,
-            on_client_failure=on_client_failure,
-            max_update_norm=max_update_norm,
-            on_large_update=on_large_update,
-            channel=channel,
-        )
-        self._options = options_of(
-            setting,
-            settings,
-            callbacks=callbacks,
-            logger=logger,
-            device=(accelerator, devices, precision),
-            validate_every=(check_val_every_n_rounds, check_val_every_n_updates),
-            limit_val_batches=limit_val_batches,
-            enable_progress_bar=enable_progress_bar,
-            default_root_dir=default_root_dir,
-            fast_dev_run=fast_dev_run,
-            on_interrupt=on_interrupt,
-        )
+        # Before another name is bound here, the locals are the arguments, and each is checked.
+        given = {k: v for k, v in locals().items() if k not in ("self", "lightning")}
+        self._options = options_of(given, lightning)
         self._calls = Calls(self, self._options)
         self.should_stop = False
 

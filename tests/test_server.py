@@ -93,7 +93,7 @@ def test_it_tells_of_everything_in_order():
 def test_a_version_is_the_old_one_and_the_mean_of_what_has_come():
     server, _ = served(FedBuff(2, staleness=None), (0, 0, 1.0), (1, 0, 2.0), (2, 1, 3.0))
     assert server.state.params.item() == (1 + 2) / 2
-    assert (server.version, server.num_updates, server.counts.num_pulls) == (1, 3, 3)
+    assert (server.state.version, server.counts.num_updates, server.counts.num_pulls) == (1, 3, 3)
     assert [update.client_id for update in server.aggregator.held] == [2]
 
 

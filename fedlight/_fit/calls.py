@@ -15,10 +15,10 @@ from fedlight._fit.order import set_up, with_callbacks_of
 from fedlight._fit.surroundings import profiled, surroundings
 from fedlight._module.evaluation import lent, show_metrics
 from fedlight._module.prediction import are_loaders, batches_to_predict, predict
-from fedlight._runs.counts import Counts
 from fedlight._support.interrupts import Alone, Interrupt, graceful_interrupts
 from fedlight.callbacks.checkpoint import content_of
 from fedlight.checkpoint import load_weights
+from fedlight.loop import Counts
 from fedlight.types import Metrics
 
 if TYPE_CHECKING:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, overload
 
 from fedlight._fit.arguments import (
-    AnyCallback,
     as_callbacks,
     as_folder,
     as_loggers,
@@ -21,6 +20,7 @@ from fedlight._fit.device import fabric_of
 from fedlight._fit.intervals import check_intervals
 from fedlight._fit.lightning_arguments import (
     Settings,
+    lightning_settings,
     limit_batches,
     virtual_time,
 )
@@ -117,113 +117,67 @@ def names_of_options(trainer: object) -> set[str]:
     return {name for name in dir(kind) if isinstance(getattr(kind, name), Option)}
 
 
-def setting_of(
-    arrivals: ArrivalProcess,
-    aggregator: Aggregator,
-    local_optimizer: LocalOptimizer | None,
-    *,
-    executor: object,
-    limits: tuple[int | None, float | None, int | None],
-    seed: int,
-    on_client_failure: str,
-    max_update_norm: float | None,
-    on_large_update: str,
-    channel: object,
-) -> Setting:
-    """Check the arguments of a trainer that the result depends on.
+def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> Options:
+    """Check the arguments of a trainer.
 
     Args:
-        arrivals: The arrival process.
-        aggregator: The aggregator.
-        local_optimizer: The local optimizer; None for the module's own.
-        executor: An executor, or the name of one.
-        limits: ``max_rounds``, ``max_time`` and ``max_updates``.
-        seed: The seed.
-        on_client_failure: "raise", "drop" or "retry".
-        max_update_norm: The largest norm of an update, or None.
-        on_large_update: "clip" or "drop".
-        channel: One channel or several in turn, or None.
+        given: The arguments of `FedTrainer` by name, but for those of `lightning.Trainer`.
+        lightning: Those.
 
     Raises:
-        TypeError: An argument is of the wrong kind.
+        TypeError: An argument is of the wrong kind, or has no meaning in a federation.
         ValueError: An argument is outside its range, or two contradict each other.
     """
-    optimizer = ModuleOptimizer() if local_optimizer is None else local_optimizer
-    virtual_time(limits[1])
-    setting = Setting(
-        instance_of(ArrivalProcess, "arrivals", arrivals, "UniformArrivals(per_round=5)"),
-        instance_of(Aggregator, "aggregator", aggregator, "AFACD()"),
-        instance_of(LocalOptimizer, "local_optimizer", optimizer, "LocalSGD(lr=0.1)"),
-        executor=check_executor(executor),
-        limits=Limits(*limits),
-        seed=integer("seed", seed),
-        on_client_failure=one_of(
-            "on_client_failure", on_client_failure, ("raise", "drop", "retry")
-        ),
-        max_update_norm=optional(positive, "max_update_norm", max_update_norm),
-        on_large_update=one_of("on_large_update", on_large_update, ("clip", "drop")),
-        channel=optional(as_channel, "channel", channel),
+    trial = number_of_trials(given["fast_dev_run"])
+    settings = lightning_settings(lightning, given, trial)
+    virtual_time(given["max_time"])
+    limits = Limits(trial or given["max_rounds"], given["max_time"], given["max_updates"])
+    setting = _setting_of(given, limits)
+    rounds, updates = given["check_val_every_n_rounds"], given["check_val_every_n_updates"]
+    rounds, updates = check_intervals(1 if trial and rounds == "auto" else rounds, updates)
+    limit = limit_batches("limit_val_batches", given["limit_val_batches"])
+    root = as_folder(given["default_root_dir"])
+    loggers = [] if trial else as_loggers(given["logger"], root)
+    callbacks = as_callbacks(given["callbacks"], given["enable_progress_bar"], root, settings)
+    device = given["accelerator"], given["devices"], given["precision"]
+    return Options(
+        setting=setting,
+        settings=settings,
+        callbacks=callbacks,
+        loggers=loggers,
+        open_loggers=left_open(loggers),
+        fabric=fabric_of(*device, loggers, callbacks),
+        check_val_every_n_rounds=rounds,
+        check_val_every_n_updates=updates,
+        limit_val_batches=trial or limit,
+        default_root_dir=root,
+        fast_dev_run=given["fast_dev_run"],
+        trial=trial,
+        on_interrupt=one_of("on_interrupt", given["on_interrupt"], ("raise", "return")),
     )
-    setting.limits.check(setting.arrivals)
+
+
+def _setting_of(given: Mapping[str, Any], limits: Limits) -> Setting:
+    def one(name: str, *choices: str) -> str:
+        return one_of(name, given[name], choices)
+
+    optimizer = given["local_optimizer"]
+    optimizer = ModuleOptimizer() if optimizer is None else optimizer
+    example = "UniformArrivals(per_round=5)"
+    setting = Setting(
+        instance_of(ArrivalProcess, "arrivals", given["arrivals"], example),
+        instance_of(Aggregator, "aggregator", given["aggregator"], "AFACD()"),
+        instance_of(LocalOptimizer, "local_optimizer", optimizer, "LocalSGD(lr=0.1)"),
+        executor=check_executor(given["executor"]),
+        limits=limits,
+        seed=integer("seed", given["seed"]),
+        on_client_failure=one("on_client_failure", "raise", "drop", "retry"),
+        max_update_norm=optional(positive, "max_update_norm", given["max_update_norm"]),
+        on_large_update=one("on_large_update", "clip", "drop"),
+        channel=optional(as_channel, "channel", given["channel"]),
+    )
+    limits.check(setting.arrivals)
     check_partners(setting.aggregator, setting.arrivals, setting.local_optimizer)
     if setting.on_client_failure != "raise" or setting.max_update_norm is not None:
         check_can_discard(setting.aggregator)
     return setting
-
-
-def options_of(
-    setting: Setting,
-    settings: Settings,
-    *,
-    callbacks: AnyCallback | Iterable[AnyCallback] | None,
-    logger: bool | Logger | Iterable[Logger],
-    device: tuple[str, object, Any],
-    validate_every: tuple[int | str | None, int | None],
-    limit_val_batches: int | float | None,
-    enable_progress_bar: bool,
-    default_root_dir: str | Path | None,
-    fast_dev_run: bool | int,
-    on_interrupt: str,
-) -> Options:
-    """Check the other arguments of a trainer.
-
-    Args:
-        setting: What the result depends on.
-        settings: The arguments of `lightning.Trainer`.
-        callbacks: One callback or several, ours or Lightning's.
-        logger: True for TensorBoard, one logger or several, or False.
-        device: ``accelerator``, ``devices`` and ``precision``.
-        validate_every: ``check_val_every_n_rounds`` and ``check_val_every_n_updates``.
-        limit_val_batches: A number of validation batches, or a share of them.
-        enable_progress_bar: Whether a progress bar is shown.
-        default_root_dir: The folder for what names none.
-        fast_dev_run: Whether this is a trial run, or its number of rounds.
-        on_interrupt: "raise" or "return".
-
-    Raises:
-        TypeError: An argument is of the wrong kind, or has no meaning in a federation.
-        ValueError: An argument is outside its range.
-    """
-    trial = number_of_trials(fast_dev_run)
-    rounds, updates = validate_every
-    if trial and rounds == "auto":
-        rounds = 1
-    rounds, updates = check_intervals(rounds, updates)
-    root = as_folder(default_root_dir)
-    loggers = [] if trial else as_loggers(logger, root)
-    all_callbacks = as_callbacks(callbacks, enable_progress_bar, root, settings)
-    return Options(
-        setting=setting,
-        settings=settings,
-        callbacks=all_callbacks,
-        loggers=loggers,
-        open_loggers=left_open(loggers),
-        fabric=fabric_of(*device, loggers, all_callbacks),
-        check_val_every_n_rounds=rounds,
-        check_val_every_n_updates=updates,
-        limit_val_batches=trial or limit_batches("limit_val_batches", limit_val_batches),
-        default_root_dir=root,
-        fast_dev_run=fast_dev_run,
-        trial=trial,
-        on_interrupt=one_of("on_interrupt", on_interrupt, ("raise", "return")),
-    )
