@@ -14,7 +14,11 @@ from torch import Tensor
 from fedlight._fit.arguments import AnyCallback, check_data, check_module, given_module
 from fedlight._fit.attributes import answer_of_trainer, as_tensors, log_dir_of
 from fedlight._fit.calls import Calls, Fit
-from fedlight._fit.lightning_arguments import LightningArguments, Settings, refuse_arguments
+from fedlight._fit.lightning_arguments import (
+    LightningArguments,
+    LightningSettings,
+    refuse_arguments,
+)
 from fedlight._fit.options import Option, options_of
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
@@ -115,7 +119,7 @@ class FedTrainer:
     default_root_dir = Option[Path]("_options.default_root_dir")
     fast_dev_run = Option[bool | int]("_options.fast_dev_run")
     on_interrupt = Option[str]("_options.on_interrupt")
-    settings = Option[Settings]("_options.settings")
+    settings = Option[LightningSettings]("_options.settings")
     profiler = Option[Profiler]("_options.settings.profiler")
 
     def __init__(

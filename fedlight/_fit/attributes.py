@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight._fit.lightning_callbacks import as_given
+from fedlight._fit.adapted import as_given
 from fedlight._fit.one_device import INSTEAD, OneDevice
 from fedlight._module.evaluation import number_of_batches
 from fedlight._module.moment import Moment, moment_of

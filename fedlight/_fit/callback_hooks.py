@@ -12,7 +12,7 @@ from fedlight.server import Watcher
 if TYPE_CHECKING:
     from lightning import LightningModule
 
-    from fedlight._fit.options import Options
+    from fedlight._fit.options import TrainerOptions
     from fedlight.types import ClientUpdate, RoundRecord, Task
 
 
@@ -38,7 +38,7 @@ class Hooks(Watcher):
     def __init__(
         self,
         trainer: Shows,
-        options: Options,
+        options: TrainerOptions,
         made_version: Callable[[RoundRecord], None] | None = None,
     ) -> None:
         self._trainer = trainer

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lightning import LightningModule
 
-    from fedlight._fit.options import Options
+    from fedlight._fit.options import TrainerOptions
     from fedlight._module.log import LogRecorder
     from fedlight.data import FederatedDataModule
     from fedlight.run import Run
@@ -53,7 +53,7 @@ class Calls:
         interrupt: The signal that has ended the newest fit.
     """
 
-    def __init__(self, trainer: Shows, options: Options) -> None:
+    def __init__(self, trainer: Shows, options: TrainerOptions) -> None:
         self._trainer, self._options = trainer, options
         self.given: LightningModule | None = None
         self.datamodule: FederatedDataModule | None = None

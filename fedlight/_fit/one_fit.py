@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from lightning import LightningModule
 
-    from fedlight._fit.options import Options
+    from fedlight._fit.options import TrainerOptions
     from fedlight._module.log import LogRecorder
     from fedlight.data import FederatedDataModule
     from fedlight.types import RoundRecord
 
 
 def evaluator_of(
-    options: Options,
+    options: TrainerOptions,
     module: LightningModule,
     data: FederatedDataModule,
     inference_mode: bool = False,
@@ -63,7 +63,7 @@ class Fit:
     def __init__(
         self,
         trainer: Shows,
-        options: Options,
+        options: TrainerOptions,
         logs: LogRecorder,
         module: LightningModule,
         data: FederatedDataModule,

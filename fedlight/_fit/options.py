@@ -19,7 +19,7 @@ from fedlight._fit.arguments import (
 from fedlight._fit.device import fabric_of
 from fedlight._fit.intervals import check_intervals
 from fedlight._fit.lightning_arguments import (
-    Settings,
+    LightningSettings,
     lightning_settings,
     limit_batches,
     virtual_time,
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class TrainerOptions:
     """All that a `FedTrainer` was given; its attributes of the same names read it.
 
     Attributes:
@@ -65,7 +65,7 @@ class Options:
     """
 
     setting: Setting
-    settings: Settings
+    settings: LightningSettings
     callbacks: list[Callback]
     loggers: list[Logger]
     open_loggers: list[Any]
@@ -117,7 +117,7 @@ def names_of_options(trainer: object) -> set[str]:
     return {name for name in dir(kind) if isinstance(getattr(kind, name), Option)}
 
 
-def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> Options:
+def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> TrainerOptions:
     """Check the arguments of a trainer.
 
     Args:
@@ -140,7 +140,7 @@ def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> Option
     loggers = [] if trial else as_loggers(given["logger"], root)
     callbacks = as_callbacks(given["callbacks"], given["enable_progress_bar"], root, settings)
     device = given["accelerator"], given["devices"], given["precision"]
-    return Options(
+    return TrainerOptions(
         setting=setting,
         settings=settings,
         callbacks=callbacks,
