@@ -17,6 +17,7 @@ from torch import nn
 from benchmarks.clock import now
 from benchmarks.federations import timed
 from benchmarks.workloads import A
+from fedlight._runs.setting import Setting
 from fedlight.aggregators import AFACS, Aggregator, FedAvg, FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.arrivals.schedule import Schedule
@@ -70,26 +71,19 @@ def events_per_second(clients: int, in_flight: int, parameters: int, events: int
     pool = Pool(Nothing(parameters))
     runs = Clients(pool, federation.num_examples, keep_states=False)
     history = _History()
-    server = Server(
-        FedBuff(buffer_size=10),
-        LocalSGD(0.1),
-        runs,
-        federation,
-        _state(parameters),
-        schedule,
-        watcher=history,
-    )
-    begun, before = now(), 0
+    setting = Setting(arrivals, FedBuff(buffer_size=10), LocalSGD(0.1))
+    server = Server(setting, federation, runs, schedule, _state(parameters), history)
+    counts, begun, before = server.counts, now(), 0
     for waiting in play(schedule, server, Limits()):
         if waiting:
             pool.compute(waiting)
             continue
-        seen = server.num_pulls + server.num_updates + server.version
+        seen = counts.num_pulls + counts.num_updates + counts.version
         if not before and seen >= events // 4:
             begun, before = now(), seen
         if seen >= events:
             break
-    assert len(history.records) == server.version
+    assert len(history.records) == counts.version
     return (seen - before) / (now() - begun)
 
 
@@ -111,9 +105,9 @@ def simulated_per_second(clients: int, in_flight: int, events: int) -> float:
     )
     schedule = Schedule(arrivals, federation)
     server = CountingServer(schedule, buffer_size=10, by_rounds=False)
-    begun, before = now(), 0
+    counts, begun, before = server.counts, now(), 0
     for _ in play(schedule, server, Limits()):
-        seen = server.num_pulls + server.num_updates + server.version
+        seen = counts.num_pulls + counts.num_updates + counts.version
         if not before and seen >= events // 4:
             begun, before = now(), seen
         if seen >= events:

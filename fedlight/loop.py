@@ -8,8 +8,8 @@ nothing to compute.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fedlight._support.checks import positive, positive_int
@@ -74,18 +74,47 @@ class Events(Protocol):
         """Let clients continue; return, in order, the tasks that start and those stopped now."""
 
 
-class Receiver(Protocol[R_co]):
-    """The object that handles the events, such as the server.
+@dataclass(slots=True)
+class Counts:
+    """How far a run is. Only the receiver of its events counts.
+
+    A run has them from its start, so that hooks before the first event read those of the checkpoint
+    that the run goes on from.
 
     Attributes:
-        version: Server updates so far.
-        num_updates: Client updates that have arrived so far.
-        over: Whether to stop, because no local run succeeds any more.
+        version: Number of server updates.
+        num_updates: Number of client updates that have arrived.
+        num_pulls: Number of pulls.
+        num_gradients: Number of local steps of the updates that have arrived.
+        num_failures: Number of tasks that failed or were lost; those cancelled do not count.
+        failed_in_a_row: Number of local runs that have failed since a version was made of updates.
+        over: Whether so many local runs have failed in a row that the run should end.
     """
 
-    version: int
-    num_updates: int
-    over: bool
+    version: int = 0
+    num_updates: int = 0
+    num_pulls: int = 0
+    num_gradients: int = 0
+    num_failures: int = 0
+    failed_in_a_row: int = 0
+    over: bool = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The numbers by name."""
+        return asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the numbers from what `state_dict` gave; `state` may hold more."""
+        for each in fields(self):
+            setattr(self, each.name, state[each.name])
+
+
+class Receiver(Protocol[R_co]):
+    """The object that handles the events, such as the server."""
+
+    @property
+    def counts(self) -> Counts:
+        """How far the run is."""
 
     def handle(self, event: Event) -> Generator[Sequence[R_co], None, Handled]:
         """Handle one event completely; yield local runs that have to be computed first."""
@@ -188,7 +217,8 @@ def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator
         between two events.
     """
     rounds, updates = limits.most
-    while receiver.version < rounds and receiver.num_updates < updates and not receiver.over:
+    counts = receiver.counts
+    while counts.version < rounds and counts.num_updates < updates and not counts.over:
         event = schedule.next()
         if event is None:
             return

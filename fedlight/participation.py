@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
+from fedlight._runs.setting import Setting
 from fedlight._support.checks import positive
 from fedlight._support.voice import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
@@ -220,11 +221,13 @@ def participation_report(
     return _report(history, aggregator, arrivals, federation, rtol)
 
 
-def warn_if_unfair(run: FinishedRun) -> None:
+def warn_if_unfair(
+    run: object, history: Sequence[RoundRecord], setting: Setting, federation: Federation
+) -> None:
     """Warn after a run whose shares are far from the importances, and name a remedy."""
-    if not _anyone_counts(run.history):
+    if not _anyone_counts(history):
         return
-    report = _report(run.history, run.aggregator, run.arrivals, run.federation, None)
+    report = _report(history, setting.aggregator, setting.arrivals, federation, None)
     if report.is_far:
         words = (
             f"fedlight: some clients count for more than their importance: {report}; a remedy: "
@@ -286,7 +289,8 @@ def _dry_run(
     clients = Clients(pool, federation.num_examples, keep_states=False)
     state = ServerState(0, torch.zeros(1), torch.zeros(0), torch.zeros(0))
     rounds = _Rounds()
-    server = Server(aggregator, LocalSGD(1.0), clients, federation, state, schedule, watcher=rounds)
+    setting = Setting(arrivals, aggregator, LocalSGD(1.0))
+    server = Server(setting, federation, clients, schedule, state, rounds)
     for waiting in play(schedule, server, limits):
         pool.compute(waiting)
     return rounds.history

@@ -1,45 +1,34 @@
-"""A run: all that one fit changes, and what a checkpoint keeps of it."""
+"""A run: all that one fit changes."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import lightning
-import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor
 
+from fedlight._runs import restoring
 from fedlight._runs.data_fingerprint import data_fingerprint
-from fedlight._runs.identity import in_words
-from fedlight._runs.loggers import go_on, position
+from fedlight._runs.describe import check_same, describe_federation, describe_module
+from fedlight._runs.fingerprint import fingerprint
 from fedlight._runs.own_state import StateWatch
 from fedlight._runs.records import record_from_list, record_to_list
 from fedlight._support.growing import Growing
 from fedlight._support.memory import BLOCKS
 from fedlight.arrivals.schedule import Schedule
-from fedlight.checkpoint import (
-    FORMAT,
-    CheckpointError,
-    HyperParameters,
-    Parts,
-    differences,
-    plain,
-    plain_hparams,
-    write_checkpoint,
-)
+from fedlight.checkpoint import FORMAT, HyperParameters, Parts, plain_hparams, write_checkpoint
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.clients.sending import Sending
 from fedlight.executors._choice.choose import resolve_executor
 from fedlight.executors.base import Workplace
+from fedlight.loop import Counts
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.server import Server, Watcher
 from fedlight.types import Federation, Metrics, RoundRecord
@@ -48,23 +37,39 @@ if TYPE_CHECKING:
     from lightning import LightningModule
     from lightning.fabric.loggers.logger import Logger
 
-    from fedlight.aggregators import Aggregator
-    from fedlight.arrivals import ArrivalProcess
-    from fedlight.channel import Channel
-    from fedlight.clients.large_updates import NormLimit
+    from fedlight._runs.setting import Setting
     from fedlight.data import FederatedDataModule
     from fedlight.data.examples import ExampleList, ExampleTable
     from fedlight.executors import Executor
-    from fedlight.local_optimizers import LocalOptimizer
-    from fedlight.loop import Limits
     from fedlight.types import ServerState
 
 
-class Stateful(Protocol):
-    """What a run keeps of a callback."""
+class _Unread:
+    """The model before `Run.begin` reads it: the module as it is, which hooks may still change."""
 
-    def state_dict(self) -> dict[str, Any]: ...  # noqa: D102
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...  # noqa: D102
+    def __init__(self, module: LightningModule, counts: Counts) -> None:
+        self._module, self._counts = module, counts
+
+    @property
+    def state(self) -> ServerState:
+        """What the module holds now."""
+        return ModuleState(self._module).read(self._counts.version)
+
+    def show(self) -> None:
+        """Do nothing: the module holds the model."""
+
+
+class _Served:
+    """The model from `Run.begin` on: the server's newest version, which the module has to show."""
+
+    def __init__(self, server: Server, module_state: ModuleState) -> None:
+        self._server = server
+        self.show = module_state.show
+
+    @property
+    def state(self) -> ServerState:
+        """The server's newest version."""
+        return self._server.state
 
 
 class Run:
@@ -76,15 +81,7 @@ class Run:
     Args:
         module: The module.
         datamodule: The clients' data, set up.
-        arrivals: Who arrives when.
-        aggregator: How the server makes a new version.
-        local_optimizer: The arithmetic of a local run.
-        executor: How local runs are computed.
-        limits: When the run stops.
-        seed: All randomness follows from it.
-        on_client_failure: "raise", "drop" or "retry".
-        norm_limit: What is done with large updates, or None.
-        channel: What updates go through on their way, or None.
+        setting: The options that the result depends on.
         autocast: Makes the context in which local steps run (mixed precision).
         watcher: Is told of everything that happens at the server.
         callbacks: Callbacks whose state belongs to the run.
@@ -93,8 +90,11 @@ class Run:
     Attributes:
         id: Sixteen hexadecimal digits that tell this run from others; a resumed run has that of
             its checkpoint. Nothing that is computed depends on it.
+        counts: How far the run is.
         federation: Who takes part.
         schedule: What happens next; the clock.
+        history: One record for each round.
+        metrics: The newest value of each metric.
         server: The versions of the model. This and the next six are there from `begin` on.
         clients: The clients' runs and states.
         pool: The local runs to be computed.
@@ -102,8 +102,6 @@ class Run:
         executor: The executor, set up.
         executor_reason: Why it was chosen.
         module_state: Reads and writes the module.
-        history: One record for each round.
-        metrics: The newest value of each metric.
 
     Raises:
         ValueError: The data and the arrival process do not fit together.
@@ -121,46 +119,39 @@ class Run:
         self,
         module: LightningModule,
         datamodule: FederatedDataModule,
+        setting: Setting,
         *,
-        arrivals: ArrivalProcess,
-        aggregator: Aggregator,
-        local_optimizer: LocalOptimizer,
-        executor: Executor | str,
-        limits: Limits,
-        seed: int,
-        on_client_failure: str,
-        norm_limit: NormLimit | None,
-        channel: Channel | None,
         autocast: Callable[[], AbstractContextManager[Any]],
         watcher: Watcher,
-        callbacks: Sequence[Stateful],
+        callbacks: Sequence[restoring.Stateful],
         loggers: Sequence[Logger],
     ) -> None:
         self.id = os.urandom(8).hex()
-        self.module = module
-        self.datamodule = datamodule
-        self.arrivals, self.aggregator = arrivals, aggregator
-        self.local_optimizer = local_optimizer
-        self.limits = limits
+        self.module, self.datamodule, self.setting = module, datamodule, setting
         self.callbacks, self.loggers = callbacks, loggers
+        self.counts = Counts()
         self.history: list[RoundRecord] = []
         self.metrics = Metrics()
-        partition = datamodule.partition
-        self._data = data_fingerprint(partition, datamodule.train_data)
-        federation = Federation(len(partition), partition.sizes, datamodule.batch_size, seed)
+        partition, arrivals = datamodule.partition, setting.arrivals
+        data = data_fingerprint(partition, datamodule.train_data)
+        federation = Federation(
+            len(partition), partition.sizes, datamodule.batch_size, setting.seed
+        )
         self.schedule = Schedule(
-            arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
+            arrivals,
+            federation,
+            interval=setting.aggregator.interval,
+            max_time=setting.limits.max_time,
         )
         self.federation = replace(
             federation,
             expected_durations=arrivals.expected_durations(),
             groups=arrivals.groups,
         )
-        self.begun = False
-        self._asked, self._autocast = executor, autocast
-        self._norm_limit, self._on_client_failure = norm_limit, on_client_failure
-        self.channel = channel
-        self._watcher = watcher
+        self._description = describe_federation(setting, self.federation, data)
+        self._autocast, self._watcher = autocast, watcher
+        self._model: _Unread | _Served = _Unread(module, self.counts)
+        self._set_up = ExitStack()
         self._checkpoint: tuple[dict[str, Any], str] | None = None
         # A checkpoint that is wanted before the run has begun waits as well.
         self._in_event = True
@@ -173,39 +164,40 @@ class Run:
             ValueError: The module, the data, the strategies or the executor do not fit together.
             CheckpointError: The checkpoint is of another module; the error names what differs.
         """
-        module, datamodule = self.module, self.datamodule
+        module, datamodule, setting = self.module, self.datamodule, self.setting
         partition = datamodule.partition
         self.module_state = state = ModuleState(module)
         if self._checkpoint is not None:
-            self._put_over(*self._checkpoint)
+            content, path = self._checkpoint
+            check_same(content["fedlight"]["federation"], self._described(), path)
+            restoring.load_frozen(module, content["state_dict"], path)
         self.examples = datamodule.train_data.to(state.device, input_dtype(module))
         workplace = Workplace(
             module=module,
             state=state,
-            optimizer=self.local_optimizer,
+            optimizer=setting.local_optimizer,
             partition=partition,
             examples=self.examples,
             batch_size=datamodule.batch_size,
-            seed=self.federation.seed,
+            seed=setting.seed,
             autocast=self._autocast,
         )
-        choice = resolve_executor(self._asked, workplace)
+        choice = resolve_executor(setting.executor, workplace)
         self.executor, self.executor_reason = choice.executor, choice.reason
-        sending = None if self.channel is None else Sending(self.channel, self.federation.seed)
-        ahead = not self.arrivals.may_stop
-        self.pool = Pool(self.executor, self._norm_limit, sending, ahead)
-        keep_states = self.local_optimizer.client_state
+        self._set_up.callback(self.executor.teardown)
+        sending = None if setting.channel is None else Sending(setting.channel, setting.seed)
+        ahead = not setting.arrivals.may_stop
+        self.pool = Pool(self.executor, setting.norm_limit, sending, ahead)
+        keep_states = setting.local_optimizer.client_state
         self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
         self.server = Server(
-            self.aggregator,
-            self.local_optimizer,
-            self.clients,
+            setting,
             self.federation,
-            state.present(),
+            self.clients,
             self.schedule,
-            self._on_client_failure,
+            state.present(),
             self._watcher,
-            self.channel,
+            self.counts,
         )
         if self._checkpoint is not None:
             saved = self._checkpoint[0]["fedlight"]
@@ -213,47 +205,27 @@ class Run:
             self.server.load_state_dict(saved["server"])
             state.write(self.server.state)
             self._checkpoint = None
-        self._state_watch = StateWatch([self.arrivals, self.aggregator])
-        self.begun = True
+        self._state_watch = StateWatch([setting.arrivals, setting.aggregator])
+        self._model = _Served(self.server, state)
         self._in_event = False
         self._save_wanted()
 
     def close(self) -> None:
         """Let go of what `begin` has set up; the module holds the newest version."""
         self.show()
-        if self.begun:
-            self.executor.teardown()
+        self._set_up.close()
         BLOCKS.end_run()
-
-    @property
-    def version(self) -> int:
-        """Server updates so far."""
-        return self.server.version if self.begun else int(self._saved("version"))
-
-    @property
-    def num_updates(self) -> int:
-        """Client updates that have arrived."""
-        return self.server.num_updates if self.begun else int(self._saved("num_updates"))
-
-    @property
-    def num_failures(self) -> int:
-        """Tasks that failed or were lost so far."""
-        return self.server.num_failures if self.begun else int(self._saved("num_failures"))
 
     @property
     def state(self) -> ServerState:
         """The newest version of the server's model; before `begin`, the module as it is."""
-        return self.server.state if self.begun else ModuleState(self.module).read(self.version)
-
-    def _saved(self, count: str) -> Any:
-        """A number that the checkpoint holds of the server, 0 without one."""
-        return 0 if self._checkpoint is None else self._checkpoint[0]["fedlight"]["server"][count]
+        return self._model.state
 
     @property
     def over(self) -> bool:
         """Whether a limit is reached, or no local run succeeds any more."""
-        server = self.server
-        return server.over or self.limits.reached(server.version, server.num_updates)
+        counts = self.counts
+        return counts.over or self.setting.limits.reached(counts.version, counts.num_updates)
 
     def compute(self, waiting: Sequence[Any]) -> None:
         """Compute the local runs that the loop waits for."""
@@ -269,10 +241,10 @@ class Run:
 
     def _ahead(self) -> tuple[float, float]:
         """How far ahead of its arrival a local run may still be useful."""
-        server = self.server
+        counts, limits = self.counts, self.setting.limits
         used = len(self.history[-1].updates) if self.history else float("inf")
-        until = self.limits.max_time or float("inf")
-        return until, self.limits.updates_left(server.version, server.num_updates, used)
+        until = limits.max_time or float("inf")
+        return until, limits.updates_left(counts.version, counts.num_updates, used)
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
@@ -334,8 +306,7 @@ class Run:
 
         Executors leave the module as they found it, so hooks and validation see this version.
         """
-        if self.begun:
-            self.module_state.show()
+        self._model.show()
 
     def adopt(self) -> None:
         """Take what hooks have changed in the module into the newest version, as it holds there.
@@ -366,22 +337,11 @@ class Run:
             TypeError: The state of a strategy or of a callback holds something that is no plain
                 data; the error names it.
         """
-        kept: list[Stateful] = [self.aggregator, self.arrivals, *self.callbacks]
-        for each in kept:
-            try:
-                state = each.state_dict()
-            except (AttributeError, KeyError):  # it tells of what comes with the first update
-                continue
-            plain(state, f"{type(each).__name__}.state_dict()")
+        restoring.check_savable([self.setting.aggregator, self.setting.arrivals, *self.callbacks])
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
-        state = self.state
-        digest = hashlib.blake2b(str(state.version).encode(), digest_size=8)
-        for tensor in (state.params, state.buffers, state.counters):
-            digest.update(str(tensor.dtype).encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return fingerprint(self.state)
 
     def finish(self, trial: bool = False) -> None:
         """Called once after the last event.
@@ -398,6 +358,10 @@ class Run:
     def _hparams(self) -> HyperParameters:
         return plain_hparams(self.module)
 
+    def _described(self) -> dict[str, Any]:
+        """What two runs must have in common for one to go on from the other's checkpoint."""
+        return self._description | describe_module(self.module_state)
+
     def state_dict(self) -> dict[str, Any]:
         """The run between two events: what a checkpoint holds, as tensors and plain data.
 
@@ -412,18 +376,18 @@ class Run:
             "hparams_name": getattr(self.module, "_hparams_name", None),
             "pytorch-lightning_version": lightning.__version__,
             "epoch": 0,
-            "global_step": self.server.version,
+            "global_step": self.counts.version,
             "fedlight": {
                 "format": FORMAT,
                 "run": self.id,
-                "federation": self.describe(),
+                "federation": self._described(),
                 "server": self.server.state_dict(),
                 "schedule": self.schedule.state_dict(),
                 "executor": self.executor.state_dict(),
                 "history": Growing(self.history, record_to_list),
                 "metrics": dict(self.metrics),
-                "callbacks": [[key, each.state_dict()] for key, each in _keyed(self.callbacks)],
-                "loggers": [[key, position(each)] for key, each in _keyed(self.loggers)],
+                "callbacks": restoring.states_of(self.callbacks),
+                "loggers": restoring.positions_of(self.loggers),
             },
         }
         self.module.on_save_checkpoint(content)
@@ -442,17 +406,16 @@ class Run:
         Raises:
             CheckpointError: It is of another federation; the error names what differs.
         """
-        saved = content["fedlight"]
-        if not _fits(self.module, content["state_dict"]):
-            present = self._described() | self._described_module(ModuleState(self.module))
-            self._check(saved["federation"], present, path)
-        known = {name: saved["federation"].get(name) for name in self._described()}
-        self._check(known, self._described(), path)
+        saved, present = content["fedlight"], self._description
+        known = saved["federation"]
+        if not restoring.fits(self.module, content["state_dict"]):
+            check_same(known, present | describe_module(ModuleState(self.module)), path)
+        # Hooks may still change the module, so only `begin` can compare all of it.
+        check_same({name: known.get(name) for name in present}, present, path)
         self.id = saved["run"]
+        self.counts.load_state_dict(saved["server"])
         self.module.on_load_checkpoint(content)
-        own = self.module.state_dict()
-        fitting = {k: v for k, v in content["state_dict"].items() if _same_shape(own.get(k), v)}
-        self.module.load_state_dict(fitting, strict=False)
+        restoring.load_fitting(self.module, content["state_dict"])
         self._checkpoint = (content, path)
         self.schedule.load_state_dict(saved["schedule"])
         self.history[:] = map(record_from_list, saved["history"])
@@ -460,110 +423,5 @@ class Run:
             if record.metrics.prog_bar or record.metrics.unlogged:
                 self.metrics.merge(record.metrics)  # how each name is shown
         self.metrics.update(saved["metrics"])
-        states = dict(map(tuple, saved["callbacks"]))
-        for key, callback in _keyed(self.callbacks):
-            if key in states:
-                callback.load_state_dict(states[key])
-        places = dict(map(tuple, saved["loggers"]))
-        for key, logger in _keyed(self.loggers):
-            if key in places:
-                go_on(logger, places[key], self.history)
-
-    def _put_over(self, content: dict[str, Any], path: str) -> None:
-        """Check the module against the checkpoint once more, and give it the frozen parameters."""
-        self._check(content["fedlight"]["federation"], self.describe(), path)
-        self._restore_frozen(content["state_dict"], path)
-
-    def _check(self, saved: dict[str, Any], present: dict[str, Any], path: str) -> None:
-        if saved.get("on_client_failure") == "raise":
-            # Nothing has failed so far, or the run would have ended: the rest may be handled
-            # otherwise, as if it had been from the start.
-            saved = saved | {"on_client_failure": present.get("on_client_failure")}
-        different = differences(saved, present)
-        if different:
-            raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
-
-    def _restore_frozen(self, tensors: Mapping[str, Tensor], path: str) -> None:
-        """Parameters without a gradient take no part in the federation, but belong to the model."""
-        for name, param in self.module.named_parameters():
-            if not param.requires_grad:
-                kept = tensors.get(name)
-                if kept is None and not self.module.strict_loading:
-                    continue  # the module says that its state_dict leaves some out
-                if kept is None or kept.shape != param.shape:
-                    raise CheckpointError(
-                        f"{path!r} has no parameter {name!r} of shape {tuple(param.shape)}"
-                    )
-                param.data.copy_(kept)
-
-    def describe(self) -> dict[str, Any]:
-        """What two runs must have in common for one to go on from the other's checkpoint."""
-        return self._described() | self._described_module(self.module_state)
-
-    def _described(self) -> dict[str, Any]:
-        federation = self.federation
-        limit = self._norm_limit
-        sizes = hashlib.blake2b(federation.num_examples.tobytes(), digest_size=8).hexdigest()
-        return {
-            "number of clients": federation.num_clients,
-            "examples of the clients (hash)": sizes,
-            "data (hash)": self._data,
-            "batch_size": federation.batch_size,
-            "seed": federation.seed,
-            **self.strategies(),
-            "on_client_failure": self._on_client_failure,
-            "max_update_norm": limit and limit.most,
-            "on_large_update": limit and ("clip" if limit.clip else "drop"),
-        }
-
-    def _described_module(self, state: ModuleState) -> dict[str, Any]:
-        return {
-            "parameters": _shapes(state.param_layout),
-            "buffers": _shapes(state.buffer_layout) + _shapes(state.counter_layout),
-        }
-
-    def settings(self) -> dict[str, Any]:
-        """The settings of the federation: the strategies in words, and the numbers beside them."""
-        federation = self.federation
-        return {
-            **self.strategies(),
-            "clients": federation.num_clients,
-            "batch_size": federation.batch_size,
-            "seed": federation.seed,
-        }
-
-    def strategies(self) -> dict[str, str]:
-        """The strategies in words, by the names of the trainer's arguments."""
-        channel = {} if self.channel is None else {"channel": in_words(self.channel)}
-        return {
-            "arrivals": in_words(self.arrivals),
-            "aggregator": in_words(self.aggregator),
-            "local_optimizer": in_words(self.local_optimizer),
-            **channel,
-        }
-
-
-def _shapes(layout: Any) -> list[str]:
-    return [
-        f"{name} {tuple(shape)} {layout.dtype}"
-        for name, shape in zip(layout.names, layout.shapes, strict=True)
-    ]
-
-
-def _fits(module: LightningModule, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a module has the tensors of a checkpoint, in their shapes."""
-    own = module.state_dict()
-    return all(_same_shape(own.get(name), tensor) for name, tensor in tensors.items())
-
-
-def _same_shape(one: object, other: object) -> bool:
-    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape
-
-
-def _keyed(objects: Sequence[Any]) -> Iterable[tuple[str, Any]]:
-    """Objects with the name of their class and their number in it, which survive added ones."""
-    seen: Counter[str] = Counter()
-    for each in objects:
-        name = type(each).__qualname__
-        yield f"{name}-{seen[name]}", each
-        seen[name] += 1
+        restoring.load_states(self.callbacks, saved["callbacks"])
+        restoring.let_write_on(self.loggers, saved["loggers"], self.history)

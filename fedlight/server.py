@@ -12,17 +12,16 @@ from fedlight.aggregators._server_step import check_finite
 from fedlight.clients.large_updates import LargeUpdate
 from fedlight.events import Kind
 from fedlight.executors.base import ClientError
-from fedlight.loop import Event, Handled, Stop
+from fedlight.loop import Counts, Event, Handled, Stop
 from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedlight._runs.setting import Setting
     from fedlight.arrivals.schedule import Schedule
-    from fedlight.channel import Channel
     from fedlight.clients import Clients
     from fedlight.clients.pending import PendingRun
-    from fedlight.local_optimizers import LocalOptimizer
     from fedlight.types import ClientUpdate, Federation, RoundRecord, Task
 
 _MOST_TRIES = 3
@@ -57,58 +56,43 @@ class Server:
     tasks pull; local runs in flight hold the versions that they have pulled.
 
     Args:
-        aggregator: Decides when to step, and how.
-        optimizer: The local optimizer, which may change the `shared` state of a new version.
-        clients: The clients' local runs and states.
+        setting: Has the aggregator, the local optimizer (which may change the `shared` state of a
+            new version), the channel (here it only counts bytes) and what follows a failure.
         federation: The clients.
-        state: Version 0.
+        clients: The clients' local runs and states.
         schedule: Has the virtual time, and the versions that future tasks pull.
-        on_client_failure: "raise", "drop" or "retry".
+        state: Version 0.
         watcher: Its methods are called for each update, failure and version.
-        channel: What updates go through on their way, or None; here it only counts bytes.
+        counts: The numbers to be counted up; new ones by default.
 
     Attributes:
         state: The newest version of the model.
-        version: Its number, that is, the number of server updates so far.
         versions: The versions that are kept, by number.
-        num_updates: Number of client updates that have arrived.
-        num_pulls: Number of pulls.
-        num_gradients: Number of local steps of the updates that have arrived.
-        num_failures: Number of tasks that failed or were lost; those cancelled do not count.
-        failed_in_a_row: Number of local runs that have failed since a version was made of updates.
-        over: Whether so many local runs have failed in a row that the run should end.
+        counts: How far the run is.
     """
 
     def __init__(
         self,
-        aggregator: Aggregator,
-        optimizer: LocalOptimizer,
-        clients: Clients,
+        setting: Setting,
         federation: Federation,
-        state: ServerState,
+        clients: Clients,
         schedule: Schedule,
-        on_client_failure: str = "raise",
+        state: ServerState,
         watcher: Watcher | None = None,
-        channel: Channel | None = None,
+        counts: Counts | None = None,
     ) -> None:
+        self.aggregator = aggregator = setting.aggregator
         aggregator.setup(federation, state)
-        self.aggregator = aggregator
         self.clients = clients
         self.schedule = schedule
         self.watcher = Watcher() if watcher is None else watcher
+        self.counts = Counts() if counts is None else counts
         self.state = state
-        self.version = state.version
         self._unchanged = Handled(state.version)
-        self.over = False
         self.versions = {state.version: state}
-        self.num_updates = 0
-        self.num_pulls = 0
-        self.num_gradients = 0
-        self.num_failures = 0
-        self.failed_in_a_row = 0
-        self._on_client_failure = on_client_failure
-        self._optimizer = optimizer
-        self._channel = channel
+        self._on_client_failure = setting.on_client_failure
+        self._optimizer = setting.local_optimizer
+        self._channel = setting.channel
         self._num_clients = federation.num_clients
         # An aggregator that does not define `held` is taken to use at its next step whatever it has
         # received, so that its updates are computed in bulk and kept in checkpoints all the same.
@@ -133,7 +117,7 @@ class Server:
 
     def dispatch(self, task: Task) -> None:
         """Give a client the version that its task names, and start its local run."""
-        self.num_pulls += 1
+        self.counts.num_pulls += 1
         if not task.lost:
             self.clients.dispatch(task, self.versions[task.pulled_version])
         self.watcher.on_dispatch(task)
@@ -200,9 +184,9 @@ class Server:
                     yield waiting
                 record = self._step()
                 released += [update.client_id for update in record.updates]
-                answer = self.version - 1 if self._sends_before else None
+                answer = self.counts.version - 1 if self._sends_before else None
                 self.watcher.on_version(record)
-        return Handled(self.version, released, retried, answer)
+        return Handled(self.counts.version, released, retried, answer)
 
     def _end_round(self, group: str | None) -> bool:
         """Tell the aggregator; return whether a step is due."""
@@ -217,9 +201,9 @@ class Server:
         """
         update = self.clients.arrive(task)
         self.watcher.on_update(update)
-        self.num_updates += 1
-        self.num_gradients += task.num_steps
-        if self._answer("accepts", self.aggregator.accepts(update, self.version)):
+        self.counts.num_updates += 1
+        self.counts.num_gradients += task.num_steps
+        if self._answer("accepts", self.aggregator.accepts(update, self.counts.version)):
             due = self._answer("receive", self.aggregator.receive(update))
             if not self._says_what_it_holds:
                 self._received.append(update)
@@ -251,8 +235,9 @@ class Server:
                 retried.append(update.task)
             else:
                 released.append(update.client_id)
-        self.failed_in_a_row += len(failed)
-        self.over = self.failed_in_a_row >= 100 + 10 * self._num_clients
+        counts = self.counts
+        counts.failed_in_a_row += len(failed)
+        counts.over = counts.failed_in_a_row >= 100 + 10 * self._num_clients
         answer = self.aggregator.discard([update for update, _ in failed])
         full = self._answer("discard", answer)
         for _, error in failed:
@@ -273,7 +258,7 @@ class Server:
         return answer
 
     def _note(self, task: Task, reason: str, retried: bool = False) -> None:
-        self.num_failures += 1
+        self.counts.num_failures += 1
         self._failures.append(self._failure(task, reason, retried))
 
     def _failure(self, task: Task, reason: str, retried: bool = False) -> FailureRecord:
@@ -287,7 +272,7 @@ class Server:
         if not isinstance(state, ServerState) or state.version != self.state.version + 1:
             raise TypeError(
                 f"{type(self.aggregator).__name__}.step must return the next ServerState (version "
-                f"{self.version + 1}), got {_brief(state)}; ServerStep and next_version of "
+                f"{self.counts.version + 1}), got {_brief(state)}; ServerStep and next_version of "
                 "fedlight.aggregators make one"
             )
         if not all(isinstance(each, UsedUpdate) for each in state.used):
@@ -307,7 +292,7 @@ class Server:
         record.metrics.update(self._totals())
         self._dropped, self._failures = [], []
         if state.used:
-            self.failed_in_a_row, self.over = 0, False
+            self.counts.failed_in_a_row, self.counts.over = 0, False
         self._received = []
         self.clients.release(used.update for used in state.used)
         # The new state does not hold the updates, else a version in flight would keep them alive.
@@ -318,7 +303,7 @@ class Server:
         self.versions[state.version] = self.state
         if self._sends_before:
             self.versions[before.version] = before
-        self.version = state.version
+        self.counts.version = state.version
         self._unchanged = Handled(state.version)
         return record
 
@@ -333,28 +318,29 @@ class Server:
         Returns:
             The version, with the same number.
         """
-        self.state = ServerState(self.version, params, buffers, counters, self.state.shared)
-        self.versions[self.version] = self.state
+        version = self.counts.version
+        self.state = ServerState(version, params, buffers, counters, self.state.shared)
+        self.versions[version] = self.state
         return self.state
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""
-        params = self.state.params
+        counts, params = self.counts, self.state.params
         size = params.numel(), params.dtype.itemsize
         sender = self.aggregator.bytes_up if self._channel is None else self._channel.nbytes
         rest = _bytes_of(self.state) - params.nbytes
         down, up = rest + self._optimizer.bytes_down(*size), rest + sender(*size)
         return {
-            "fed/gradients": float(self.num_gradients),
-            "fed/models": float(self.num_pulls + self.num_updates),
-            "fed/bytes": float(self.num_pulls * down + self.num_updates * up),
+            "fed/gradients": float(counts.num_gradients),
+            "fed/models": float(counts.num_pulls + counts.num_updates),
+            "fed/bytes": float(counts.num_pulls * down + counts.num_updates * up),
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs, as tensors and plain data."""
         held = self.held
         return {
-            "version": self.state.version,
+            **self.counts.state_dict(),
             "versions": {
                 version: _state_to_dict(state)
                 for version, state in (self.versions | self.clients.pulled_versions(held)).items()
@@ -364,12 +350,6 @@ class Server:
             "aggregator": self.aggregator.state_dict(),
             "dropped": [list(record) for record in self._dropped],
             "failures": [list(failure) for failure in self._failures],
-            "num_failures": self.num_failures,
-            "failed_in_a_row": self.failed_in_a_row,
-            "over": self.over,
-            "num_updates": self.num_updates,
-            "num_pulls": self.num_pulls,
-            "num_gradients": self.num_gradients,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -381,19 +361,14 @@ class Server:
         }
         self.versions = {version: versions[version] for version in state["kept"]}
         self.state = versions[state["version"]]
-        self.version = self.state.version
-        self._unchanged = Handled(self.version)
+        self.counts.load_state_dict(state)
+        self._unchanged = Handled(self.counts.version)
         self._received = self.clients.load_state_dict(state["clients"], versions, device)
         for update in self._received:
             self.aggregator.receive(update)
         self.aggregator.load_state_dict(state["aggregator"])
         self._dropped = [update_from_list(fields) for fields in state["dropped"]]
         self._failures = [FailureRecord(*fields) for fields in state["failures"]]
-        self.num_failures = state["num_failures"]
-        self.failed_in_a_row, self.over = state["failed_in_a_row"], state["over"]
-        self.num_updates = state["num_updates"]
-        self.num_pulls = state["num_pulls"]
-        self.num_gradients = state["num_gradients"]
 
 
 def _bytes_of(state: ServerState) -> int:

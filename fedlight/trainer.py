@@ -3,67 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from inspect import signature
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from lightning import LightningModule
+from lightning import Fabric, LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.profilers import Profiler
+from torch import Tensor
 
-from fedlight._fit.arguments import (
-    AnyCallback,
-    as_callbacks,
-    as_folder,
-    as_loggers,
-    check_can_discard,
-    check_data,
-    check_module,
-    given_module,
-    instance_of,
-    number_of_trials,
-)
-from fedlight._fit.callback_hooks import Hooks
-from fedlight._fit.device import fabric_of
-from fedlight._fit.endings import say_how_it_ended, say_if_lost, say_if_over, say_what_computes
-from fedlight._fit.intervals import UpdateInterval, check_intervals, validation_interval
+from fedlight._fit.arguments import AnyCallback, check_data, check_module, given_module
+from fedlight._fit.attributes import answer_of_trainer, as_tensors, log_dir_of
+from fedlight._fit.calls import Calls, Fit
 from fedlight._fit.lightning_arguments import (
     LightningArguments,
-    lightning_settings,
-    limit_batches,
+    LightningSettings,
     refuse_arguments,
-    virtual_time,
 )
-from fedlight._fit.lightning_names import LightningNames
-from fedlight._fit.module_hooks import warn_of_hooks
-from fedlight._fit.module_trainer import attached
-from fedlight._fit.order import set_up, start_training, with_callbacks_of
-from fedlight._fit.outside_of_fit import OutsideOfFit
-from fedlight._fit.partners import check_partners
-from fedlight._fit.run_view import RunView
-from fedlight._fit.surroundings import each_profiled, profiled, surroundings
-from fedlight._module.evaluation import Evaluator, lent
-from fedlight._runs.loggers import begin_anew, finalize, left_open, log_hyperparams
-from fedlight._support.checks import integer, one_of, optional, positive
-from fedlight._support.interrupts import Alone, graceful_interrupts
+from fedlight._fit.options import Option, options_of
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
-from fedlight.callbacks.checkpoint import content_of, keeper_of
-from fedlight.channel import Channel, as_channel
+from fedlight.channel import Channel
 from fedlight.checkpoint import Parts
-from fedlight.clients.large_updates import NormLimit
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
-from fedlight.executors._choice.choose import check_executor
-from fedlight.executors.base import ClientError
-from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
+from fedlight.local_optimizers import LocalOptimizer
 from fedlight.loop import Limits, drive, play
 from fedlight.run import Run
-from fedlight.types import RoundRecord
+from fedlight.types import Federation, Metrics, RoundRecord, ServerState
 
 
-class FedTrainer(OutsideOfFit, LightningNames, RunView):
+class FedTrainer:
     """Trains a LightningModule in a simulated federation of asynchronous clients.
 
     Args:
@@ -128,6 +97,31 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         0
     """
 
+    arrivals = Option[ArrivalProcess]("_options.setting.arrivals")
+    aggregator = Option[Aggregator]("_options.setting.aggregator")
+    local_optimizer = Option[LocalOptimizer]("_options.setting.local_optimizer")
+    executor = Option[Executor | str]("_options.setting.executor")
+    channel = Option[Channel | None]("_options.setting.channel")
+    seed = Option[int]("_options.setting.seed")
+    limits = Option[Limits]("_options.setting.limits")
+    max_rounds = Option[int | None]("_options.setting.limits.max_rounds")
+    max_time = Option[float | None]("_options.setting.limits.max_time")
+    max_updates = Option[int | None]("_options.setting.limits.max_updates")
+    on_client_failure = Option[str]("_options.setting.on_client_failure")
+    max_update_norm = Option[float | None]("_options.setting.max_update_norm")
+    on_large_update = Option[str]("_options.setting.on_large_update")
+    callbacks = Option[list[Any]]("_options.callbacks")
+    loggers = Option[list[Logger]]("_options.loggers")
+    fabric = Option[Fabric]("_options.fabric")
+    check_val_every_n_rounds = Option[int | str | None]("_options.check_val_every_n_rounds")
+    check_val_every_n_updates = Option[int | None]("_options.check_val_every_n_updates")
+    limit_val_batches = Option[int | float | None]("_options.limit_val_batches")
+    default_root_dir = Option[Path]("_options.default_root_dir")
+    fast_dev_run = Option[bool | int]("_options.fast_dev_run")
+    on_interrupt = Option[str]("_options.on_interrupt")
+    settings = Option[LightningSettings]("_options.settings")
+    profiler = Option[Profiler]("_options.settings.profiler")
+
     def __init__(
         self,
         *,
@@ -157,68 +151,17 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         on_interrupt: str = "raise",
         **lightning: Unpack[LightningArguments],
     ) -> None:
-        example = "UniformArrivals(per_round=5)"
-        self.arrivals = instance_of(ArrivalProcess, "arrivals", arrivals, example)
-        self.aggregator = instance_of(Aggregator, "aggregator", aggregator, "AFACD()")
-        optimizer = ModuleOptimizer() if local_optimizer is None else local_optimizer
-        example = "LocalSGD(lr=0.1)"
-        self.local_optimizer = instance_of(LocalOptimizer, "local_optimizer", optimizer, example)
-        self.executor = check_executor(executor)
-        self._trial = trial = number_of_trials(fast_dev_run)
-        self.fast_dev_run = fast_dev_run
-        self.on_interrupt = one_of("on_interrupt", on_interrupt, ("raise", "return"))
-        self.settings = lightning_settings(lightning, signature(FedTrainer).parameters, trial)
-        virtual_time(max_time)
-        self.limits = Limits(trial or max_rounds, max_time, max_updates)
-        self.limits.check(self.arrivals)
-        self.max_rounds, self.max_time = self.limits.max_rounds, self.limits.max_time
-        self.max_updates = self.limits.max_updates
-        check_partners(self.aggregator, self.arrivals, self.local_optimizer)
-        self.seed = integer("seed", seed)
-        if trial and check_val_every_n_rounds == "auto":
-            check_val_every_n_rounds = 1
-        intervals = check_intervals(check_val_every_n_rounds, check_val_every_n_updates)
-        self.check_val_every_n_rounds, self.check_val_every_n_updates = intervals
-        self.limit_val_batches = trial or limit_batches("limit_val_batches", limit_val_batches)
-        choices = ("raise", "drop", "retry")
-        self.on_client_failure = one_of("on_client_failure", on_client_failure, choices)
-        self.on_large_update = one_of("on_large_update", on_large_update, ("clip", "drop"))
-        self.max_update_norm = optional(positive, "max_update_norm", max_update_norm)
-        self.channel = optional(as_channel, "channel", channel)
-        if self.on_client_failure != "raise" or self.max_update_norm is not None:
-            check_can_discard(self.aggregator)
-        self.default_root_dir = as_folder(default_root_dir)
-        self.loggers = [] if trial else as_loggers(logger, self.default_root_dir)
-        self._open_loggers = left_open(self.loggers)
-        self.callbacks = as_callbacks(
-            callbacks, enable_progress_bar, self.default_root_dir, self.settings
-        )
-        self.fabric = fabric_of(accelerator, devices, precision, self.loggers, self.callbacks)
-        super().__init__()
-        self.datamodule: FederatedDataModule | None = None
-        self.should_stop = self.sanity_checking = False
-        self.profiler: Profiler = self.settings.profiler
-        self._hooks = Hooks(self, self.callbacks, self._made_version)
-        self._evaluator: Evaluator | None = None
-        self._alone = Alone()
+        # Before another name is bound here, the locals are the arguments, and each is checked.
+        given = {k: v for k, v in locals().items() if k not in ("self", "lightning")}
+        self._options = options_of(given, lightning)
+        self._calls = Calls(self, self._options)
+        self.should_stop = False
 
     def __repr__(self) -> str:
         names = "arrivals aggregator local_optimizer executor max_rounds max_time max_updates seed"
-        given = {name: vars(self)[name] for name in names.split()}
+        given = {name: getattr(self, name) for name in names.split()}
         shown = (f"{name}={value!r}" for name, value in given.items() if value is not None)
         return f"FedTrainer({', '.join(shown)})"
-
-    def log_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Add metrics to the newest round, from a callback's ``on_round_end``.
-
-        They go into its record in `history`, into `callback_metrics` and to all loggers.
-
-        Args:
-            metrics: Numbers by name.
-        """
-        self.run.log(metrics)
-
-    # ------------------------------------------------------------------ fit
 
     def fit(
         self,
@@ -257,39 +200,17 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         self, module: object, datamodule: object, ckpt_path: str | Path | None = None
     ) -> Generator[Sequence[Any], None, None]:
         """Do what `fit` does; the caller computes the local runs yielded, with `Run.batches`."""
-        module, data = check_module(module), check_data(datamodule)
-        with (
-            self._alone,
-            lent(module, self.fabric),
-            attached(module, self, "fit", ckpt_path) as self._logs,
-            surroundings(self.settings),
-            profiled(self.profiler, "fit"),
-            graceful_interrupts() as self._interrupt,
-        ):
-            self.callbacks[:] = with_callbacks_of(module, self.callbacks, self.default_root_dir)
-            content = content_of(ckpt_path, self.callbacks)
-            run = self._prepare(module, data)
-            status = "failed"
-            try:
-                set_up(module, self._hooks, self.fabric, "fit")
-                if content is not None:
-                    run.restore(content, str(ckpt_path))
-                self._start(run)
-                yield from self._go_through_events(run)
-                self._finish(run)
-                status = "success"
-            except BaseException as error:
-                if isinstance(error, ClientError):
-                    self._hooks("on_client_failure", error.task, error)
-                self._hooks("on_exception", error)
-                data.on_exception(error)
-                raise
-            finally:
-                self._end(run, status)
+        given, data = check_module(module), check_data(datamodule)
+        with self._calls.fit(given, data, ckpt_path) as (fit, content):
+            self.should_stop = False
+            with fit.ending_in_order():
+                fit.start(content, str(ckpt_path))
+                yield from self._go_through_events(fit)
+                fit.finish(self.should_stop, self._calls.interrupt.signal)
         if self.on_interrupt == "raise":
-            self._interrupt.end_the_script()
+            self._calls.interrupt.end_the_script()
 
-    def _go_through_events(self, run: Run) -> Generator[Sequence[Any], None, None]:
+    def _go_through_events(self, fit: Fit) -> Generator[Sequence[Any], None, None]:
         """Handle one event after the other; `play` says what an event is and who handles it.
 
         ::
@@ -302,46 +223,100 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         """
         if self.should_stop:
             return
+        run = fit.run
         with run.going_on():
-            steps = play(run.schedule, run.server, self.limits)
-            for waiting in each_profiled(steps, self.profiler, "events"):
+            for waiting in fit.timed(play(run.schedule, run.server, self.limits)):
                 if waiting:
                     with self.profiler.profile("local_runs"):
                         yield waiting
                     continue
                 run.end_event()
                 self.should_stop |= self.interrupted
-                if self._hooks("on_event_end"):
+                if fit.hooks("on_event_end"):
                     run.adopt()
                 run.begin_event()
                 if self.should_stop:
                     return
 
-    def _made_version(self, record: RoundRecord) -> None:
-        """The server has made a new version: record, validate, log."""
-        run = self.run
-        run.record(record)
-        run.log(self._logs.metrics())
-        validated = self._validation_due()
-        if validated:
-            assert self._evaluator is not None
-            run.show()
-            self._evaluator.validate(record.metrics, run.metrics, self._hooks, self.profiler)
-        run.metrics.merge(record.metrics)
-        self._hooks("on_round_end")
-        run.log(self._logs.metrics())
-        run.adopt()
-        every = self.settings.log_every_n_steps
-        if self.loggers and (validated or (every and record.version % every == 0)):
-            run.show()
-            self.fabric.log_dict(record.metrics.logged(), step=record.version)
+    def validate(
+        self,
+        module: LightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        verbose: bool = False,
+        *,
+        model: LightningModule | None = None,
+        **others: Any,
+    ) -> list[dict[str, float]]:
+        """Run ``validation_step`` over the validation data; a dict of metrics for each data set.
 
-    def _validation_due(self) -> bool:
-        if self._val_interval is not None:
-            due = self._val_interval.passed(self.history)
-        else:
-            due = self._val_rounds is not None and self.version % self._val_rounds == 0
-        return due and self._evaluator is not None and self._evaluator.can("validation")
+        Args:
+            module: The module; None for the one that was fitted.
+            datamodule: The data; None for those of ``fit``.
+            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
+            verbose: Print the metrics.
+            model: The module, by its name in Lightning.
+            **others: Refused, with what to write for Lightning's.
+        """
+        refuse_arguments("validate", others)
+        given = given_module(module, model)
+        return self._calls.evaluate("validate", given, datamodule, ckpt_path, verbose)
+
+    def test(
+        self,
+        module: LightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        verbose: bool = False,
+        *,
+        model: LightningModule | None = None,
+        **others: Any,
+    ) -> list[dict[str, float]]:
+        """Run ``test_step`` over the test data; a dict of metrics for each data set.
+
+        Args:
+            module: The module; None for the one that was fitted.
+            datamodule: The data; None for those of ``fit``.
+            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
+            verbose: Print the metrics.
+            model: The module, by its name in Lightning.
+            **others: Refused, with what to write for Lightning's.
+        """
+        refuse_arguments("test", others)
+        given = given_module(module, model)
+        return self._calls.evaluate("test", given, datamodule, ckpt_path, verbose)
+
+    def predict(
+        self,
+        module: LightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
+        dataloaders: Any = None,
+        dataset: Any = None,
+        return_predictions: bool = True,
+        ckpt_path: str | Path | None = None,
+        *,
+        model: LightningModule | None = None,
+        **others: Any,
+    ) -> list[Any] | None:
+        """Run ``predict_step`` (by default ``forward``) over data; what it returns for each batch.
+
+        Args:
+            module: The module; None for the one that was fitted.
+            datamodule: Its test data are taken; None for that of ``fit``. A `DataLoader`, or a list
+                of them, is taken for `dataloaders`.
+            dataloaders: Batches to take instead, such as a `DataLoader`; of a list of loaders the
+                result is a list for each.
+            dataset: A data set to take instead.
+            return_predictions: Whether to keep the predictions, on the CPU; else None is returned.
+            ckpt_path: A checkpoint whose weights are loaded into the module; also "last", "best".
+            model: The module, by its name in Lightning.
+            **others: Refused, with what to write for Lightning's.
+        """
+        refuse_arguments("predict", others)
+        given = given_module(module, model)
+        return self._calls.predict(
+            given, datamodule, dataloaders, dataset, return_predictions, ckpt_path
+        )
 
     def save_checkpoint(
         self, path: str | Path, *copies: str | Path, parts: Parts | None = None
@@ -363,87 +338,148 @@ class FedTrainer(OutsideOfFit, LightningNames, RunView):
         """
         self.run.save(path, *copies, parts=parts)
 
-    # ------------------------------------------------------------------ before and after
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics to the newest round, from a callback's ``on_round_end``.
 
-    def _prepare(self, module: LightningModule, datamodule: FederatedDataModule) -> Run:
-        self._module, self.datamodule = module, datamodule
-        warn_of_hooks(module, datamodule)
-        datamodule.prepare_data()
-        module.prepare_data()
-        datamodule.setup("fit")
-        self.should_stop = False
-        begin_anew(self._open_loggers)
-        self._hooks = Hooks(self, self.callbacks, self._made_version)
-        self._evaluator = self._evaluator_of(module, datamodule)
-        self._val_rounds, every = validation_interval(
-            self.check_val_every_n_rounds,
-            self.check_val_every_n_updates,
-            self.aggregator,
-            datamodule.num_clients,
-        )
-        self._val_interval = None if every is None else UpdateInterval(every)
-        if every is not None or self._val_rounds is not None:
-            self._evaluator.check_step("validation")
-        self._run = run = Run(
-            module,
-            datamodule,
-            arrivals=self.arrivals,
-            aggregator=self.aggregator,
-            local_optimizer=self.local_optimizer,
-            executor=self.executor,
-            limits=self.limits,
-            seed=self.seed,
-            on_client_failure=self.on_client_failure,
-            norm_limit=NormLimit.of(self.max_update_norm, self.on_large_update),
-            channel=self.channel,
-            autocast=self.fabric.strategy.precision.forward_context,
-            watcher=self._hooks,
-            callbacks=self.callbacks,
-            loggers=self.loggers,
-        )
-        self.newest_metrics = run.metrics
-        return run
+        They go into its record in `history`, into `callback_metrics` and to all loggers.
 
-    def _start(self, run: Run) -> None:
-        """Call the hooks before the first event, then read what they have made of the module."""
-        resumed = bool(self.version or self.num_updates)
-        start_training(run.module, self._hooks, None if resumed else self._check_sanity)
-        run.begin()
-        say_what_computes(run)
-        if resumed:
-            say_if_over(run)
-            return
-        if keeper_of(self.callbacks) is not None:
-            run.check_savable()
-        if self.settings.enable_autolog_hparams:  # a resumed run's loggers have them already
-            log_hyperparams(self.loggers, run)
+        Args:
+            metrics: Numbers by name.
+        """
+        self.run.log(metrics)
 
-    def _check_sanity(self) -> None:
-        steps = self.settings.num_sanity_val_steps
-        if steps and self._evaluator is not None:
-            self.sanity_checking = True
-            try:
-                with self._logs.paused():
-                    self._evaluator.check_sanity(steps, self.newest_metrics, self._hooks)
-            finally:
-                self.sanity_checking = False
+    # ------------------------------------------------------------------ what one sees of the run
 
-    def _finish(self, run: Run) -> None:
-        say_how_it_ended(run, self.should_stop, self._interrupt.signal)
-        run.finish(trial=self._trial > 0)
-        self._hooks("on_train_end")
-        run.module.on_train_end()
-        run.adopt()
-        self._hooks("on_fit_end")
-        run.module.on_fit_end()
+    @property
+    def module(self) -> LightningModule:
+        """The module; after ``fit`` it holds the server's model.
 
-    def _end(self, run: Run, status: str) -> None:
-        """Let go of everything; what fails does not keep the rest from being let go."""
-        with ExitStack() as stack:  # in the opposite order
-            if status == "success":
-                stack.callback(say_if_lost, run, self._logs)
-            stack.callback(run.module.teardown, "fit")
-            stack.callback(run.close)
-            stack.callback(finalize, self.loggers, status)
-            stack.callback(self._hooks.all, "teardown", "fit")
-            run.datamodule.teardown("fit")
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+        """
+        return self._calls.module
+
+    @property
+    def datamodule(self) -> FederatedDataModule | None:
+        """The data, once they were given."""
+        return self._calls.datamodule
+
+    @property
+    def run(self) -> Run:
+        """All that the fit changes: schedule, server, clients, history.
+
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+        """
+        return self._calls.run
+
+    @property
+    def version(self) -> int:
+        """Server updates so far."""
+        return self._calls.counts.version
+
+    @property
+    def now(self) -> float:
+        """Virtual time."""
+        return self._calls.now
+
+    @property
+    def num_updates(self) -> int:
+        """Client updates that have arrived."""
+        return self._calls.counts.num_updates
+
+    @property
+    def num_failures(self) -> int:
+        """Tasks that failed or were lost so far."""
+        return self._calls.counts.num_failures
+
+    @property
+    def history(self) -> list[RoundRecord]:
+        """One record for each round."""
+        return self._calls.history
+
+    @property
+    def newest_metrics(self) -> Metrics:
+        """The newest value of each metric, and how each is shown."""
+        return self._calls.metrics
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM asked for the end of the run."""
+        return self._calls.interrupt.signal is not None
+
+    @property
+    def federation(self) -> Federation:
+        """Who takes part, as the strategies know it."""
+        return self.run.federation
+
+    @property
+    def state(self) -> ServerState:
+        """The newest version of the server's model, as flat vectors."""
+        return self.run.state
+
+    @property
+    def logger(self) -> Logger | None:
+        """The first logger, or None."""
+        return next(iter(self.loggers), None)
+
+    def client_state(self, client_id: int) -> Tensor | None:
+        """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
+        return self.run.clients.state(client_id)
+
+    def client_memory(self, client_id: int) -> Tensor | None:
+        """What error feedback in the channel has kept of a client, ``[P]``; None for nothing."""
+        return self.run.clients.memory(client_id)
+
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
+        return self.run.fingerprint()
+
+    # ------------------------------------------------------------------ Lightning's names
+
+    @property
+    def model(self) -> LightningModule:
+        """The module, as `module`."""
+        return self.module
+
+    @property
+    def current_epoch(self) -> int:
+        """The version of the server's model: rounds so far."""
+        return self.version
+
+    @property
+    def global_step(self) -> int:
+        """The version of the server's model: server updates so far, the step of all loggers."""
+        return self.version
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """The newest value of each metric."""
+        return as_tensors(self.newest_metrics)
+
+    @property
+    def logged_metrics(self) -> dict[str, Tensor]:
+        """The newest value of each metric that goes to loggers."""
+        return as_tensors(self.newest_metrics.logged())
+
+    @property
+    def progress_bar_metrics(self) -> dict[str, float]:
+        """The newest value of each metric that was logged with ``prog_bar=True``."""
+        metrics = self.newest_metrics
+        return {name: value for name, value in metrics.items() if name in metrics.prog_bar}
+
+    @property
+    def log_dir(self) -> str:
+        """Where the first logger writes; `default_root_dir` if there is none."""
+        return log_dir_of(self)
+
+    if not TYPE_CHECKING:  # else every misspelled attribute would pass for one
+
+        def __getattr__(self, name: str) -> Any:
+            """What ``self.trainer`` of a module answers, for those who ask the trainer itself.
+
+            Raises:
+                AttributeError: There is no such attribute, or no module yet.
+            """
+            calls = vars(self).get("_calls")  # none in a copy that is being made
+            return answer_of_trainer(name, self, calls and calls.given)

@@ -269,6 +269,36 @@ def test_a_save_within_an_event_waits_until_it_is_over(tmp_path):
         assert again.history == whole.history
 
 
+# --- files of earlier versions ---
+
+
+def of_0_2(rounds, *callbacks):
+    """The run whose checkpoint after eight rounds fedlight 0.2 has written to ``of_0_2.ckpt``."""
+    return trainer(
+        arrivals=ContinuousArrivals(
+            FixedDurations([1.0, 0.7, 1.3, 0.4]), concurrency=3, resume="on_arrival", local_steps=2
+        ),
+        aggregator=FedBuff(buffer_size=3),
+        local_optimizer=Scaffold(0.05),
+        max_update_norm=0.5,
+        on_client_failure="drop",
+        executor="sequential",
+        callbacks=[EarlyStopping("val_error", patience=50), *callbacks],
+        max_rounds=rounds,
+        seed=3,
+    )
+
+
+def test_a_checkpoint_of_0_2_is_gone_on_from():
+    data = points([1.0], [2.0], [3.0, 4.0], [5.0])
+    whole, resumed = of_0_2(12), of_0_2(12)
+    whole.fit(Point(), data)
+    resumed.fit(Point(), data, ckpt_path=Path(__file__).with_name("of_0_2.ckpt"))
+    assert resumed.history == whole.history
+    assert resumed.fingerprint() == whole.fingerprint()
+    assert resumed.run.counts == whole.run.counts
+
+
 # --- files ---
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fedlight.events import Kind
-from fedlight.loop import Event, Handled, Limits, play
+from fedlight.loop import Counts, Event, Handled, Limits, play
 from fedlight.types import Task
 
 
@@ -32,17 +32,16 @@ class Receiver:
     """Makes a version of each arrival, of whose local run it has to wait."""
 
     def __init__(self):
-        self.version = self.num_updates = 0
-        self.over = False
+        self.counts = Counts()
         self.heard = []
 
     def handle(self, event):
         self.heard.append(event.kind.name)
         if event.kind is Kind.ARRIVAL:
             yield [event.task.client_id]
-            self.num_updates += 1
-            self.version += 1
-        return Handled(self.version)
+            self.counts.num_updates += 1
+            self.counts.version += 1
+        return Handled(self.counts.version)
 
     def dispatch(self, task):
         self.heard.append(("pulls", task.client_id))
@@ -77,7 +76,7 @@ def test_the_event_at_the_limit_is_handled_wholly(limits):
 def test_nothing_happens_at_a_limit_or_when_it_is_no_use():
     for limits, over in ((Limits(max_rounds=1), False), (Limits(), True)):
         receiver = Receiver()
-        receiver.version, receiver.over = 1, over
+        receiver.counts.version, receiver.counts.over = 1, over
         assert list(play(Script(arrival(0)), receiver, limits)) == []
         assert receiver.heard == []
 
@@ -85,9 +84,9 @@ def test_nothing_happens_at_a_limit_or_when_it_is_no_use():
 def test_whoever_drives_it_may_stop_between_two_events():
     script, receiver = Script(*map(arrival, range(5))), Receiver()
     for waiting in play(script, receiver, Limits()):
-        if not waiting and receiver.version == 3:
+        if not waiting and receiver.counts.version == 3:
             break
-    assert (receiver.version, len(script.left)) == (3, 2)
+    assert (receiver.counts.version, len(script.left)) == (3, 2)
 
 
 def test_limits():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedlight._runs.setting import Setting
 from fedlight.aggregators import Aggregator, FedAsync, FedAvg, FedBuff, next_version
 from fedlight.arrivals import ReplayArrivals, ReplayEvent
 from fedlight.arrivals.schedule import Schedule
@@ -66,9 +67,8 @@ def served(aggregator, *records, failing=(), **options):
     schedule = Schedule(ReplayArrivals(events, pull="recorded"), federation)
     pool, watcher = Pool(Ones(failing)), Listens()
     clients = Clients(pool, federation.num_examples, keep_states=False)
-    server = Server(
-        aggregator, LocalSGD(1.0), clients, federation, STATE, schedule, watcher=watcher, **options
-    )
+    setting = Setting(schedule.arrivals, aggregator, LocalSGD(1.0), **options)
+    server = Server(setting, federation, clients, schedule, STATE, watcher)
     for waiting in play(schedule, server, Limits()):
         pool.compute(waiting)
     return server, watcher
@@ -93,7 +93,7 @@ def test_it_tells_of_everything_in_order():
 def test_a_version_is_the_old_one_and_the_mean_of_what_has_come():
     server, _ = served(FedBuff(2, staleness=None), (0, 0, 1.0), (1, 0, 2.0), (2, 1, 3.0))
     assert server.state.params.item() == (1 + 2) / 2
-    assert (server.version, server.num_updates, server.num_pulls) == (1, 3, 3)
+    assert (server.state.version, server.counts.num_updates, server.counts.num_pulls) == (1, 3, 3)
     assert [update.client_id for update in server.aggregator.held] == [2]
 
 
@@ -111,7 +111,7 @@ def test_failures_are_left_out(mode, pulls):
         on_client_failure=mode,
     )
     assert server.state.params.item() == (1 + 3) / 2
-    assert watcher.heard.count(("fails", 1, "it fails")) == server.num_failures == 1
+    assert watcher.heard.count(("fails", 1, "it fails")) == server.counts.num_failures == 1
     assert watcher.heard.count(("pulls", 1, 0)) == pulls
 
 

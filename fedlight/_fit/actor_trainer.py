@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedlight._fit.attributes import ATTRIBUTES, of_tasks
 from fedlight._fit.one_device import unknown
 from fedlight._module.moment import Moment
-
-_OF_TASK = {
-    "version": "pulled_version",
-    "current_epoch": "pulled_version",
-    "global_step": "pulled_version",
-    "estimated_stepping_batches": "num_steps",
-    "num_training_batches": "num_steps",
-}
 
 
 class ActorTrainer(Moment):
@@ -35,9 +28,9 @@ class ActorTrainer(Moment):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(unknown(name))
-        if name in _OF_TASK and self.tasks:
-            self.ask(name)
-            return self.common(name, [getattr(task, _OF_TASK[name]) for task in self.tasks])
+        field = ATTRIBUTES[name].of_task if name in ATTRIBUTES else None
+        if field is not None and self.tasks:
+            return of_tasks(name, field, self)
         if name in self._answers:
             return self._answers[name]
         raise AttributeError(_far(name) if name in self._elsewhere else unknown(name))

@@ -15,8 +15,9 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight._fit.lightning_arguments import Settings
-from fedlight._fit.lightning_callbacks import AdaptedSummary, Mirror, adapt
+from fedlight._fit.adapted import AdaptedSummary, Mirror
+from fedlight._fit.lightning_arguments import LightningSettings
+from fedlight._fit.lightning_callbacks import adapt
 from fedlight._support.checks import non_negative_int
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
@@ -204,7 +205,7 @@ def as_callbacks(
     callbacks: AnyCallback | Iterable[AnyCallback] | None,
     bar: bool | None,
     root: Path = Path("."),
-    settings: Settings | None = None,
+    settings: LightningSettings | None = None,
 ) -> list[Callback]:
     """The callbacks meant, with those that other arguments ask for.
 
@@ -234,7 +235,9 @@ def as_callbacks(
     return sorted(given, key=lambda each: isinstance(each, FedCheckpoint | Mirror))
 
 
-def _asked_for(settings: Settings, given: Iterable[Callback], root: Path) -> list[Callback]:
+def _asked_for(
+    settings: LightningSettings, given: Iterable[Callback], root: Path
+) -> list[Callback]:
     """The callbacks that ``max_wall_time``, ``enable_model_summary`` … stand for."""
     asked: list[Callback] = []
     if settings.timer is not None:

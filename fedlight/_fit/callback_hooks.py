@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedlight.callbacks import Callback
 from fedlight.executors.base import ClientError
 from fedlight.server import Watcher
 
 if TYPE_CHECKING:
-    from fedlight.trainer import FedTrainer
+    from lightning import LightningModule
+
+    from fedlight._fit.options import TrainerOptions
     from fedlight.types import ClientUpdate, RoundRecord, Task
+
+
+class Shows(Protocol):
+    """The part of a trainer that calls of hooks need; callbacks get the whole trainer."""
+
+    @property
+    def module(self) -> LightningModule:
+        """The module, with the server's newest model in it."""
 
 
 class Hooks(Watcher):
@@ -21,18 +31,19 @@ class Hooks(Watcher):
 
     Args:
         trainer: The trainer.
-        callbacks: The callbacks.
+        options: Its options, with the callbacks.
         made_version: Called with the record of each new version.
     """
 
     def __init__(
         self,
-        trainer: FedTrainer,
-        callbacks: Sequence[Any],
-        made_version: Callable[[RoundRecord], None],
+        trainer: Shows,
+        options: TrainerOptions,
+        made_version: Callable[[RoundRecord], None] | None = None,
     ) -> None:
         self._trainer = trainer
-        self._callbacks = callbacks
+        self._callbacks = options.callbacks
+        self._raises = options.setting.on_client_failure == "raise"
         self._made_version = made_version
         self._methods: dict[str, list[Callable[..., None]]] = {}
 
@@ -75,7 +86,7 @@ class Hooks(Watcher):
             try:
                 method(self._trainer, self._trainer.module, update)
             except ClientError:  # the callback read a failed result; the server will find it, too
-                if self._trainer.on_client_failure == "raise":
+                if self._raises:
                     raise
 
     def on_drop(self, update: ClientUpdate) -> None:
@@ -91,5 +102,6 @@ class Hooks(Watcher):
         self("on_client_failure", task, error)
 
     def on_version(self, record: RoundRecord) -> None:
-        """Call `made_version`, so that the trainer records, validates and logs."""
-        self._made_version(record)
+        """Call `made_version`, so that the fit records, validates and logs."""
+        if self._made_version is not None:
+            self._made_version(record)

@@ -26,8 +26,8 @@ def say_if_over(run: Run) -> None:
     """Print that a resumed run is at its limit already; a study keeps such a run, and is done."""
     if run.over and not voice().of_many:
         rank_zero_info(
-            f"fedlight: the checkpoint is at its limit already ({run.server.version} rounds, "
-            f"{run.server.num_updates} updates); to continue, raise max_rounds or max_updates"
+            f"fedlight: the checkpoint is at its limit already ({run.counts.version} rounds, "
+            f"{run.counts.num_updates} updates); to continue, raise max_rounds or max_updates"
         )
 
 
@@ -49,8 +49,8 @@ def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None)
         stopped: Whether a callback or a signal asked for the end.
         stopped_by: The signal that ended it, or None.
     """
-    server = run.server
-    where = f"round {server.version} at virtual time {run.schedule.now:g}"
+    counts, arrivals = run.counts, run.setting.arrivals
+    where = f"round {counts.version} at virtual time {run.schedule.now:g}"
 
     def tell(kind: str, words: str, warns: bool = True) -> None:
         voice().note(run, Note(kind, f"fedlight: {words}", warns))
@@ -62,14 +62,14 @@ def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None)
             f"fedlight: stopped by {stopped_by.name} after {where}; to continue, fit again with "
             f"ckpt_path={path}"
         )
-    held = len(server.held)
-    if server.over:
+    held = len(run.server.held)
+    if counts.over:
         tell(
             "all failed",
-            f"the last {server.failed_in_a_row} local runs have all failed; the run ends "
+            f"the last {counts.failed_in_a_row} local runs have all failed; the run ends "
             f"after {where}",
         )
-    elif run.schedule.exhausted and not (run.arrivals.finite or run.over or stopped):
+    elif run.schedule.exhausted and not (arrivals.finite or run.over or stopped):
         waits = (
             f"; {held} update{'s wait' if held > 1 else ' waits'} in a buffer that never fills: "
             'make it smaller, or let clients continue at once (resume="on_arrival")'
@@ -88,4 +88,4 @@ def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None)
         )
     if not run.history:
         tell("no round", "the run ended before the server made its first update")
-    warn_if_unfair(run)
+    warn_if_unfair(run, run.history, run.setting, run.federation)

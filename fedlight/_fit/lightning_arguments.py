@@ -206,7 +206,7 @@ _FORMER = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class LightningSettings:
     """The values of `LightningArguments`, checked."""
 
     limit_test_batches: int | float | None = None
@@ -223,7 +223,9 @@ class Settings:
     profiler: Profiler = field(default_factory=PassThroughProfiler)
 
 
-def lightning_settings(given: Mapping[str, Any], own: Iterable[str], trial: int = 0) -> Settings:
+def lightning_settings(
+    given: Mapping[str, Any], own: Iterable[str], trial: int = 0
+) -> LightningSettings:
     """The settings that keywords ask for which are not `FedTrainer`'s own.
 
     Args:
@@ -254,7 +256,7 @@ def lightning_settings(given: Mapping[str, Any], own: Iterable[str], trial: int 
         settings |= {"limit_test_batches": trial, "limit_predict_batches": trial}
         settings["num_sanity_val_steps"] = 0
         settings.pop("timer", None)
-    return Settings(**settings)
+    return LightningSettings(**settings)
 
 
 def _refuse(name: str, value: Any, known: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from fedlight._support.collector import rarer_full_collections
 if TYPE_CHECKING:
     from lightning.pytorch.profilers import Profiler
 
-    from fedlight._fit.lightning_arguments import Settings
+    from fedlight._fit.lightning_arguments import LightningSettings
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 @contextmanager
-def surroundings(settings: Settings) -> Iterator[None]:
+def surroundings(settings: LightningSettings) -> Iterator[None]:
     """Apply `deterministic` and `benchmark`, and restore PyTorch's settings on exit.
 
     Full collections of garbage are rarer in between.

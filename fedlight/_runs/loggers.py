@@ -12,12 +12,16 @@ from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.loggers import TensorBoardLogger as PytorchTensorBoardLogger
 
+from fedlight._runs.describe import numbers, strategies
 from fedlight._runs.identity import columns
 from fedlight.local_optimizers import ModuleOptimizer
 
 if TYPE_CHECKING:
-    from fedlight.run import Run
-    from fedlight.types import RoundRecord
+    from lightning import LightningModule
+
+    from fedlight._runs.setting import Setting
+    from fedlight.local_optimizers import LocalOptimizer
+    from fedlight.types import Federation, RoundRecord
 
 
 class CellLogger(PytorchTensorBoardLogger):
@@ -67,7 +71,9 @@ def begin_anew(loggers: Sequence[Any]) -> None:
         logger._version = logger._experiment = None
 
 
-def log_hyperparams(loggers: Sequence[Any], run: Run) -> None:
+def log_hyperparams(
+    loggers: Sequence[Any], module: LightningModule, setting: Setting, federation: Federation
+) -> None:
     """Log the module's hyper-parameters, and the settings of the federation under ``fed/``.
 
     TensorBoard's page *HParams* gets those that have an effect: without those of an optimizer of
@@ -77,38 +83,41 @@ def log_hyperparams(loggers: Sequence[Any], run: Run) -> None:
 
     Args:
         loggers: The loggers; those that cannot log hyper-parameters are left out.
-        run: The run. The module's hyper-parameters are left out after
+        module: The module. Its hyper-parameters are left out after
             ``save_hyperparameters(logger=False)``.
+        setting: The setting of the run.
+        federation: The clients.
     """
-    module = run.module
     own = dict(module.hparams) if module._log_hyperparams else {}
-    settings = {f"fed/{name}": value for name, value in run.settings().items()}
+    settings = {**strategies(setting), **numbers(federation)}
+    of_federation = {f"fed/{name}": value for name, value in settings.items()}
     for logger in loggers:
         if hasattr(logger, "log_hyperparams"):
-            logger.log_hyperparams({**own, **settings})
+            logger.log_hyperparams({**own, **of_federation})
         if isinstance(logger, TensorBoardLogger) and not logger._default_hp_metric:
-            idle = () if isinstance(run.local_optimizer, ModuleOptimizer) else _of_optimizer(run)
+            replaced = not isinstance(setting.local_optimizer, ModuleOptimizer)
+            idle = _of_optimizer(module, setting.local_optimizer) if replaced else ()
             shown = {name: value for name, value in own.items() if name not in idle}
-            federation = _columns(run)
-            shown = {f"module.{k}" if k in federation else k: v for k, v in shown.items()}
+            arguments = _columns(setting, federation)
+            shown = {f"module.{k}" if k in arguments else k: v for k, v in shown.items()}
             cell = logger.cell if isinstance(logger, CellLogger) else {}
-            _show(logger, {**cell, **shown, **federation})
+            _show(logger, {**cell, **shown, **arguments})
 
 
-def _columns(run: Run) -> dict[str, Any]:
+def _columns(setting: Setting, federation: Federation) -> dict[str, Any]:
     """The federation as columns of HParams: each argument of each strategy is one."""
     return {
-        **columns("arrivals", run.arrivals),
-        **columns("aggregator", run.aggregator),
-        **columns("local_optimizer", run.local_optimizer),
-        **{name: run.settings()[name] for name in ("clients", "batch_size", "seed")},
+        **columns("arrivals", setting.arrivals),
+        **columns("aggregator", setting.aggregator),
+        **columns("local_optimizer", setting.local_optimizer),
+        **numbers(federation),
     }
 
 
-def _of_optimizer(run: Run) -> set[str]:
+def _of_optimizer(module: LightningModule, optimizer: LocalOptimizer) -> set[str]:
     """Names of hyper-parameters of an optimizer: those that ``configure_optimizers`` reads."""
-    names = set(signature(type(run.local_optimizer)).parameters)
-    method = run.module.configure_optimizers
+    names = set(signature(type(optimizer)).parameters)
+    method = module.configure_optimizers
     code = getattr(method, "__code__", None)
     if code is not None:  # as attributes, or as keys of ``self.hparams``
         names.update(code.co_names, (each for each in code.co_consts if isinstance(each, str)))

@@ -11,7 +11,7 @@ from fedlight._support.checks import integer, positive, positive_int
 from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
-from fedlight.loop import Event, Handled, Limits, Stop, play
+from fedlight.loop import Counts, Event, Handled, Limits, Stop, play
 from fedlight.types import Federation
 
 if TYPE_CHECKING:
@@ -30,21 +30,15 @@ class CountingServer:
 
     Attributes:
         writer: The recorded schedule.
-        version: Versions made so far.
-        num_updates: Arrivals so far.
-        num_pulls: Pulls so far.
+        counts: Versions, arrivals and pulls so far.
     """
-
-    over = False
 
     def __init__(self, schedule: Schedule, buffer_size: int | None, by_rounds: bool) -> None:
         self._schedule = schedule
         self._buffer_size, self._by_rounds = buffer_size, by_rounds
         self._held: list[Task] = []
         self.writer = TableWriter()
-        self.version = 0
-        self.num_updates = 0
-        self.num_pulls = 0
+        self.counts = Counts()
 
     def handle(self, event: Event) -> Generator[Sequence[None], None, Handled]:
         """Count an event; nothing is yielded because no local run has to be computed."""
@@ -55,31 +49,31 @@ class CountingServer:
             self.writer.arrive(task)
             if not task.lost:
                 self._held.append(task)
-                self.num_updates += 1
+                self.counts.num_updates += 1
                 due = self._buffer_size is not None and len(self._held) >= self._buffer_size
         elif kind is Kind.ROUND_END:
             self.writer.end_round(self._schedule.now, group)
             due = self._by_rounds
         if due:
-            self.version += 1
+            self.counts.version += 1
             used, self._held = self._held, []
             if kind is Kind.ROUND_END and group is not None:  # the others wait for their own round
                 self._held = [each for each in used if each.tag != group]
                 used = [each for each in used if each.tag == group]
         released = [each.client_id for each in used]
         if due:
-            self.writer.use(released, self.version)
-        return Handled(self.version, released)
+            self.writer.use(released, self.counts.version)
+        return Handled(self.counts.version, released)
         yield  # makes this function a generator
 
     def dispatch(self, task: Task) -> None:
         """Count a pull."""
-        self.num_pulls += 1
+        self.counts.num_pulls += 1
 
     def stop(self, stop: Stop) -> None:
         """Record a run that was cancelled; one that was cut arrives."""
         if stop.instead is None:
-            self.writer.stop(stop.task, self.version, self._schedule.now)
+            self.writer.stop(stop.task, self.counts.version, self._schedule.now)
 
 
 def simulate(

@@ -111,10 +111,10 @@ def test_the_bytes_that_are_sent_are_counted(channel, sent, precision) -> None:
         assert channel.nbytes(15, bits // 8) == sent(bits)
     rest = parameters * bits // 8 + 8 * bits // 8 + 8  # c, the buffers, the counter
     down = parameters * bits // 8 + rest
-    server = run.run.server
-    expected = server.num_pulls * down + server.num_updates * (up + rest)
+    counts = run.run.counts
+    expected = counts.num_pulls * down + counts.num_updates * (up + rest)
     assert run.history[-1].metrics["fed/bytes"] == expected
-    assert run.history[-1].metrics["fed/models"] == server.num_pulls + server.num_updates
+    assert run.history[-1].metrics["fed/models"] == counts.num_pulls + counts.num_updates
 
 
 def three(*moments: tuple[int, float, float], versions=(0, 0, 0, 0)) -> ReplayArrivals:

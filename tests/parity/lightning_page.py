@@ -19,12 +19,12 @@ from lightning import LightningDataModule, LightningModule
 from lightning.pytorch import callbacks as their_callbacks
 from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 
+from fedlight._fit.adapted import HOOKS as CALLBACK_HOOKS
+from fedlight._fit.attributes import ATTRIBUTES
 from fedlight._fit.lightning_arguments import ARGUMENTS
 from fedlight._fit.lightning_arguments import METHODS as REFUSALS
 from fedlight._fit.lightning_callbacks import CALLBACKS
-from fedlight._fit.lightning_callbacks import HOOKS as CALLBACK_HOOKS
 from fedlight._fit.module_hooks import HOOKS, Fate
-from fedlight._fit.module_trainer import meanings
 from fedlight._fit.one_device import INSTEAD
 
 ROOT = Path(__file__).parent.parent.parent
@@ -159,8 +159,8 @@ def tables() -> dict[str, Table]:
             for name, each in CALLBACKS.items()
         },
         "attributes": {
-            name: Row(DIFFERS if name in _ROUNDS else WORKS, text)
-            for name, text in meanings().items()
+            name: Row(DIFFERS if name in _ROUNDS else WORKS, each.meaning)
+            for name, each in ATTRIBUTES.items()
             if name in in_lightning()["attributes"]
         }
         | PASSED_ON

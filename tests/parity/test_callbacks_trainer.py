@@ -9,8 +9,8 @@ from lightning.pytorch import callbacks as theirs
 from torch.utils.data import DataLoader
 
 from fedlight import Callback, FederatedDataModule
-from fedlight._fit.lightning_callbacks import Adapted, Mirror
-from fedlight._fit.module_trainer import meanings
+from fedlight._fit.adapted import Adapted, Mirror
+from fedlight._fit.attributes import ATTRIBUTES
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.callbacks import EarlyStopping, FedCheckpoint
 from tests.boring import Boring, Point, fitted, points, trainer
@@ -253,7 +253,7 @@ def test_every_name_of_lightnings_trainer_answers_or_says_what_to_write():
 
     fitted(Point(), points([1.0], [2.0]), callbacks=All(), max_rounds=1)
     verbs = {"fit", "validate", "test", "predict"}
-    assert names - asked.keys() - verbs <= meanings().keys()
+    assert names - asked.keys() - verbs <= ATTRIBUTES.keys()
     for name, said in asked.items():
         assert f"FedTrainer here, which has no {name!r}: " in said, name
 

@@ -535,9 +535,14 @@ def test_a_version_that_the_user_has_named_is_kept(tmp_path):
 
 
 def test_a_second_fit_that_goes_on_writes_on_in_the_first_ones_folder(tmp_path):
-    run = trainer(logger=CSVLogger("logs", name=""), max_rounds=2, callbacks=FedCheckpoint("kept"))
+    class StopsOnce(Callback):
+        def on_round_end(self, trainer, module):
+            trainer.should_stop = trainer.version == 2
+
+    callbacks = [StopsOnce(), FedCheckpoint("kept")]
+    run = trainer(logger=CSVLogger("logs", name=""), max_rounds=4, callbacks=callbacks)
     run.fit(Boring(), classes())
-    run.limits = dataclasses.replace(run.limits, max_rounds=4)
+    assert run.version == 2
     run.fit(Boring(), classes(), ckpt_path="last")
     (file,) = (tmp_path / "logs").rglob("metrics.csv")
     assert len(file.read_text().splitlines()) == 5

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedlight import FedTrainer
-from fedlight._fit.module_trainer import meanings
+from fedlight._fit.attributes import ATTRIBUTES
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.callbacks import FedCheckpoint
 from fedlight.executors.base import ClientError
@@ -127,7 +127,7 @@ def test_what_self_trainer_does_not_have():
     fitted(Asks(), points(*TWO), max_rounds=1)
     assert all(f"has no {name!r}" in text for name, text in said.items())
     assert said.keys() == ABSENT.keys()
-    assert not meanings().keys() & ABSENT.keys()
+    assert not ATTRIBUTES.keys() & ABSENT.keys()
 
 
 @pytest.mark.covers(attributes=["fit", "validate", "test", "predict"])

@@ -9,7 +9,8 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from torch import nn
 
-from fedlight._fit.module_trainer import ModuleTrainer, meanings
+from fedlight._fit.attributes import ATTRIBUTES
+from fedlight._fit.module_trainer import ModuleTrainer
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import PerClientSteps, SynchronousArrivals, UniformArrivals
 from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar
@@ -411,12 +412,10 @@ def test_inner_modules_see_it_too():
 
 
 def test_each_answer_has_a_meaning():
-    found = meanings()
-    assert set(SAME) <= found.keys()
-    assert all(text.endswith(".") for text in found.values())
+    assert set(SAME) <= ATTRIBUTES.keys()
+    assert all(each.meaning.endswith(".") for each in ATTRIBUTES.values())
     public = {name for name in dir(ModuleTrainer) if not name.startswith("_")}
-    of_moment = {"ask", "asked", "common", "for_actor", "stage", "tasks", "times"}
-    assert public - of_moment == found.keys()
+    assert public - {"answer", "change", "ask", "common", "for_actor"} == ATTRIBUTES.keys()
 
 
 def test_names_of_lightning_on_the_trainer_itself(tmp_path):

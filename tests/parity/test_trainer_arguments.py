@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 from fedlight import Callback, FedTrainer
-from fedlight._fit import lightning_callbacks
+from fedlight._fit import adapted
 from fedlight._fit.lightning_arguments import ARGUMENTS, LightningArguments, one_device
 from fedlight.aggregators import FedAsync, FedAvg, FedBuff
 from fedlight.arrivals import SynchronousArrivals
@@ -600,7 +600,7 @@ def test_checkpointing_and_summary(tmp_path, caplog):
     given = lightning.pytorch.callbacks.RichModelSummary()
     run = trainer(enable_model_summary=True, callbacks=given)
     (summary,) = run.callbacks
-    assert isinstance(summary, lightning_callbacks.AdaptedSummary)
+    assert isinstance(summary, adapted.AdaptedSummary)
     assert summary.callback is given
 
 

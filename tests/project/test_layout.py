@@ -21,8 +21,9 @@ ORDER = [
     {"arrivals", "channel"},
     {"local_optimizers", "aggregators", "settings"},
     {"_module", "plot"},
-    {"executors", "_runs"},
+    {"executors"},
     {"clients"},
+    {"_runs"},
     {"server"},
     {"run", "participation"},
     {"callbacks"},
@@ -32,7 +33,7 @@ ORDER = [
     {"comparison", "conformance", "cli"},
 ]
 # Parts that may name higher ones for typing: a callback's hooks are called with the trainer.
-FOR_TYPING = ("callbacks", "_fit", "_runs")
+FOR_TYPING = ("callbacks",)
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 
 
@@ -236,9 +237,36 @@ def test_nobody_guesses_a_strategy_by_its_attributes() -> None:
     assert found == []
 
 
-def test_the_trainer_is_short() -> None:
-    lines = (ROOT / "fedlight" / "trainer.py").read_text().splitlines()
-    assert len(lines) < 450
+def test_the_trainer_leaves_the_work_to_a_few_modules() -> None:
+    """It imports at most fifteen modules of ours, those for typing included."""
+    path, named = ROOT / "fedlight" / "trainer.py", modules(ROOT / "fedlight")
+    names = imported("fedlight.trainer", path, path.read_text())
+    used = {other for n in names for other in (n, n.rpartition(".")[0]) if other in named}
+    assert len(used) <= 15, sorted(used)
+
+
+def annotates(node: ast.stmt) -> bool:
+    """Whether a statement declares an attribute and gives it no value."""
+    return isinstance(node, ast.AnnAssign) and node.value is None
+
+
+def test_no_mixin_declares_attributes_of_its_host() -> None:
+    """A class without a base declares only what it assigns itself.
+
+    Else it is one half of the class that inherits from it. Records (decorated) declare fields.
+    """
+    found = []
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.decorator_list and not node.bases:
+                declared = {each.target.id for each in node.body if annotates(each)}
+                assigned = {
+                    each.attr
+                    for each in ast.walk(node)
+                    if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+                }
+                found += [f"{path}:{node.name}.{name}" for name in declared - assigned]
+    assert found == []
 
 
 SOURCE = """

@@ -1,0 +1,225 @@
+"""The calls of `fit`, `validate`, `test` and `predict`, and what the newest one has left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fedlight._fit.arguments import as_module, check_data
+from fedlight._fit.callback_hooks import Hooks, Shows
+from fedlight._fit.module_trainer import attached
+from fedlight._fit.one_fit import Fit, evaluator_of
+from fedlight._fit.order import set_up, with_callbacks_of
+from fedlight._fit.surroundings import profiled, surroundings
+from fedlight._module.evaluation import lent, show_metrics
+from fedlight._module.prediction import are_loaders, batches_to_predict, predict
+from fedlight._support.interrupts import Alone, Interrupt, graceful_interrupts
+from fedlight.callbacks.checkpoint import content_of
+from fedlight.checkpoint import load_weights
+from fedlight.loop import Counts
+from fedlight.types import Metrics
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning import LightningModule
+
+    from fedlight._fit.options import TrainerOptions
+    from fedlight._module.log_recorder import LogRecorder
+    from fedlight.data import FederatedDataModule
+    from fedlight.run import Run
+    from fedlight.types import RoundRecord
+
+__all__ = ["Calls", "Fit"]
+
+T = TypeVar("T")
+
+
+class Calls:
+    """Makes what a call needs hold while it lasts, and keeps what it was about.
+
+    Args:
+        trainer: The trainer, for callbacks and modules.
+        options: Its options.
+
+    Attributes:
+        given: The module of the newest call, which need not show the newest model; or None.
+        datamodule: The data of the newest call, or None.
+        counts: How far the newest run is.
+        history: Its rounds.
+        metrics: The newest value of each metric, of that run and of evaluations since.
+        interrupt: The signal that has ended the newest fit.
+    """
+
+    def __init__(self, trainer: Shows, options: TrainerOptions) -> None:
+        self._trainer, self._options = trainer, options
+        self.given: LightningModule | None = None
+        self.datamodule: FederatedDataModule | None = None
+        self._run: Run | None = None
+        self.counts = Counts()
+        self.history: list[RoundRecord] = []
+        self.metrics = Metrics()
+        self.interrupt = Interrupt()
+        self._alone = Alone()
+
+    @property
+    def module(self) -> LightningModule:
+        """The module, with the server's newest model in it.
+
+        Raises:
+            RuntimeError: There was no call yet.
+        """
+        if self.given is None:
+            raise RuntimeError("this trainer has no module yet; call fit(module, datamodule)")
+        if self._run is not None and self._run.module is self.given:
+            self._run.show()
+        return self.given
+
+    @property
+    def run(self) -> Run:
+        """The newest run.
+
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+        """
+        if self._run is None:
+            raise RuntimeError("this trainer has no model yet; call fit(module, datamodule)")
+        return self._run
+
+    @property
+    def now(self) -> float:
+        """The virtual time of the newest run; 0 before the first."""
+        return 0.0 if self._run is None else self._run.schedule.now
+
+    @contextmanager
+    def fit(
+        self, module: LightningModule, data: FederatedDataModule, ckpt_path: str | Path | None
+    ) -> Iterator[tuple[Fit, dict[str, Any] | None]]:
+        """Within it a fit is under way; yield it, and the content of its checkpoint."""
+        with (
+            self._alone,
+            self._in_place("fit", module, ckpt_path) as logs,
+            graceful_interrupts() as self.interrupt,
+        ):
+            content = self._with_callbacks_of(module, ckpt_path)
+            self.given, self.datamodule = module, data
+            fit = Fit(self._trainer, self._options, logs, module, data)
+            self._run = run = fit.run
+            self.counts, self.history, self.metrics = run.counts, run.history, run.metrics
+            yield fit, content
+
+    def evaluate(
+        self,
+        verb: str,
+        module: object,
+        datamodule: FederatedDataModule | None,
+        ckpt_path: str | Path | None,
+        verbose: bool,
+    ) -> list[dict[str, float]]:
+        """Do what `validate` or `test` does; the arguments are theirs.
+
+        Args:
+            verb: "validate" or "test".
+            module: The module; None for that of the newest call.
+            datamodule: The data; None for those of the newest call.
+            ckpt_path: A checkpoint whose weights are loaded into the module.
+            verbose: Whether the metrics are printed.
+        """
+        stage = {"validate": "validation", "test": "test"}[verb]
+        own, data = self._about(module, datamodule)
+        if data is None:
+            raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
+        inference = self._options.settings.inference_mode
+        evaluator = evaluator_of(self._options, own, data, inference)
+        ready = partial(evaluator.get_ready, stage, verb)
+        with self._outside_of_fit(verb, own, data, ckpt_path, ready) as (hooks, _):
+            if not evaluator.can(stage):  # its number of batches is limited to 0
+                return []
+            hooks(f"on_{stage}_start")
+            metrics = evaluator(stage, self.metrics)
+            self.metrics.merge(metrics)
+            hooks(f"on_{stage}_end")
+        if verbose:
+            show_metrics(stage, metrics.logged())
+        return evaluator.by_data_set(stage, metrics.logged())
+
+    def predict(
+        self,
+        module: object,
+        datamodule: FederatedDataModule | None,
+        dataloaders: Any,
+        dataset: Any,
+        return_predictions: bool,
+        ckpt_path: str | Path | None,
+    ) -> list[Any] | None:
+        """Do what `FedTrainer.predict` does; the arguments are its."""
+        if dataloaders is None and are_loaders(datamodule):  # the second argument of Lightning's
+            datamodule, dataloaders = None, datamodule
+        own, data = self._about(module, datamodule)
+        settings, fabric = self._options.settings, self._options.fabric
+        limit = settings.limit_predict_batches
+        ready = partial(batches_to_predict, own, fabric, data, dataloaders, dataset, limit)
+        with self._outside_of_fit("predict", own, data, ckpt_path, ready) as (hooks, batches):
+            hooks("on_predict_start")
+            inference, seed = settings.inference_mode, self._options.setting.seed
+            found = predict(own, fabric, batches, return_predictions, inference, seed)
+            hooks("on_predict_end")
+        return found
+
+    def _about(
+        self, module: object, data: object
+    ) -> tuple[LightningModule, FederatedDataModule | None]:
+        """The module and the data that an evaluation is about."""
+        own = self.module if module is None else as_module(module)
+        return own, self.datamodule if data is None else check_data(data)
+
+    @contextmanager
+    def _outside_of_fit(
+        self,
+        verb: str,
+        module: LightningModule,
+        data: FederatedDataModule | None,
+        ckpt_path: str | Path | None,
+        get_ready: Callable[[], T],
+    ) -> Iterator[tuple[Hooks, T]]:
+        """Within it a module is evaluated; yield the hooks, and what `get_ready` returns."""
+        self.given, self.datamodule = module, data
+        module = self.module  # within a fit: as the server has it now
+        with self._in_place(verb, module, ckpt_path):
+            content = self._with_callbacks_of(module, ckpt_path)
+            hooks = Hooks(self._trainer, self._options)
+            ready = get_ready()
+            try:
+                set_up(module, hooks, self._options.fabric, verb)
+                if content is not None:
+                    load_weights(module, content, str(ckpt_path))
+                yield hooks, ready
+            finally:
+                if data is not None:
+                    data.teardown(verb)
+                hooks("teardown", verb)
+                module.teardown(verb)
+
+    @contextmanager
+    def _in_place(
+        self, verb: str, module: LightningModule, ckpt_path: str | Path | None
+    ) -> Iterator[LogRecorder]:
+        """Within it the module has its device and its trainer, and PyTorch its settings."""
+        settings = self._options.settings
+        with (
+            lent(module, self._options.fabric),
+            attached(module, self._trainer, verb, ckpt_path) as logs,
+            surroundings(settings),
+            profiled(settings.profiler, verb),
+        ):
+            yield logs
+
+    def _with_callbacks_of(
+        self, module: LightningModule, ckpt_path: str | Path | None
+    ) -> dict[str, Any] | None:
+        """Let the module's own callbacks join; return the content of the checkpoint."""
+        callbacks = self._options.callbacks
+        callbacks[:] = with_callbacks_of(module, callbacks, self._options.default_root_dir)
+        return content_of(ckpt_path, callbacks)

@@ -1,0 +1,94 @@
+"""The description of a federation: a run goes on from a checkpoint of the same description only."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedlight._runs.identity import in_words
+from fedlight.checkpoint import CheckpointError, differences
+
+if TYPE_CHECKING:
+    from fedlight._runs.setting import Setting
+    from fedlight.parameters import FlatLayout, ModuleState
+    from fedlight.types import Federation
+
+
+def strategies(setting: Setting) -> dict[str, str]:
+    """The strategies in words, by the names of the trainer's arguments."""
+    channel = {} if setting.channel is None else {"channel": in_words(setting.channel)}
+    return {
+        "arrivals": in_words(setting.arrivals),
+        "aggregator": in_words(setting.aggregator),
+        "local_optimizer": in_words(setting.local_optimizer),
+        **channel,
+    }
+
+
+def numbers(federation: Federation) -> dict[str, int]:
+    """The numbers of a federation that stand beside the strategies in a logger."""
+    return {
+        "clients": federation.num_clients,
+        "batch_size": federation.batch_size,
+        "seed": federation.seed,
+    }
+
+
+def describe_federation(setting: Setting, federation: Federation, data: str) -> dict[str, Any]:
+    """What is known of a run before its module is read.
+
+    Args:
+        setting: The setting of the run.
+        federation: The clients.
+        data: The `data_fingerprint`.
+    """
+    sizes = hashlib.blake2b(federation.num_examples.tobytes(), digest_size=8).hexdigest()
+    limit = setting.max_update_norm
+    return {
+        "number of clients": federation.num_clients,
+        "examples of the clients (hash)": sizes,
+        "data (hash)": data,
+        "batch_size": federation.batch_size,
+        "seed": federation.seed,
+        **strategies(setting),
+        "on_client_failure": setting.on_client_failure,
+        "max_update_norm": limit,
+        "on_large_update": None if limit is None else setting.on_large_update,
+    }
+
+
+def describe_module(state: ModuleState) -> dict[str, Any]:
+    """Names, shapes and types of what the server averages."""
+    return {
+        "parameters": _shapes(state.param_layout),
+        "buffers": _shapes(state.buffer_layout) + _shapes(state.counter_layout),
+    }
+
+
+def check_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: str) -> None:
+    """Refuse a checkpoint of another federation.
+
+    Args:
+        saved: The description in the checkpoint.
+        present: That of the run.
+        path: The name of the checkpoint.
+
+    Raises:
+        CheckpointError: They differ; the error names what differs.
+    """
+    saved, present = dict(saved), dict(present)
+    if saved.get("on_client_failure") == "raise":
+        # Nothing has failed so far, or the run would have ended: the rest may be handled
+        # otherwise, as if it had been from the start.
+        saved["on_client_failure"] = present.get("on_client_failure")
+    different = differences(saved, present)
+    if different:
+        raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
+
+
+def _shapes(layout: FlatLayout) -> list[str]:
+    return [
+        f"{name} {tuple(shape)} {layout.dtype}"
+        for name, shape in zip(layout.names, layout.shapes, strict=True)
+    ]

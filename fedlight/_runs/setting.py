@@ -1,0 +1,52 @@
+"""The setting of a run: the options that its result depends on, in one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fedlight.clients.large_updates import NormLimit
+from fedlight.loop import Limits
+
+if TYPE_CHECKING:
+    from fedlight.aggregators import Aggregator
+    from fedlight.arrivals import ArrivalProcess
+    from fedlight.channel import Channel
+    from fedlight.executors import Executor
+    from fedlight.local_optimizers import LocalOptimizer
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Strategies, limits and seed of a run, checked: `FedTrainer` makes it, all others read it.
+
+    The record is frozen; the strategies in it have a state, which belongs to the newest run.
+
+    Attributes:
+        arrivals: Who arrives when.
+        aggregator: How the server makes a new version.
+        local_optimizer: The arithmetic of a local run.
+        executor: How local runs are computed: an executor, or the name of one.
+        limits: When the run stops.
+        seed: All randomness follows from it.
+        on_client_failure: "raise", "drop" or "retry".
+        max_update_norm: The largest norm that an update may have; None for any.
+        on_large_update: The treatment of a larger one, "clip" or "drop".
+        channel: What updates go through on their way, or None.
+    """
+
+    arrivals: ArrivalProcess
+    aggregator: Aggregator
+    local_optimizer: LocalOptimizer
+    executor: Executor | str = "auto"
+    limits: Limits = field(default_factory=Limits)
+    seed: int = 0
+    on_client_failure: str = "raise"
+    max_update_norm: float | None = None
+    on_large_update: str = "clip"
+    channel: Channel | None = None
+
+    @property
+    def norm_limit(self) -> NormLimit | None:
+        """What is done with large updates; None if all are accepted as they are."""
+        return NormLimit.of(self.max_update_norm, self.on_large_update)
