@@ -1,0 +1,489 @@
+"""Whether the tests notice a wrong line: not collected by pytest, run before tests are taken out.
+
+Each entry of the table breaks one line of the packages in the way a slip would: a sign, an end of a
+range, a factor that is missing, a state that is not put back. The script copies the tree, breaks
+the line in the copy, runs the tests that should notice, and says which one did::
+
+    python tests/broken_lines.py [--only WORD] [--list]
+
+``--only`` takes the entries that have the word in their file or text. The exit status is 1 if a
+broken line is not noticed, or if a text is no longer there exactly once: then the line has changed,
+and the entry has to follow it.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("fedlight", "data_partitioners", "tests", "recipes", "benchmarks", "docs")
+MOST_SECONDS = 900
+"""For the tests of one entry."""
+
+
+class Broken(NamedTuple):
+    """One line that is broken on purpose.
+
+    Attributes:
+        file: The file.
+        text: A text that is in the file exactly once.
+        instead: The text that replaces it.
+        tests: Test files and folders of ``tests/`` that should notice, with spaces between them.
+    """
+
+    file: str
+    text: str
+    instead: str
+    tests: str
+
+
+TABLE = (
+    # fedlight.aggregators
+    Broken(
+        "fedlight/aggregators/staleness.py",
+        "float((staleness + 1) ** -self.a)",
+        "float(max(staleness, 1) ** -self.a)",
+        "aggregators",
+    ),
+    Broken(
+        "fedlight/aggregators/buffered.py",
+        "len(self._held) >= self.buffer_size",
+        "len(self._held) > self.buffer_size",
+        "aggregators",
+    ),
+    Broken(
+        "fedlight/aggregators/_server_step.py",
+        "torch.add(state.params, direction, alpha=lr, out=new)",
+        "torch.add(state.params, direction, out=new)",
+        "aggregators",
+    ),
+    Broken(
+        "fedlight/aggregators/_server_step.py",
+        "self._param.grad = direction.neg()",
+        "self._param.grad = direction.clone()",
+        "aggregators",
+    ),
+    Broken(
+        "fedlight/aggregators/_client_memory.py",
+        "self.total += change",
+        "self.total -= change",
+        "aggregators",
+    ),
+    Broken("fedlight/aggregators/fadas.py", "<= self.tau_c", "< self.tau_c", "aggregators"),
+    Broken(
+        "fedlight/aggregators/fednova.py",
+        "(steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)",
+        "(steps - rho * (1 - rho**steps) / (1 - rho))",
+        "aggregators conformance",
+    ),
+    Broken(
+        "fedlight/aggregators/fedat.py",
+        "reversed(self.counts)",
+        "self.counts",
+        "aggregators conformance",
+    ),
+    # fedlight.arrivals
+    Broken("fedlight/arrivals/polled.py", "if spent > ticks:", "if spent >= ticks:", "arrivals"),
+    Broken(
+        "fedlight/arrivals/continuous.py",
+        "self._oldest[0][0] >= self.restart_after",
+        "self._oldest[0][0] > self.restart_after",
+        "arrivals",
+    ),
+    Broken(
+        "fedlight/arrivals/synchronous.py",
+        "min(slowest, self.timeout)",
+        "max(slowest, self.timeout)",
+        "arrivals",
+    ),
+    Broken(
+        "fedlight/arrivals/windows.py",
+        "start = ticks - (ticks - self._phase(client)) % self._period",
+        "start = ticks - (ticks + self._phase(client)) % self._period",
+        "arrivals",
+    ),
+    Broken(
+        "fedlight/arrivals/composed_durations.py",
+        "float(np.exp(-self.sigma * drawn)) / self.rate",
+        "float(np.exp(-self.sigma * drawn)) * self.rate",
+        "arrivals",
+    ),
+    Broken(
+        "fedlight/arrivals/partial_work.py",
+        "duration * num_steps / action.num_steps",
+        "duration * action.num_steps / action.num_steps",
+        "arrivals",
+    ),
+    Broken(
+        "fedlight/arrivals/schedule.py",
+        "task.num_steps * (self._queue.ticks - begin) // whole",
+        "task.num_steps * (self._queue.ticks - begin) // whole + 1",
+        "arrivals",
+    ),
+    # fedlight.channel
+    Broken(
+        "fedlight/channel/qsgd.py",
+        "senders.uniform(wide) < exact - level",
+        "senders.uniform(wide) > exact - level",
+        "channel",
+    ),
+    Broken(
+        "fedlight/channel/error_feedback.py",
+        "senders.memory = full - sent",
+        "senders.memory = updates - sent",
+        "channel",
+    ),
+    Broken("fedlight/channel/random_k.py", "sent * (size / k)", "sent * (k / size)", "channel"),
+    # fedlight.local_optimizers
+    Broken(
+        "fedlight/local_optimizers/adam.py",
+        "run.step + 1 - run.skipped",
+        "run.step + 1",
+        "local_optimizers executors",
+    ),
+    Broken(
+        "fedlight/local_optimizers/scaffold.py",
+        "alpha=1 / num_clients",
+        "alpha=1 / len(state.used)",
+        "local_optimizers",
+    ),
+    Broken(
+        "fedlight/local_optimizers/own_model.py",
+        "(pulled + s * own) / (s + 1)",
+        "(s * pulled + own) / (s + 1)",
+        "local_optimizers aggregators conformance",
+    ),
+    # fedlight.executors
+    Broken(
+        "fedlight/executors/sequential.py",
+        "share = len(part) / len(work.partition[task.client_id])",
+        "share = 1 / len(work.partition[task.client_id])",
+        "local_optimizers executors",
+    ),
+    Broken(
+        "fedlight/executors/_random/streams.py",
+        "return step + times * _AGAIN",
+        "return step",
+        "local_optimizers executors",
+    ),
+    Broken(
+        "fedlight/executors/_random/variates.py",
+        "return drawn % min(high - low, _LARGEST) + low",
+        "return drawn % min(high - low + 1, _LARGEST) + low",
+        "executors/random",
+    ),
+    Broken(
+        "fedlight/executors/_stack/batches.py",
+        "starts[which, None]",
+        "starts[:1, None]",
+        "executors/stack executors/test_agreement.py clients",
+    ),
+    Broken(
+        "fedlight/executors/_stack/unused.py",
+        "run.skipped += len(unused) == number",
+        "run.skipped += 1",
+        "executors local_optimizers",
+    ),
+    Broken(
+        "fedlight/executors/_tracing/simplify.py",
+        "copied |= not _is_view(source)",
+        "copied = not _is_view(source)",
+        "executors/tracing",
+    ),
+    Broken(
+        "fedlight/executors/_tracing/program.py",
+        "int(first) + slope * (wanted - n)",
+        "int(first) + slope * (wanted - m)",
+        "executors/tracing",
+    ),
+    Broken(
+        "fedlight/executors/_choice/choose.py",
+        "changes and not drawn and isinstance(outcome, LocalResult)",
+        "False and not drawn and isinstance(outcome, LocalResult)",
+        "executors/choice",
+    ),
+    Broken(
+        "fedlight/executors/_remote/forked.py",
+        "board.own if order.own else None",
+        "board.own",
+        "executors/test_processes.py",
+    ),
+    # fedlight.clients, server, loop, events, run, checkpoint
+    Broken(
+        "fedlight/clients/large_updates.py",
+        "self.most / norm",
+        "norm / self.most",
+        "clients fit",
+    ),
+    Broken(
+        "fedlight/clients/pending.py",
+        "if self.status is Status.OPEN or self.error is not None:",
+        "if self.error is not None:",
+        "clients fit/test_failures.py local_optimizers",
+    ),
+    Broken(
+        "fedlight/clients/sending.py",
+        "self._memory[run.task.client_id] = _added(outcome.delta, kept)",
+        "self._memory[run.task.client_id] = outcome.delta",
+        "channel clients",
+    ),
+    Broken(
+        "fedlight/server.py",
+        "self.num_gradients += task.num_steps",
+        "self.num_gradients += 1",
+        "test_server.py project/test_contracts.py fit",
+    ),
+    Broken(
+        "fedlight/server.py",
+        "update.task.tries + 1 < _MOST_TRIES",
+        "update.task.tries < _MOST_TRIES",
+        "test_server.py fit/test_failures.py",
+    ),
+    Broken(
+        "fedlight/loop.py",
+        "receiver.num_updates < updates",
+        "receiver.num_updates <= updates",
+        "test_loop.py fit",
+    ),
+    Broken("fedlight/events.py", "DEADLINE = 2", "DEADLINE = 5", "test_events.py arrivals"),
+    Broken(
+        "fedlight/checkpoint.py",
+        "for part in reversed(parts) for item in part",
+        "for part in parts for item in part",
+        "test_checkpoint.py",
+    ),
+    # fedlight._fit, _module, _runs, trainer
+    Broken(
+        "fedlight/_fit/intervals.py",
+        "before // self._every != self._updates // self._every",
+        "self._updates % self._every == 0",
+        "fit",
+    ),
+    Broken(
+        "fedlight/_fit/lightning_callbacks.py",
+        'callback.min_delta * (1 if callback.mode == "max" else -1)',
+        "callback.min_delta",
+        "parity",
+    ),
+    Broken("fedlight/trainer.py", "record.version % every == 0", "True", "fit parity"),
+    Broken(
+        "fedlight/_module/evaluation.py",
+        "child.training = training",
+        "child.training = True",
+        "module parity",
+    ),
+    Broken(
+        "fedlight/_module/evaluation.py",
+        "max(1, int(limit * number))",
+        "max(1, round(limit * number))",
+        "module parity fit",
+    ),
+    Broken(
+        "fedlight/_module/log.py",
+        'total = number * weight if self.reduce == "mean" else number',
+        "total = number",
+        "module parity",
+    ),
+    Broken(
+        "fedlight/_runs/records.py",
+        'each.reason != "cancelled"',
+        'each.reason == "cancelled"',
+        "runs fit arrivals",
+    ),
+    # fedlight.callbacks
+    Broken(
+        "fedlight/callbacks/early_stopping.py",
+        "sign * self.best_score - self.min_delta",
+        "sign * self.best_score + self.min_delta",
+        "callbacks",
+    ),
+    Broken(
+        "fedlight/callbacks/checkpoint.py",
+        "len(self.best_k) >= self.save_top_k",
+        "len(self.best_k) > self.save_top_k",
+        "callbacks test_checkpoint.py parity",
+    ),
+    Broken(
+        "fedlight/callbacks/client_evaluation.py",
+        "np.average((values - mean) ** 2, weights=importance)",
+        "np.average((values - mean) ** 2)",
+        "callbacks",
+    ),
+    # fedlight.data, models, plot
+    Broken(
+        "fedlight/data/_png.py",
+        "left + above - 2 * above_left",
+        "left + above - above_left",
+        "data/test_png.py",
+    ),
+    Broken("fedlight/data/columns.py", "shift=-mean_ / std_", "shift=-mean_", "data"),
+    Broken("fedlight/models/char_lstm.py", "states[:, -1]", "states[:, 0]", "models"),
+    Broken(
+        "fedlight/plot/figures.py",
+        "(sums[last] - sums[first]) / (last - first)",
+        "(sums[last] - sums[first]) / smooth",
+        "plot",
+    ),
+    Broken("fedlight/plot/_pictures.py", "end <= task.start", "end < task.start", "plot"),
+    # fedlight.studies
+    Broken(
+        "fedlight/studies/_bootstrap.py",
+        "tail = (1 - confidence) / 2",
+        "tail = 1 - confidence",
+        "studies",
+    ),
+    Broken(
+        "fedlight/studies/_measures.py",
+        "(1 - last) * times[-1]",
+        "last * times[-1]",
+        "studies",
+    ),
+    Broken(
+        "fedlight/studies/tables.py",
+        "value - before[seed]",
+        "before[seed] - value",
+        "studies",
+    ),
+    Broken(
+        "fedlight/studies/_cell_key.py",
+        "content(_held(examples))",
+        'content("")',
+        "studies",
+    ),
+    # The modules of the root that need no training.
+    Broken(
+        "fedlight/participation.py",
+        "np.abs(self.share - self.importance).sum() / 2",
+        "np.abs(self.share - self.importance).sum()",
+        "test_participation.py",
+    ),
+    Broken(
+        "fedlight/theory.py",
+        "odds * (clients - concurrency + 1)",
+        "odds * (clients - concurrency)",
+        "test_closed_network.py test_theory.py",
+    ),
+    Broken(
+        "fedlight/settings.py",
+        "UniformSteps(1, 2 * positive_int",
+        "UniformSteps(1, positive_int",
+        "test_settings.py recipes/test_recipes_afl.py",
+    ),
+    Broken("fedlight/cli.py", "names.count(name) > 1", "names.count(name) > 2", "test_cli.py"),
+    Broken(
+        "fedlight/parameters.py",
+        "step == 0 and length > 1",
+        "step == 0 and length > 2",
+        "test_parameters.py",
+    ),
+    Broken(
+        "fedlight/conformance/verdict.py",
+        "_deviation(outcome.models, reading.models) <= tolerance",
+        "_deviation(outcome.models, reading.models) >= tolerance",
+        "conformance",
+    ),
+    # data_partitioners
+    Broken(
+        "data_partitioners/_sizes.py",
+        "np.maximum(sizes - level, 0).sum() >= needed",
+        "np.maximum(sizes - level, 0).sum() > needed",
+        "data_partitioners",
+    ),
+    Broken(
+        "data_partitioners/mixing.py",
+        "round(self.ratio * len(codes))",
+        "round((1 - self.ratio) * len(codes))",
+        "data_partitioners",
+    ),
+    Broken(
+        "data_partitioners/pathological.py",
+        "(len(turns) - turn) / needs - 1",
+        "(len(turns) - turn - 1) / needs",
+        "data_partitioners",
+    ),
+)
+
+
+def copy_to(folder: Path) -> None:
+    """Copy what the tests need; a link to the environment is not followed."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, folder)
+
+
+def first_failure(folder: Path, tests: Sequence[str]) -> str:
+    """Run tests in a copy; the first that does not pass, or "".
+
+    Raises:
+        RuntimeError: The tests could not be run.
+    """
+    # Without bytecode, as a file may change twice within a second.
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "--no-header"]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", *tests],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=MOST_SECONDS,
+    )
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode and failed is None:
+        raise RuntimeError(f"pytest ends with {done.returncode}\n{done.stdout[-2000:]}")
+    return "" if failed is None else failed[1]
+
+
+def is_caught(folder: Path, broken: Broken) -> bool:
+    """Break one line in the copy, run its tests, and repair it; whether they noticed."""
+    path = folder / broken.file
+    whole = path.read_text("utf-8") if path.is_file() else ""
+    times = whole.count(broken.text)
+    where = f"{broken.file}: {broken.text!r}"
+    if times != 1:
+        print(f"{where} is there {times} times; write the entry anew", flush=True)
+        return False
+    path.write_text(whole.replace(broken.text, broken.instead), "utf-8")
+    try:
+        test = first_failure(folder, [f"tests/{each}" for each in broken.tests.split()])
+    finally:
+        path.write_text(whole, "utf-8")
+    # A test that fails in the whole tree as well says nothing about the line.
+    caught = bool(test) and not first_failure(folder, [test])
+    said = test if caught else f"NOT CAUGHT ({test or 'all pass'})"
+    print(f"{where} -> {broken.instead!r}\n    {said}", flush=True)
+    return caught
+
+
+def main() -> int:
+    """Check the entries that are asked for; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="entries with this word in their file or text")
+    parser.add_argument("--list", action="store_true", help="show the entries and check no more")
+    asked = parser.parse_args()
+    chosen = [each for each in TABLE if asked.only in each.file or asked.only in each.text]
+    if asked.list:
+        print(*(f"{each.file}: {each.text!r} -> {each.instead!r}" for each in chosen), sep="\n")
+        return 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        copy_to(folder)
+        caught = [is_caught(folder, each) for each in chosen]
+    print(f"{sum(caught)} of {len(caught)} broken lines are caught")
+    return 0 if chosen and all(caught) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
