@@ -79,8 +79,8 @@ TABLE = (
     Broken("fedlight/aggregators/fadas.py", "<= self.tau_c", "< self.tau_c", "aggregators"),
     Broken(
         "fedlight/aggregators/fednova.py",
-        "(steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)",
-        "(steps - rho * (1 - rho**steps) / (1 - rho))",
+        "steps - rho * (1 - rho**steps) / (1 - rho)",
+        "steps - rho * (1 - rho**steps)",
         "aggregators conformance",
     ),
     Broken(
