@@ -264,7 +264,8 @@ def fit(
 def test_every_combination(arrivals: str, aggregator: str, tmp_path: Path) -> None:
     """Each pair with one of the optimizers, another one than its neighbours in the table.
 
-    So each optimizer meets every process and every aggregator.
+    So each optimizer meets every process and every aggregator. Half of the pairs are resumed, the
+    others stacked; each strategy has both.
     """
     size = None if ARRIVALS[arrivals]().by_rounds else 2
     place = list(ARRIVALS).index(arrivals) + list(AGGREGATORS).index(aggregator)
@@ -288,11 +289,11 @@ def test_every_combination(arrivals: str, aggregator: str, tmp_path: Path) -> No
     moments = [record.now for record in trainer.history]
     assert moments == sorted(moments)
 
-    resumed = run("sequential", path=checkpoint)
-    assert resumed.fingerprint() == trainer.fingerprint()
-    assert resumed.history == trainer.history
-
-    if optimizer().stackable:
+    if place % 2 == 0 or not optimizer().stackable:
+        resumed = run("sequential", path=checkpoint)
+        assert resumed.fingerprint() == trainer.fingerprint()
+        assert resumed.history == trainer.history
+    else:
         stacked = run("vectorized").state.params
         torch.testing.assert_close(stacked, trainer.state.params, rtol=1e-10, atol=1e-11)
 

@@ -55,8 +55,9 @@ def times(folder):
     return {path.name: path.stat().st_mtime_ns for path in (folder / "runs").glob("*.json")}
 
 
-@pytest.mark.parametrize("workers", ["together", 2])
-def test_a_killed_study_goes_on_in_the_middle_of_its_runs(tmp_path, workers) -> None:
+def test_a_killed_study_goes_on_in_the_middle_of_its_runs(tmp_path) -> None:
+    """With two workers; runs that go together are killed by the script of the next test."""
+    workers = 2
     whole = study(tmp_path / "whole", workers, tmp_path / "whole.log")
     draw, log, killed = random.Random(0), tmp_path / "log", 0
     finished: dict[str, int] = {}  # when the file of a run was written
