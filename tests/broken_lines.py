@@ -15,12 +15,22 @@ import argparse
 import os
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import datasets  # noqa: F401  # these libraries take long to import
+import lightning  # noqa: F401
+import matplotlib.pyplot  # noqa: F401
+import pytest
+import tensorboard  # noqa: F401
+import torchmetrics  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("fedlight", "data_partitioners", "tests", "recipes", "benchmarks", "docs")
@@ -443,26 +453,45 @@ def copy_to(folder: Path) -> None:
             shutil.copy(path, folder)
 
 
+def run_pytest(folder: Path, said: Path, tests: Sequence[str]) -> int:
+    """Run tests in a copy, in this process; what they print goes to a file."""
+    with said.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    signal.alarm(MOST_SECONDS)
+    os.chdir(folder)
+    os.environ.update(PYTHONPATH=str(folder), OMP_NUM_THREADS="1")
+    own = {str(ROOT), str(ROOT / "tests")}
+    sys.path[:] = [str(folder), *(each for each in sys.path if each not in own)]
+    sys.dont_write_bytecode = True  # a file may change twice within a second
+    imported = "ignore::pytest.PytestAssertRewriteWarning"  # a plugin of pytest, by a library
+    options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-W", imported]
+    status = pytest.main([*options, *tests])
+    sys.stdout.flush()
+    return int(status)
+
+
 def first_failure(folder: Path, tests: Sequence[str]) -> str:
     """Run tests in a copy; the first that does not pass, or "".
 
     Raises:
-        RuntimeError: The tests could not be run.
+        RuntimeError: The tests could not be run, or did not end.
     """
-    # Without bytecode, as a file may change twice within a second.
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "--no-header"]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", *tests],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=MOST_SECONDS,
-    )
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    if done.returncode and failed is None:
-        raise RuntimeError(f"pytest ends with {done.returncode}\n{done.stdout[-2000:]}")
+    said = folder / "said"
+    child = os.fork()  # it has the libraries already, and nothing of this project
+    if not child:
+        status = 70
+        try:
+            status = run_pytest(folder, said, tests)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    output = said.read_text("utf-8", errors="replace")
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+    if status and failed is None:
+        raise RuntimeError(f"pytest ends with status {status}\n{output[-2000:]}")
     return "" if failed is None else failed[1]
 
 
