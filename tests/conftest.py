@@ -1,5 +1,6 @@
 """What all tests share; all but the data hold for the examples in docstrings as well."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,12 @@ class _EmptyFolder:
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
             pyplot.close("all")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector all that lives as long as the process: modules and tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -188,6 +188,14 @@ def test_days_that_are_given(drive):
     assert [task.dispatched_at for task in tasks] == [0.0, 0.7, 1.4, 2.1, 2.8]
 
 
+def test_a_phase_is_the_begin_of_a_window():
+    windows = DiurnalWindows(period=10.0, share=0.2, phases=[3.0])
+    windows.setup(Federation(1, np.ones(1), 0))
+    for time, start in ((0.0, 3.0), (4.0, 3.0), (5.0, 13.0)):
+        found = windows.find(0, to_ticks(time))
+        assert (found.start, found.end) == (to_ticks(start), to_ticks(start + 2.0))
+
+
 def test_a_third_is_awake_at_any_time(drive):
     windows = DiurnalWindows(period=24.0, share=1 / 3)
     windows.setup(Federation(3000, np.ones(3000), 1))

@@ -94,6 +94,7 @@ def test_numbers_by_hand() -> None:
     assert TransferDurations(6.0, [2.0, 3.0], latency=1.0).draw(None, 1, 1, FEDERATION, 0.0) == 3.0
     both = SumDurations([StepDurations(0.5, overhead=1.0), TransferDurations(6.0, 2.0)])
     assert both.draw(None, 0, 4, FEDERATION, 10.0) == 6.0
+    assert LogNormalRates(0.0, rate=4.0).expected(FEDERATION).tolist() == [0.25] * 4
     shares = draws(ParetoDurations(1.0, 1.5), 0, 40_000)
     assert shares.min() >= 1.0
     assert (shares > 4.0).mean() == pytest.approx(4**-1.5, abs=0.01)

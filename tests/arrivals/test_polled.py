@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from fedlight.arrivals import ExponentialDurations, FixedDurations, PolledArrivals, StepDurations
+from fedlight.arrivals import (
+    DistributionDurations,
+    ExponentialDurations,
+    FixedDurations,
+    PolledArrivals,
+    StepDurations,
+)
 from fedlight.randomness import Concern, Streams
 
 
@@ -22,6 +28,21 @@ def test_steps_up_to_the_poll():
         (0, 0.7, 2.1, 3, 1),
         (1, 1.4, 2.1, 1, 2),
     ]
+
+
+class Halves:
+    """A distribution of one number."""
+
+    def rvs(self, random_state):
+        return 0.5
+
+    def mean(self):
+        return 0.5
+
+
+def test_a_drawn_step_that_ends_at_the_poll_counts():
+    process = PolledArrivals([[0], [0]], 1.0, DistributionDurations(Halves()), max_steps=9)
+    assert rows(process.simulate(num_clients=1)) == [(0, 0.0, 1.0, 2, 0), (0, 1.0, 2.0, 2, 1)]
 
 
 def test_no_rounding_of_the_clock():

@@ -84,7 +84,7 @@ def test_speed(on_cpu, monkeypatch, capsys, work):
 
 
 def test_bits(on_cpu, capsys):
-    exec(compile(PARTS["bits"].replace("max_rounds=60", "max_rounds=2"), "bits.py", "exec"), {})
+    exec(compile(PARTS["bits"].replace("max_rounds=60", "max_rounds=1"), "bits.py", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     prints = [line.split()[-2] for line in lines]
     assert len(prints) == 3 * 2 * 5

@@ -1,7 +1,7 @@
 """The command: table, JSON, exit codes, and its words for wrong arguments."""
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -10,8 +10,6 @@ import pytest
 
 from fedlight.conformance import Case, NotImplementedHere, Outcome, Update, play_events
 from fedlight.conformance.__main__ import load_adapter, main
-
-ROOT = Path(__file__).parents[2]
 
 
 class Mixing:
@@ -39,20 +37,18 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> str:
     return "mixing:Mixing"
 
 
-def test_the_command_in_a_process_of_its_own(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedlight.conformance", "--only", "fedbuff", "mifa_0"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (row,) = (line for line in done.stdout.splitlines() if "fedbuff_fedprox" in line)
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules after import of package:RuntimeWarning")
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["conformance", "--only", "fedbuff", "mifa_0"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("fedlight.conformance", run_name="__main__")
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    (row,) = (line for line in shown.splitlines() if "fedbuff_fedprox" in line)
     assert "agrees" in row
-    assert "mifa_0" in done.stdout
+    assert "mifa_0" in shown
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,11 +1,9 @@
 """Decoded columns that are kept on disk for the next run."""
 
 import errno
+import multiprocessing
 import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -16,8 +14,6 @@ from PIL import Image
 import fedlight.data.layouts
 from data_partitioners import IidPartitioner
 from fedlight.data import FederatedDataModule
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -245,25 +241,19 @@ def test_a_run_does_not_change_the_file(on_disk, tmp_path):
 
 
 def test_two_processes_at_once(on_disk, tmp_path):
-    code = f"""
-import datasets
-from data_partitioners import IidPartitioner
-from fedlight.data import FederatedDataModule
-data = datasets.load_from_disk({str(tmp_path / "saved")!r})
-module = FederatedDataModule(data, IidPartitioner(1), cache={str(tmp_path / "kept")!r})
-module.setup()
-print(module.train_data.columns[0].values.sum().item())
-"""
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    assert [process.communicate()[0].split() for process in started] == [["1500"], ["1500"]]
+    context = multiprocessing.get_context("fork")
+    both, found = context.Barrier(2), context.Queue()
+
+    def other():
+        both.wait()
+        found.put(values(datasets.load_from_disk(tmp_path / "saved"), tmp_path / "kept"))
+
+    started = [context.Process(target=other) for _ in range(2)]
+    for process in started:
+        process.start()
+    assert [found.get(timeout=600) for _ in started] == [[0, 10, 20, 30]] * 2
+    for process in started:
+        process.join()
     assert values(on_disk, tmp_path / "kept") == [0, 10, 20, 30]
     assert len(files(tmp_path / "kept")) == 1
 

@@ -99,10 +99,25 @@ def patience(monkeypatch):
     monkeypatch.setattr("fedlight.executors.ray._PATIENCE", 3600.0)
 
 
-def test_the_same_weights_as_one_process(cluster) -> None:
-    given = {"optimizer": Scaffold(0.1), "precision": "64-true"}
+class Notes(Callback):
+    """Kills an actor after round 2, if that is wanted, and notes what the executor says."""
+
+    def __init__(self, kill=None) -> None:
+        self.kill = kill
+
+    def on_round_end(self, trainer, module):
+        self.independent = trainer.executor.independent
+        if self.kill is not None and trainer.version == 2:
+            self.kill(trainer.executor._actors[0])
+
+
+def test_stacks_of_two_actors_have_the_weights_of_one_process(cluster) -> None:
+    given = {"optimizer": Scaffold(0.1), "precision": "64-true", "net": Drops}
     alone = fit("vectorized", **given)
-    shared = fit(RayExecutor(2, executor="vectorized"), **given)
+    executor, notes = RayExecutor(2, executor=VectorizedExecutor()), Notes()
+    assert not executor.independent
+    shared = fit(executor, **given, callback=notes)
+    assert not notes.independent
     torch.testing.assert_close(shared.state.params, alone.state.params, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(shared.state.buffers, alone.state.buffers, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(shared.state.shared, alone.state.shared, rtol=1e-11, atol=1e-12)
@@ -131,36 +146,49 @@ def test_more_actors_than_the_cluster_has_gpus_for_are_refused(cluster, monkeypa
             RayExecutor(num_gpus=wrong)
 
 
-def test_actors_that_wait_for_others_say_so(cluster, monkeypatch) -> None:
+class Asks(Drops):
+    """A step whose loss and logged values depend on what the trainer answers."""
+
+    names = ("world_size", "limit_val_batches", "precision", "seed", "logger", "training")
+
+    def training_step(self, batch, batch_idx):
+        rounds = self.trainer.current_epoch + self.trainer.global_step
+        self.log("steps", self.trainer.estimated_stepping_batches)
+        self.log("rounds", rounds)
+        self.log("answers", len(repr([getattr(self.trainer, name) for name in self.names])))
+        self.log("here", self.trainer.strategy.world_size + self.trainer.max_epochs)
+        assert self.trainer.state.fn == "fit"
+        return super().training_step(batch, batch_idx) * (1 + rounds)
+
+
+def test_one_by_one_two_actors_have_the_bits_of_one_process(cluster, monkeypatch) -> None:
+    """Though they draw, ask the trainer, start late, have a bad client, and one is killed."""
     monkeypatch.setattr("fedlight.executors.ray._PATIENCE", 0.0)
-    with pytest.warns(
-        UserWarning, match=r"\d of 2 actors have started in 0 s; the others wait for"
-    ):
-        fit(RayExecutor(2, executor="sequential"))
-
-
-def test_dropout_draws_the_same_on_any_number_of_actors(cluster) -> None:
-    given = {"net": Drops, "precision": "64-true"}
+    given = {"net": Asks, "seed": 3, "bad": 2, "on_client_failure": "drop"}
     alone = fit("sequential", **given)
-    # two actors on one core, since each needs half of one
-    shared = fit(RayExecutor(2, executor="sequential", num_cpus=0.5), **given)
-    assert shared.fingerprint() == alone.fingerprint()
-    stacked = fit(RayExecutor(1, executor="vectorized"), **given)
-    torch.testing.assert_close(stacked.state.params, alone.state.params, rtol=1e-11, atol=1e-12)
-
-
-def test_a_killed_actor_costs_nothing_but_time_and_a_bad_client_itself_alone(cluster) -> None:
-    class Killer(Callback):
-        def on_round_end(self, trainer, module):
-            if trainer.version == 2:
-                cluster.kill(trainer.executor._actors[0])
-
-    executor = RayExecutor(2, executor="sequential")
-    killed = fit(executor, callback=Killer(), bad=2, on_client_failure="drop")
+    # on one core, since each needs half of one
+    executor, notes = RayExecutor(2, executor="sequential", num_cpus=0.5), Notes(cluster.kill)
+    assert executor.independent
+    waits = r"\d of 2 actors have started in 0 s; the others wait for"
+    with pytest.warns(UserWarning, match=waits):
+        shared = fit(executor, **given, callback=notes)
+    assert notes.independent
     assert executor.num_replaced == 1
-    alone = fit("sequential", bad=2, on_client_failure="drop")
-    assert killed.fingerprint() == alone.fingerprint()
-    assert killed.num_failures == alone.num_failures > 0
+    assert shared.fingerprint() == alone.fingerprint()
+    assert shared.history == alone.history
+    assert shared.num_failures == alone.num_failures > 0
+    names = ("steps", "rounds", "answers", "here", "loss")
+    assert set(names) <= alone.history[-1].metrics.keys()
+
+
+def test_an_actor_chooses_for_itself(cluster) -> None:
+    alone = fit("sequential", net=Asks, seed=3)
+    executor, notes = RayExecutor(1), Notes()
+    assert not executor.independent
+    shared = fit(executor, net=Asks, seed=3, callback=notes)
+    assert notes.independent  # it has found that clients would share the trainer's answers
+    assert shared.fingerprint() == alone.fingerprint()
+    assert shared.history == alone.history
 
 
 class Hungry(LocalSGD):
@@ -189,43 +217,18 @@ def test_an_actor_for_which_memory_runs_out_keeps_to_smaller_stacks(cluster, tmp
             )
         return run, [str(w.message) for w in caught if "RayExecutor: memory" in str(w.message)]
 
-    whole, said = made()
-    assert len(said) == 1
-    assert "in actor 0, whose stacks hold at most 3 clients" in said[0]
-    assert whole.run.executor.state_dict() == {"actors": [{"max_batch": 3}]}
-    replaced, said = made(Killer())
-    assert replaced.executor.num_replaced == 1
+    checkpoints = FedCheckpoint(tmp_path, every_n_rounds=1, save_top_k=-1)
+    replaced, said = made(Killer(), checkpoints)
     assert len(said) == 1  # the new actor was told
-    assert replaced.fingerprint() == whole.fingerprint()
-    made(FedCheckpoint(tmp_path), max_rounds=2)
-    resumed, said = made(ckpt_path=tmp_path / "last.ckpt")
+    assert "in actor 0, whose stacks hold at most 3 clients" in said[0]
+    assert replaced.run.executor.state_dict() == {"actors": [{"max_batch": 3}]}
+    assert replaced.executor.num_replaced == 1
+    resumed, said = made(ckpt_path=tmp_path / "round=2.ckpt")
     assert said == []
-    assert resumed.fingerprint() == whole.fingerprint()
-
-
-class Asks(Net):
-    """A step whose loss and logged values depend on what the trainer answers."""
-
-    names = ("world_size", "limit_val_batches", "precision", "seed", "logger", "training")
-
-    def training_step(self, batch, batch_idx):
-        rounds = self.trainer.current_epoch + self.trainer.global_step
-        self.log("steps", self.trainer.estimated_stepping_batches)
-        self.log("rounds", rounds)
-        self.log("answers", len(repr([getattr(self.trainer, name) for name in self.names])))
-        self.log("here", self.trainer.strategy.world_size + self.trainer.max_epochs)
-        assert self.trainer.state.fn == "fit"
-        return super().training_step(batch, batch_idx) * (1 + rounds)
-
-
-def test_a_step_asks_the_trainer_as_in_one_process(cluster) -> None:
-    alone = fit("sequential", module=Asks, seed=3)
-    for executor in (RayExecutor(1), RayExecutor(2, executor="sequential")):
-        shared = fit(executor, module=Asks, seed=3)
-        assert shared.fingerprint() == alone.fingerprint()
-        assert shared.history == alone.history
-    names = ("steps", "rounds", "answers", "here", "loss")
-    assert set(names) <= alone.history[-1].metrics.keys()
+    assert resumed.fingerprint() == replaced.fingerprint()
+    with pytest.warns(UserWarning, match="VectorizedExecutor: the memory of cpu ran out"):
+        alone = fit("vectorized", optimizer=Hungry(0.1), arrivals=UniformArrivals(5, local_steps=2))
+    assert alone.fingerprint() == replaced.fingerprint()
 
 
 @pytest.mark.parametrize(

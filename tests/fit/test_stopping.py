@@ -241,8 +241,10 @@ def test_nothing_is_computed_in_vain(name: str, executor: type[Executor]):
     assert len(counting.serials) == len(used)
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize(
+    ("name", "executor"),
+    [(name, ("sequential", "vectorized")[number % 2]) for number, name in enumerate(PROCESSES)],
+)
 def test_a_resume_at_every_event(name, executor, tmp_path):
     class Saves(Callback):
         events = 0

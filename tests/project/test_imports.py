@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 RECIPE = """
@@ -44,9 +42,9 @@ LIBRARIES = {"datasets", "jsonargparse", "pandas", "pyarrow", "ray", "scipy"}
 """Libraries that take long to import and that only some runs use."""
 
 
-def loaded(code: str, cwd: Path) -> set[str]:
-    """The modules that a new process has loaded at the end of some code."""
-    code += "\nimport sys\nprint('LOADED', *sys.modules)"
+def loaded(code: str, cwd: Path) -> list[set[str]]:
+    """The modules that a new process has loaded at each line ``seen()`` of some code."""
+    code = f"import sys\ndef seen(): print('LOADED', *sys.modules)\n{code}"
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=cwd,
@@ -56,7 +54,8 @@ def loaded(code: str, cwd: Path) -> set[str]:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    return set(result.stdout.split("LOADED ")[1].split())
+    lines = [line for line in result.stdout.splitlines() if line.startswith("LOADED ")]
+    return [set(line.split()[1:]) for line in lines]
 
 
 def packages(modules: set[str]) -> set[str]:
@@ -65,32 +64,22 @@ def packages(modules: set[str]) -> set[str]:
     return {name for name in found if name not in sys.stdlib_module_names} - {"__main__"}
 
 
-@pytest.fixture(scope="module")
-def lightning(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    return loaded("import lightning", tmp_path_factory.mktemp("empty"))
-
-
 def test_the_package_itself_loads_nothing(tmp_path: Path) -> None:
-    assert packages(loaded("import fedlight", tmp_path) - loaded("", tmp_path)) == {"fedlight"}
+    before, after = loaded("seen(); import fedlight; seen()", tmp_path)
+    assert packages(after - before) == {"fedlight"}
 
 
-def test_the_imports_of_a_recipe_load_no_library_that_lightning_does_not(
-    tmp_path: Path, lightning: set[str]
-) -> None:
-    more = loaded("import lightning" + RECIPE, tmp_path) - lightning
-    assert packages(more) - packages(lightning) == {"fedlight", "data_partitioners"}
-    assert len([name for name in more if not name.startswith(("fedlight", "data_p"))]) < 30
-
-
-def test_a_run_on_tensors_loads_no_library_that_lightning_does_not(
-    tmp_path: Path, lightning: set[str]
-) -> None:
-    found = packages(loaded(RECIPE + RUN, tmp_path)) - packages(lightning)
-    assert not found & (LIBRARIES | {"tensorboard"}), found
+def test_a_run_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    """In one process: Lightning, the imports of a recipe, a run on tensors, data in a table."""
+    parts = ["import lightning", RECIPE, RUN, TABLES]
+    found = loaded("".join(f"{part}\nseen()\n" for part in parts), tmp_path)
+    lightning, imports, run, tables = found
+    assert packages(imports) - packages(lightning) == {"fedlight", "data_partitioners"}
+    more = [name for name in imports - lightning if not name.startswith(("fedlight", "data_p"))]
+    assert len(more) < 30
+    of_the_run = packages(run) - packages(lightning)
+    assert not of_the_run & (LIBRARIES | {"tensorboard"}), of_the_run
     assert not list(tmp_path.iterdir())
-
-
-def test_a_run_on_a_table_loads_no_more_than_it_uses(tmp_path: Path, lightning: set[str]) -> None:
-    found = packages(loaded(RECIPE + TABLES, tmp_path)) - packages(lightning)
-    assert {"datasets", "pyarrow"} <= found
-    assert not found & {"jsonargparse", "ray", "scipy", "tensorboard"}
+    of_tables = packages(tables) - packages(lightning)
+    assert {"datasets", "pyarrow"} <= of_tables
+    assert not of_tables & {"jsonargparse", "ray", "scipy", "tensorboard"}

@@ -90,8 +90,8 @@ def test_the_way_to_contribute_names_files_that_exist() -> None:
 
 def test_a_wheel_has_all_that_a_run_needs(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
-    subprocess.run([*build, "-w", tmp_path, ROOT], check=True, capture_output=True)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")

@@ -61,7 +61,7 @@ def test_leaderboard(recipe, capsys, tmp_path, monkeypatch):
     module = recipe("leaderboard")
     monkeypatch.setattr(module, "SETTINGS", {"FedFix": module.SETTINGS["FedFix"]})
     module.main(
-        "mnist-mini", target=0.3, rates=[0.05], max_updates=60, seeds=1,
+        "mnist-mini", target=0.3, rates=[0.05], max_updates=30, seeds=1,
         figure=tmp_path / "figure.png",
     )  # fmt: skip
     table = cells(capsys.readouterr().out)

@@ -1,5 +1,7 @@
 """Whole runs as tasks of a Ray cluster on this machine."""
 
+from functools import partial
+
 import pytest
 
 from fedlight.aggregators import FedBuff
@@ -7,7 +9,7 @@ from fedlight.studies import RayWorkers
 from tests.boring import Boring
 from tests.studies.grid_of_boring import prints, swept
 
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:fedlight. some clients count for more"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -20,7 +22,9 @@ class Failing(Boring):
         raise ValueError("no such step")
 
 
-def test_a_cluster_gives_the_runs_of_one_process(tmp_path) -> None:
+def test_a_cluster_gives_the_runs_of_one_process(tmp_path, monkeypatch) -> None:
+    # one worker, as each imports torch before its first run
+    monkeypatch.setattr(ray, "init", partial(ray.init, num_cpus=1))
     given = {"over": {"module": {"good": Boring, "bad": Failing}}, "aggregator": FedBuff(2)}
     here = swept(**given)
     there = swept(**given, workers=RayWorkers(), path=tmp_path)

@@ -7,8 +7,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedlight import Callback, Study
 from fedlight.aggregators import FedBuff
+from tests import kill_a_study
 from tests.studies.grid_of_boring import prints, swept
 
 pytestmark = pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
@@ -56,8 +55,9 @@ def times(folder):
     return {path.name: path.stat().st_mtime_ns for path in (folder / "runs").glob("*.json")}
 
 
-@pytest.mark.parametrize("workers", ["together", 2])
-def test_a_killed_study_goes_on_in_the_middle_of_its_runs(tmp_path, workers) -> None:
+def test_a_killed_study_goes_on_in_the_middle_of_its_runs(tmp_path) -> None:
+    """With two workers; runs that go together are killed by the script of the next test."""
+    workers = 2
     whole = study(tmp_path / "whole", workers, tmp_path / "whole.log")
     draw, log, killed = random.Random(0), tmp_path / "log", 0
     finished: dict[str, int] = {}  # when the file of a run was written
@@ -83,20 +83,14 @@ def test_a_killed_study_goes_on_in_the_middle_of_its_runs(tmp_path, workers) -> 
     assert any(line.startswith("begin") and line != "begin 0" for line in lines)
 
 
-def test_a_few_kills_of_twenty_runs() -> None:
+@pytest.mark.filterwarnings("ignore")  # as in a script
+def test_a_few_kills_of_twenty_runs(capsys) -> None:
     """A part of the 20 kills for each way to compute the runs that are done by hand."""
-    tests = Path(__file__).parents[1]
-    script = [sys.executable, str(tests / "kill_a_study.py")]
-    result = subprocess.run(
-        [*script, "--kills", "2", "--updates", "24", "--workers", "together"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(tests.parent)},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "2 kills" in result.stdout
-    assert "histories identical; runs done twice: none" in result.stdout
+    arguments = ["--kills", "2", "--updates", "12", "--workers", "together"]
+    assert kill_a_study.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "2 kills" in printed
+    assert "histories identical; runs done twice: none" in printed
 
 
 def test_two_processes_share_a_folder(tmp_path) -> None:

@@ -16,19 +16,29 @@ from fedlight.arrivals import ContinuousArrivals, FixedDurations
 from fedlight.callbacks import EarlyStopping
 from tests.studies.grid_of_boring import swept
 
-workers, parent = eval(sys.argv[1]), os.getpid()
+for workers in (1, "together", 2):
+    child = os.fork()  # some words are said once in a process
+    if not child:
+        break
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit(1)
+else:
+    raise SystemExit
+
+parent = os.getpid()
 
 class Impatient(Callback):
     def on_round_end(self, trainer, module):
         if trainer.version == 2 and trainer.seed == 1:
             os.kill(parent, signal.SIGINT)
 
+print("\\nworkers", workers, file=sys.stderr, flush=True)
 swept(workers=workers, max_updates=41, arrivals=ContinuousArrivals(
     FixedDurations([1.0, 0.2, 0.3, 2.0]), resume="on_arrival"))
 print("stopping", file=sys.stderr, flush=True)
 swept(workers=workers, callbacks=lambda: [EarlyStopping("val_loss", stopping_threshold=9.0)])
 print("a folder", file=sys.stderr, flush=True)
-for path in (sys.argv[2], None):
+for path in (f"{sys.argv[1]}/{workers}", None):
     try:
         swept(workers=workers, path=path, seeds=(0, 1, 2), callbacks=lambda: [Impatient()])
     except KeyboardInterrupt:
@@ -37,16 +47,25 @@ for path in (sys.argv[2], None):
 """
 
 
-@pytest.mark.parametrize("workers", [1, "together", 2])
-def test_a_study_speaks_for_its_runs(workers, tmp_path) -> None:
+@pytest.fixture(scope="module")
+def said(tmp_path_factory) -> tuple[Path, dict[str, str]]:
+    """The folder of the studies, and all that they say, by who computes the runs."""
+    folder = tmp_path_factory.mktemp("studies")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, repr(workers), str(tmp_path)],
+        [sys.executable, "-c", SCRIPT, str(folder)],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr
-    whole, stopped = done.stderr.split("a folder")
+    found = done.stderr.split("\nworkers ")[1:]
+    return folder, {workers: text for workers, _, text in (each.partition("\n") for each in found)}
+
+
+@pytest.mark.parametrize("workers", ["1", "together", "2"])
+def test_a_study_speaks_for_its_runs(workers, said) -> None:
+    folder, found = said
+    whole, stopped = found[workers].split("a folder")
     whole, early = whole.split("stopping\n")
     (line,) = [line for line in whole.splitlines() if " on cpu: " in line]
     assert line.endswith(": the module can be stacked")  # nobody has given an executor
@@ -60,7 +79,7 @@ def test_a_study_speaks_for_its_runs(workers, tmp_path) -> None:
     assert "ckpt_path" not in stopped
     kept, lost = [line for line in stopped.splitlines() if "stopped" in line]
     assert "of 6 runs finished" in kept
-    assert kept.endswith(f"the same call with path={str(tmp_path)!r} goes on")
+    assert kept.endswith(f"the same call with path={str(folder / workers)!r} goes on")
     assert lost.endswith("the same call goes on")
 
 

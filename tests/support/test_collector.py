@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from fedlight._support.collector import rarer_full_collections
+import fedlight
+from fedlight._support.collector import leave_libraries_alone, rarer_full_collections
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,24 +30,37 @@ def output(*arguments: str, cwd: Path) -> str:
     return result.stdout.strip()
 
 
+@pytest.fixture
+def freezes(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """What stands for the collector's `freeze`, as in a script that has not frozen anything yet."""
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
+    monkeypatch.delattr(sys, "ps1", raising=False)
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    freeze = Mock()
+    monkeypatch.setattr(gc, "freeze", freeze)
+    return freeze
+
+
 @pytest.mark.parametrize(
-    ("options", "code", "frozen"),
-    [
-        ([], "import fedlight", False),
-        ([], "from fedlight import ClientUpdate", False),
-        ([], "from fedlight import FedTrainer", True),
-        ([], "from fedlight import sweep", True),
-        (["-i"], "from fedlight import FedTrainer", False),
-        ([], "import sys; sys.ps1 = '>'; from fedlight import FedTrainer", False),
-        ([], "import sys; sys.modules['IPython'] = sys; from fedlight import FedTrainer", False),
-    ],
-    ids=["package", "other", "script", "study", "-i", "prompt", "notebook"],
+    ("name", "frozen"), [("ClientUpdate", False), ("FedTrainer", True), ("sweep", True)]
 )
-def test_only_a_script_that_trains_has_its_imports_frozen(
-    tmp_path: Path, options: list[str], code: str, frozen: bool
+def test_only_what_trains_has_its_imports_frozen(freezes: Mock, name: str, frozen: bool) -> None:
+    fedlight.__getattr__(name)
+    assert freezes.called is frozen
+
+
+@pytest.mark.parametrize("where", ["-i", "prompt", "notebook"])
+def test_where_somebody_types_nothing_is_frozen(
+    freezes: Mock, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    code += "\nimport gc; print(gc.get_freeze_count())"
-    assert (int(output(*options, "-c", code, cwd=tmp_path)) > 100_000) is frozen
+    if where == "-i":
+        monkeypatch.setattr(sys, "flags", SimpleNamespace(interactive=1))
+    elif where == "prompt":
+        monkeypatch.setattr(sys, "ps1", ">", raising=False)
+    else:
+        monkeypatch.setitem(sys.modules, "IPython", sys)
+    leave_libraries_alone()
+    assert not freezes.called
 
 
 def test_what_a_script_makes_is_collected_and_its_files_are_written_out(tmp_path: Path) -> None:
@@ -52,6 +68,7 @@ def test_what_a_script_makes_is_collected_and_its_files_are_written_out(tmp_path
 import gc, weakref
 from fedlight import FedTrainer
 frozen = gc.get_freeze_count()
+assert frozen > 100_000
 
 class Writer:
     def __init__(self):
