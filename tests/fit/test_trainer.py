@@ -59,7 +59,7 @@ def own(metrics):
 def messages(monkeypatch):
     """What the run says, by Lightning's logger."""
     said = []
-    for name in ("trainer", "_endings", "_arguments", "_voice"):
+    for name in ("trainer", "_fit.endings", "_fit.arguments", "_support.voice"):
         monkeypatch.setattr(f"fedlight.{name}.rank_zero_info", said.append, raising=False)
     return said
 
