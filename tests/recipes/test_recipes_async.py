@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
+import datasets
 import pytest
 
 from fedlight import Study
 from fedlight.aggregators import FedBuff
+from fedlight.data.sources import load_splits
 from fedlight.local_optimizers import LocalSGD
 
 pytest.importorskip("jsonargparse")
@@ -41,11 +43,20 @@ def number(cell):
     return float(cell.split(" ")[0])
 
 
+@pytest.fixture(scope="module")
+def few():
+    """Every fifth image of the bundled sample."""
+    every = load_splits("mnist-mini", None, None, "train")
+    return datasets.DatasetDict(
+        {split: data.select(range(0, len(data), 5)) for split, data in every.items()}
+    )
+
+
 @pytest.fixture
 def fedasync(monkeypatch):
     """The recipe with runs that are smaller still."""
     paper = importlib.import_module("parts.fedasync")
-    tiny = paper.Size(10, 2, 6, width=4, shrink=3, local_steps=3, val_every=5)
+    tiny = paper.Size(12, 2, 6, width=4, shrink=3, local_steps=4, val_every=6)
     monkeypatch.setitem(paper.SIZES, "small", tiny)
     return partial(recipe("fedasync").main, dataset="mnist-mini", size="small", seeds=1)
 
@@ -94,9 +105,9 @@ def test_the_cnn_is_the_one_of_the_paper():
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
-def test_fedfix_weighs_by_time(tmp_path, capsys):
+def test_fedfix_weighs_by_time(few, tmp_path, capsys):
     path = tmp_path / "study"
-    recipe("fedfix").main(dataset="mnist-mini", max_time=2, seeds=2, path=path)
+    recipe("fedfix").main(dataset=few, max_time=2, seeds=2, path=path)
     loss, spread = capsys.readouterr().out.split("clients/val_loss_std")
     table = rows(loss)
     assert [row[:3] for row in table] == [
@@ -114,8 +125,8 @@ def test_fedfix_weighs_by_time(tmp_path, capsys):
         assert 30 <= len(evaluated) <= 50
 
 
-def test_fedfix_weighs_equal_times_equally(capsys):
-    recipe("fedfix").main(dataset="mnist-mini", spreads=[0], max_time=2, seeds=1)
+def test_fedfix_weighs_equal_times_equally(few, capsys):
+    recipe("fedfix").main(dataset=few, spreads=[0], max_time=2, seeds=1)
     identical, time_based, *_ = rows(capsys.readouterr().out)
     assert identical[0] == "iid, F0"
     assert identical[4] == time_based[4]
@@ -123,12 +134,12 @@ def test_fedfix_weighs_equal_times_equally(capsys):
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
-def test_fedfix_compares_methods_at_their_best_rates(capsys, tmp_path, monkeypatch):
+def test_fedfix_compares_methods_at_their_best_rates(few, capsys, tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(Study, "plot", lambda self, **options: shown.append(self) or Mock())
     recipe("fedfix").main(
         experiment="methods",
-        dataset="mnist-mini",
+        dataset=few,
         spreads=[0.5],
         lrs=[0.001, 0.1],
         aggregator=FedBuff(buffer_size=3),
