@@ -214,7 +214,7 @@ TABLE = (
         "fedlight/executors/_stack/unused.py",
         "run.skipped += len(unused) == number",
         "run.skipped += 1",
-        "local_optimizers parity/test_modules_boundary.py executors/stack",
+        "executors/stack/test_unused.py",
     ),
     Broken(
         "fedlight/executors/_tracing/simplify.py",
@@ -245,7 +245,7 @@ TABLE = (
         "fedlight/clients/large_updates.py",
         "self.most / norm",
         "norm / self.most",
-        "clients",
+        "fit/test_failures.py",
     ),
     Broken(
         "fedlight/clients/pending.py",

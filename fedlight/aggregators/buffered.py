@@ -230,12 +230,6 @@ class BufferedAggregator(Aggregator):
             known, label = present.get(name), f"{type(self).__name__}.{name}"
             setattr(self, name, unpack(packed, known, self._model_device, label))
 
-    def shares(self, updates: Updates) -> list[float]:
-        """The share of each update in a step by `client_weights`: 1/m, or n_i / sum of n over m."""
-        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
-        total = sum(sizes)
-        return [size / total for size in sizes]
-
     def importance(self, client_id: int) -> float:
         """p_i according to `client_weights`: 1/M, or n_i / sum of n over all clients."""
         if self.client_weights == "uniform":

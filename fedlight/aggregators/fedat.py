@@ -105,7 +105,9 @@ class FedAT(BufferedAggregator):
 
     def weights(self, updates: Updates, version: int) -> list[float]:
         """The shares of the members in their tier."""
-        return self.shares(updates)
+        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
+        total = sum(sizes)
+        return [size / total for size in sizes]
 
     def step(self, state: ServerState) -> ServerState:
         """Store the tier's new model, and average the models of all tiers."""

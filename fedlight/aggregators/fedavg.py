@@ -44,4 +44,6 @@ class FedAvg(BufferedAggregator):
 
     def weights(self, updates: Updates, version: int) -> list[float]:
         """w_i, normalised over the participants."""
-        return self.shares(updates)
+        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
+        total = sum(sizes)
+        return [size / total for size in sizes]

@@ -78,7 +78,9 @@ class FedNova(BufferedAggregator):
 
     def weights(self, updates: Updates, version: int) -> list[float]:
         """w_i, normalised over the participants."""
-        return self.shares(updates)
+        sizes = [u.num_examples if self.client_weights == "examples" else 1 for u in updates]
+        total = sum(sizes)
+        return [size / total for size in sizes]
 
     def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """tau_eff times the mean of the normalised updates."""
