@@ -20,7 +20,8 @@ CORE = (
     "tests/fit/test_trainer.py",
     "tests/test_checkpoint.py",
     "tests/fit/test_resume.py",
-    "tests/module/test_evaluation.py",
+    "tests/module",
+    "tests/clients",
     "tests/aggregators",
     "tests/local_optimizers",
     "tests/executors",
@@ -32,7 +33,7 @@ LEFT_OUT = {
 """Files that are not run, and why."""
 
 WITH_THE_CPU = {
-    "tests/module/test_kept.py::test_the_run_is_that_of_the_sequential_executor[InPlace": "has "
+    "tests/module/test_snapshot.py::test_the_run_is_that_of_the_sequential_executor[InPlace": "has "
     "a tensor that is no buffer in its module",
     "tests/executors/test_surroundings.py": "has tensors that are no buffers in its modules",
     "tests/executors/random/test_streams.py::test_a_traced_step_draws_the_same[Dropping": "expects "
