@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
@@ -82,17 +82,17 @@ def run_stack(
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """The models of n clients, padded to a size for which steps are traced.
+    """The clients of a stack that still work, padded to a size for which steps are traced.
 
     Attributes:
-        jobs: The jobs, and the last one again for the padding, whose results are not used.
+        jobs: All jobs, and the last one again for the padding, whose results are not used.
         step: Computes a local step.
         models: Their parameters, which the local optimizer changes, their floating and their
             integer buffers, ``[width, *shape]`` each.
-        pulled: The parameters that they started from, ``[width, P]``.
-        run: The local runs without the padding.
-        keys: The keys of the clients' random numbers.
-        batches: Their batches.
+        pulled: The parameters that all started from, ``[n, P]``.
+        run: The local runs that go on, without the padding.
+        keys: The keys of the random numbers of all.
+        batches: The batches of all.
         batch_size: Examples per client and step.
     """
 
@@ -151,30 +151,83 @@ class _Stack:
             rows.shape[-1],
         )
 
+    @property
+    def width(self) -> int:
+        """How many clients there are with the padding."""
+        return len(self.models[0][0])
+
+    def first(self, active: int) -> _Stack:
+        """The first clients, which still work, as views."""
+        width = stack_size(active)
+        params, buffers, counters = [[each[:width] for each in part] for part in self.models]
+        return replace(self, models=(params, buffers, counters), run=self.run.first(active))
+
     def train(self, work: Workplace) -> tuple[list[float], list[dict[str, LoggedValue]]]:
         """Make all local steps; return the losses and the logged values of each client."""
-        optimizer, run, keys = work.optimizer, self.run, self.keys
-        steps = [task.num_steps for task in run.tasks]
+        steps = [task.num_steps for task in self.run.tasks]
         recorder = StackedRecorder(work.module, steps, self.batch_size)
-        optimizer.begin(run, work.module)
-        part, active = run, len(steps)
-        working: _Working | None = None
+        work.optimizer.begin(self.run, work.module)
+        working, active = self, len(steps)
         for k in range(steps[0]):
             while steps[active - 1] <= k:
                 active -= 1
-            if working is None or active != working.active:
-                part = part.first(active)  # not run.first: `part` has the newest memory
-                working = _Working.of(self, active)
-            inputs = working.inputs(k)
-            unused = self.step.unused(inputs, partial(keys.step, k, 1))
+            if active != len(working.run.tasks):
+                working = working.first(active)  # not self.first: `working` has the newest memory
+            run, inputs = working.run, working.inputs(k)
+            unused = self.step.unused(inputs, partial(self.keys.step, k, 1))
             grads, logged = working.gradients(inputs, active)
             recorder.add(logged, active)
-            part.step = k
-            part.evaluate = partial(working.extra_gradients, k, count(1))
-            step_without(optimizer, part, grads, unused)
-            part.step, part.evaluate = -1, None
+            run.step = k
+            run.evaluate = partial(working.extra_gradients, k, count(1))
+            step_without(work.optimizer, run, grads, unused)
+            run.step, run.evaluate = -1, None
             del inputs, grads  # so that the next ones lie where these are in the cache
         return recorder.collect()
+
+    def inputs(self, k: int) -> StepInputs:
+        """The inputs of step k."""
+        return StepInputs(*self.models, self.batches.step(k, self.width), k)
+
+    def gradients(
+        self, inputs: StepInputs, keep: int, times: int = 0
+    ) -> tuple[list[Tensor], StackedLog]:
+        """Compute the clients' gradients, ``[active, *shape]`` each, and what they logged.
+
+        Args:
+            inputs: The inputs of a step.
+            keep: How many clients, from the first on, keep the buffers that the step leaves.
+            times: How often gradients of this step were computed before.
+        """
+        width, k = self.width, inputs.number
+        keys = partial(self.keys.step, k, width)
+        if times:
+            keys = partial(self.keys.one, again(k, times), range(width))
+        if keep == width:
+            return self.step(inputs, keys)
+        written = inputs._replace(
+            buffers=[block.clone() for block in inputs.buffers],
+            counters=[block.clone() for block in inputs.counters],
+        )
+        grads, logged = self.step(written, keys)
+        if keep:
+            before = inputs.buffers + inputs.counters
+            for old, new in zip(before, written.buffers + written.counters, strict=True):
+                old[:keep] = new[:keep]
+        active = len(self.run.tasks)
+        if active < width:
+            grads = [grad[:active] for grad in grads]
+        return grads, logged
+
+    def extra_gradients(self, k: int, times: Iterator[int]) -> list[Tensor]:
+        """Compute the gradients at the present parameters again, without any other effect.
+
+        Args:
+            k: Number of the local step.
+            times: Counts the calls for this step.
+        """
+        batch = self.batches.anew(k, self.width)  # the step may have changed it in place
+        inputs = StepInputs(*self.models, batch, k)
+        return self.gradients(inputs, keep=0, times=next(times))[0]
 
     def full_gradients(self, work: Workplace) -> list[Tensor]:
         """Compute the gradient of each f_i at the pulled model over all the client's examples.
@@ -204,74 +257,6 @@ class _Stack:
                 for gradient, term in zip(total, grads, strict=True):
                     gradient[which] += term * per_client(share, term)
         return total
-
-
-@dataclass(frozen=True, slots=True)
-class _Working:
-    """The clients of a stack that still work, padded.
-
-    Attributes:
-        stack: The stack, of which they are the first ones.
-        active: How many clients work; the rest is padding.
-        width: How many there are with the padding.
-        models: Their parameters and buffers, ``[width, *shape]`` each.
-    """
-
-    stack: _Stack
-    active: int
-    width: int
-    models: Models
-
-    @classmethod
-    def of(cls, stack: _Stack, active: int) -> _Working:
-        """The first `active` clients of a stack."""
-        width = stack_size(active)
-        params, buffers, counters = [[each[:width] for each in part] for part in stack.models]
-        return cls(stack, active, width, (params, buffers, counters))
-
-    def inputs(self, k: int) -> StepInputs:
-        """The inputs of step k."""
-        return StepInputs(*self.models, self.stack.batches.step(k, self.width), k)
-
-    def gradients(
-        self, inputs: StepInputs, keep: int, times: int = 0
-    ) -> tuple[list[Tensor], StackedLog]:
-        """Compute the clients' gradients, ``[active, *shape]`` each, and what they logged.
-
-        Args:
-            inputs: The inputs of a step.
-            keep: How many clients, from the first on, keep the buffers that the step leaves.
-            times: How often gradients of this step were computed before.
-        """
-        width, k, stack = self.width, inputs.number, self.stack
-        keys = partial(stack.keys.step, k, width)
-        if times:
-            keys = partial(stack.keys.one, again(k, times), range(width))
-        if keep == width:
-            return stack.step(inputs, keys)
-        written = inputs._replace(
-            buffers=[block.clone() for block in inputs.buffers],
-            counters=[block.clone() for block in inputs.counters],
-        )
-        grads, logged = stack.step(written, keys)
-        if keep:
-            before = inputs.buffers + inputs.counters
-            for old, new in zip(before, written.buffers + written.counters, strict=True):
-                old[:keep] = new[:keep]
-        if self.active < width:
-            grads = [grad[: self.active] for grad in grads]
-        return grads, logged
-
-    def extra_gradients(self, k: int, times: Iterator[int]) -> list[Tensor]:
-        """Compute the gradients at the present parameters again, without any other effect.
-
-        Args:
-            k: Number of the local step.
-            times: Counts the calls for this step.
-        """
-        batch = self.stack.batches.anew(k, self.width)  # the step may have changed it in place
-        inputs = StepInputs(*self.models, batch, k)
-        return self.gradients(inputs, keep=0, times=next(times))[0]
 
 
 def _rows(jobs: Sequence[Job], work: Workplace, seeds: int | Sequence[int]) -> Tensor:
