@@ -610,7 +610,7 @@ def test_a_process_that_answers_nothing_is_named():
         def on_wake(self, now):
             pass
 
-    with pytest.raises(TypeError, match=r"Silent object .* returned None; .*\(\) for none"):
+    with pytest.raises(TypeError, match=r"Silent\(\) returned None; .*\(\) for none"):
         trainer(arrivals=Silent(), max_rounds=1, aggregator=FedAvg(1)).fit(Boring(), classes())
 
 
