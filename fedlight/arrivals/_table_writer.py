@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.growing import Growing
+from fedlight.arrivals._saved import Saved
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from fedlight.types import Task
 
 
-class TableWriter:
+class TableWriter(Saved):
     """Collects arrivals, ends of rounds, and the version at which each update was used."""
 
     def __init__(self) -> None:

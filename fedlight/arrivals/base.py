@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedlight._support.arguments import Strategy
 from fedlight.arrivals import simulation
+from fedlight.arrivals._saved import Saved
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import to_ticks, to_time
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Action", "ArrivalProcess", "Cancel", "Cut", "Dispatch", "EndRound", "Wake"]
 
 
-class ArrivalProcess(Strategy, ABC):
+class ArrivalProcess(Strategy, Saved, ABC):
     """Decides which client pulls the model and when, for how long and for how many local steps.
 
     It never sees the model. The `on_...` methods are called at the following moments. They return
@@ -139,14 +140,6 @@ class ArrivalProcess(Strategy, ABC):
 
     def finish(self) -> None:
         """Called once when the run is over."""
-        return
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that a checkpoint keeps, as plain data."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; `setup` was called before."""
         return
 
     # The function itself as a method, so that there is one list of its arguments.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedlight._support.checks import fraction
 from fedlight.arrivals._task_draws import Visits
@@ -42,6 +42,7 @@ class DropOut(Wrapper):
     """
 
     _positional = 1
+    _saved = ("visits",)
 
     def __init__(self, arrivals: ArrivalProcess, probability: float) -> None:
         super().__init__(arrivals)
@@ -64,12 +65,3 @@ class DropOut(Wrapper):
                 if rng.random() < self.probability:
                     action = action._replace(lost=True)
             yield action
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the wrapped process, and the number of tasks of each client."""
-        return {**super().state_dict(), "visits": self._visits.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        self._visits.load_state_dict(state["visits"])

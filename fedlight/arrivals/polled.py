@@ -64,6 +64,7 @@ class PolledArrivals(ArrivalProcess):
     """
 
     by_rounds = True
+    _saved = ("polls", "drawn", "visits")
 
     def __init__(
         self,
@@ -159,18 +160,10 @@ class PolledArrivals(ArrivalProcess):
         clients = self._federation.num_clients
         return np.full(clients, self.interval * clients / self._who.count)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The polls so far, those that are known, and the number of tasks of each client."""
-        return {
-            "polls": self._polls,
-            "drawn": self._drawn,
-            "visits": self._visits.state_dict(),
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._polls, self._ahead = state["polls"], {}
-        self._drawn = self._polls
+        super().load_state_dict(state)
+        # The clients of the polls to come are drawn again.
+        self._ahead, self._drawn = {}, self._polls
         while self._drawn < state["drawn"]:
             self._know(self._who.of_round(self._drawn, self._federation))
-        self._visits.load_state_dict(state["visits"])

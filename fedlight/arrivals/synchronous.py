@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class SynchronousArrivals(ArrivalProcess):
     """
 
     by_rounds = True
+    _saved = ("round", "working", "missing", "open", "latest")
 
     def __init__(
         self,
@@ -198,21 +199,6 @@ class SynchronousArrivals(ArrivalProcess):
         return self.durations.expected(
             self._federation, self.local_steps.expected(self._federation)
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """The next round, and the working clients of a round that may end early."""
-        state: dict[str, Any] = {"round": self._round}
-        if self.may_stop:
-            state["working"], state["missing"] = sorted(self._working), self._missing
-            state["open"], state["latest"] = self._open, self._latest
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._round = state["round"]
-        if self.may_stop:
-            self._working, self._missing = set(state["working"]), state["missing"]
-            self._open, self._latest = state["open"], state["latest"]
 
     @property
     def _optional(self) -> Collection[str]:
