@@ -134,7 +134,7 @@ class ReplayArrivals(ArrivalProcess):
         for event in sorted(self.events, key=lambda event: -event.time):
             if event.dispatched_at is None:
                 self._queues.setdefault(event.client, []).append(event)
-        self._free = set(self._queues)
+        # By version: the clients that are free and whose next record pulls it.
         self._wanted: dict[int, set[int]] = {}
         for client in self._queues:
             self._want(client)
@@ -163,7 +163,6 @@ class ReplayArrivals(ArrivalProcess):
         client = task.client_id
         actions: list[Action] = list(self._cancel(now, self._version)) if self.may_stop else []
         if self._queues.get(client):
-            self._free.add(client)
             self._want(client)
             actions += self._pull(now)
         return actions
@@ -229,6 +228,11 @@ class ReplayArrivals(ArrivalProcess):
             self._stops += 1
             yield Cancel(client)
 
+    @property
+    def _free(self) -> set[int]:
+        """The clients whose next record waits for its version."""
+        return set().union(*self._wanted.values())
+
     def _want(self, client: int) -> None:
         self._wanted.setdefault(self._queues[client][-1].pulled_version, set()).add(client)
 
@@ -242,7 +246,6 @@ class ReplayArrivals(ArrivalProcess):
         ]
         for client in sorted(ready):
             event = self._queues[client].pop()
-            self._free.discard(client)
             if to_ticks(event.time) <= to_ticks(now):
                 raise self._impossible(event)
             self._open[event.pulled_version] -= 1
@@ -283,7 +286,6 @@ class ReplayArrivals(ArrivalProcess):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._started, self._version = state["started"], state["version"]
-        self._free = set(state["free"])
         self._stops, self._ended, self._ending = state.get("stops", (0, 0, 0))
         self._wanted = {}
         self._open = Counter()
@@ -291,7 +293,7 @@ class ReplayArrivals(ArrivalProcess):
             queue = self._queues[client]
             del queue[left:]
             self._open.update(event.pulled_version for event in queue)
-        for client in self._free:
+        for client in state["free"]:
             self._want(client)
         if not self._started and self.pull == "recorded":
             timed = (event for event in self.events if event.dispatched_at is not None)
