@@ -241,11 +241,6 @@ def _anyone_counts(history: Iterable[RoundRecord]) -> bool:
     return any(update.weight for record in history for update in record.updates)
 
 
-def _rounds_of(history: Iterable[RoundRecord]) -> list[list[tuple[int, float, int]]]:
-    """Return the updates that each round used, as (client, weight, staleness)."""
-    return [[(u.client_id, u.weight, u.staleness) for u in record.updates] for record in history]
-
-
 class _NoTraining(Executor):
     """Returns the same empty result for each job."""
 
@@ -303,7 +298,8 @@ def _report(
     federation: Federation,
     rtol: float | None,
 ) -> ParticipationReport:
-    rounds = _rounds_of(history)
+    # The updates that each round used, as (client, weight, staleness).
+    rounds = [[(u.client_id, u.weight, u.staleness) for u in each.updates] for each in history]
     clients = federation.num_clients
     importance = np.full(clients, 1 / clients)
     if aggregator.client_weights == "examples":

@@ -24,9 +24,10 @@ class Saved:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; `setup` was called before."""
         # A checkpoint of 0.2 lacks the names that its process did not need.
-        for name in state.keys() & set(self._saved):
-            place = self._attribute(name)
-            setattr(self, place, _restored(state[name], vars(self)[place]))
+        for name in self._saved:
+            if name in state:
+                place = self._attribute(name)
+                setattr(self, place, _restored(state[name], vars(self)[place]))
 
     def _attribute(self, name: str) -> str:
         return name if name in vars(self) else f"_{name}"

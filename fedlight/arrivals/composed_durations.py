@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlight._support.checks import non_negative, optional, positive
-from fedlight.arrivals._per_client import (
-    of_client,
-    one_for_all_or_each,
-    spread_out,
-)
+from fedlight.arrivals._per_client import of_client, one_for_all_or_each, spread_out
 from fedlight.arrivals.durations import (
     LONGEST,
     SHORTEST,

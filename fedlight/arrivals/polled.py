@@ -9,12 +9,7 @@ import numpy as np
 
 from fedlight._support.checks import positive, positive_int
 from fedlight.arrivals._cohorts import Cohorts, Participants
-from fedlight.arrivals._per_client import (
-    as_list,
-    check_length,
-    of_client,
-    one_for_all_or_each,
-)
+from fedlight.arrivals._per_client import as_list, check_length, of_client, one_for_all_or_each
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound
 from fedlight.arrivals.durations import SHORTEST, DurationModel, FixedDurations, as_durations

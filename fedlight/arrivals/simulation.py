@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import integer, positive, positive_int
+from fedlight._support.checks import integer, optional, positive, positive_int
 from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
@@ -126,10 +126,8 @@ def simulate(
             f"{arrivals!r} has no rounds; give buffer_size (the number of arrivals between server "
             "updates) or interval (the virtual time between server updates)"
         )
-    if buffer_size is not None:
-        positive_int("buffer_size", buffer_size)
-    if interval is not None:
-        positive("interval", interval)
+    optional(positive_int, "buffer_size", buffer_size)
+    optional(positive, "interval", interval)
     federation = federation_of(num_clients, num_examples, batch_size, integer("seed", seed))
     schedule = Schedule(arrivals, federation, interval=interval, max_time=max_time)
     by_rounds = buffer_size is None and interval is None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import non_negative_int, number, positive, positive_int
+from fedlight._support.checks import non_negative_int, number, optional, positive, positive_int
 from fedlight._support.files import replacing
 
 if TYPE_CHECKING:
@@ -57,13 +59,16 @@ class ReplayEvent:
             ValueError: A number is outside its range.
         """
         # Tables give NumPy's numbers; Python's are what JSON and equal reprs need.
-        put = object.__setattr__
-        put(self, "client", non_negative_int("ReplayEvent.client", self.client))
-        pulled = non_negative_int("ReplayEvent.pulled_version", self.pulled_version)
-        put(self, "pulled_version", pulled)
-        put(self, "time", positive("ReplayEvent.time", self.time))
-        check = positive_int if self.dispatched_at is None else non_negative_int
-        put(self, "num_steps", check("ReplayEvent.num_steps", self.num_steps))
+        checks: dict[str, Callable[[str, object], Any]] = {
+            "client": non_negative_int,
+            "pulled_version": non_negative_int,
+            "time": positive,
+            "num_steps": positive_int if self.dispatched_at is None else non_negative_int,
+            "visit": partial(optional, non_negative_int),
+            "stopped_at_version": partial(optional, non_negative_int),
+        }
+        for name, check in checks.items():
+            object.__setattr__(self, name, check(f"ReplayEvent.{name}", getattr(self, name)))
         if self.dispatched_at is not None and not (
             0 <= number("ReplayEvent.dispatched_at", self.dispatched_at) < self.time
             or (self.stopped_at_version is not None and self.dispatched_at == self.time)
@@ -72,16 +77,11 @@ class ReplayEvent:
                 "ReplayEvent.dispatched_at must be between 0 and the arrival at "
                 f"time={self.time!r}, got {self.dispatched_at!r}"
             )
-        if self.visit is not None:
-            put(self, "visit", non_negative_int("ReplayEvent.visit", self.visit))
-        if self.stopped_at_version is not None:
-            name = "ReplayEvent.stopped_at_version"
-            put(self, "stopped_at_version", non_negative_int(name, self.stopped_at_version))
-            if self.dispatched_at is None:
-                raise ValueError(
-                    f"{name}={self.stopped_at_version} needs dispatched_at, the virtual time at "
-                    "which the cancelled run began"
-                )
+        if self.stopped_at_version is not None and self.dispatched_at is None:
+            raise ValueError(
+                f"ReplayEvent.stopped_at_version={self.stopped_at_version} needs dispatched_at, "
+                "the virtual time at which the cancelled run began"
+            )
         if self.tag is not None and not isinstance(self.tag, str):
             raise TypeError(f"ReplayEvent.tag must be a string or None, got {self.tag!r}")
 

@@ -14,12 +14,7 @@ import numpy as np
 
 from fedlight._support.arguments import Strategy, Summary, digest
 from fedlight._support.checks import fraction, non_negative, non_negative_int, number, positive
-from fedlight.arrivals._per_client import (
-    check_length,
-    no_client,
-    of_client,
-    one_for_all_or_each,
-)
+from fedlight.arrivals._per_client import check_length, no_client, of_client, one_for_all_or_each
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
 from fedlight.randomness import Concern, Streams
 
@@ -62,6 +57,12 @@ class Windows(Strategy, ABC):
         return False
 
 
+def first_after(windows: Sequence[Window], ticks: int) -> Window | None:
+    """Return the first of the windows in ascending order that ends after `ticks`, or None."""
+    place = bisect_right(windows, ticks, key=lambda window: window.end)
+    return windows[place] if place < len(windows) else None
+
+
 class IntervalWindows(Windows):
     """Given intervals of virtual time, the same for all clients or a list for each client.
 
@@ -93,12 +94,8 @@ class IntervalWindows(Windows):
                 f"{intervals!r}; for example [(0, 8), (24, 32)]"
             )
         self._windows: dict[int | None, list[Window]] = {}
-        lists: dict[int | None, Intervals] = {}
-        if isinstance(intervals, Mapping):
-            lists.update(intervals.items())
-        else:
-            lists[None] = intervals
-        for client, pairs in lists.items():
+        given = intervals if isinstance(intervals, Mapping) else {None: intervals}
+        for client, pairs in given.items():
             name = "intervals"
             if client is not None:
                 name = f"intervals[{non_negative_int('a client of intervals', client)}]"
@@ -157,8 +154,7 @@ class IntervalWindows(Windows):
     def find(self, client: int, ticks: int) -> Window | None:
         """The first window that ends after `ticks`, or None."""
         windows = self._for_all if self._for_all is not None else self._windows.get(client, [])
-        place = bisect_right(windows, ticks, key=lambda window: window.end)
-        return windows[place] if place < len(windows) else None
+        return first_after(windows, ticks)
 
     def over(self, ticks: int) -> bool:
         """Whether the last window has ended."""
@@ -236,11 +232,9 @@ class DiurnalWindows(Windows):
         if self.phases is not None:
             return to_ticks(of_client(self.phases, client))
         # Drawn when first needed, from a stream of the client: of a million only a few may work.
-        phase = self._drawn.get(client)
-        if phase is None:
-            phase = int(self._streams.at(client).integers(self._period))
-            self._drawn[client] = phase
-        return phase
+        if client not in self._drawn:
+            self._drawn[client] = int(self._streams.at(client).integers(self._period))
+        return self._drawn[client]
 
 
 def _phase(name: str, value: object) -> float:

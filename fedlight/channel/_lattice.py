@@ -60,3 +60,17 @@ class Lattice:
         code = torch.remainder(torch.round(value.double() / g), points)
         whole = torch.round(key.double() / (points * g) - code / points)
         return (points * g * whole + g * code).to(value.dtype)
+
+
+def as_quantizer(value: object) -> Lattice | None:
+    """Return `value` if it is a lattice or None.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if value is None or isinstance(value, Lattice):
+        return value
+    raise TypeError(
+        f"quantizer must be a Lattice or None, got {value!r}; for example "
+        "Lattice(side=1e-4, bits=14)"
+    )

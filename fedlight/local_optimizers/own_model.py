@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedlight._support.checks import Rate, positive_int, rate_at
-from fedlight.channel._lattice import Lattice
+from fedlight.channel._lattice import Lattice, as_quantizer
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
 
 if TYPE_CHECKING:
@@ -77,12 +77,7 @@ class OwnModel(LocalOptimizer):
         self.lr_correction = bool(lr_correction)
         if self.lr_correction and self.per_poll is None:
             raise ValueError("lr_correction=True needs per_poll, the s of its factor (s + 1) / s")
-        if quantizer is not None and not isinstance(quantizer, Lattice):
-            raise TypeError(
-                f"quantizer must be a Lattice or None, got {quantizer!r}; for example "
-                "Lattice(side=1e-4, bits=14)"
-            )
-        self.quantizer = quantizer
+        self.quantizer = as_quantizer(quantizer)
         self.lr = optimizer.lr
         if self.lr_correction and self.lr is not None:
             self.lr = self._corrected(self.lr)
