@@ -336,8 +336,9 @@ def _network(
 ) -> ClosedNetwork | None:
     """Return the queueing network that the run is, if the server steps after every m arrivals."""
     size = aggregator.buffer_size
-    plain = size is not None and aggregator.interval is None and not aggregator.drops
-    if size is None or not plain or clients * clients > _MOST_CELLS:
+    if size is None or aggregator.interval is not None or aggregator.drops:
+        return None
+    if clients * clients > _MOST_CELLS:
         return None
     return arrivals.closed_network(size)
 

@@ -250,10 +250,8 @@ def _one_each(durations: NDArray[np.float64], concurrency: int) -> _Figures:
             high = (low + high) / 2
     chances = odds / (1 + odds)
     # the chances of k events among the first i, and among the last M - i
-    first, last = (
-        _numbers_of_events(chances, concurrency),
-        _numbers_of_events(chances[::-1], concurrency),
-    )
+    first = _numbers_of_events(chances, concurrency)
+    last = _numbers_of_events(chances[::-1], concurrency)
     all_of_them = first[clients, concurrency]
 
     def without(k: int) -> NDArray[np.float64]:

@@ -28,9 +28,7 @@ def one_for_all_or_each(name: str, value: object, check: Callable[[str, object],
         ValueError: The list is empty, or `check` refuses a number.
     """
     listed = as_list(name, value)
-    if listed is None:
-        return check(name, value)
-    return _checked(name, listed, check)
+    return check(name, value) if listed is None else one_for_each(name, listed, check)
 
 
 def one_for_each(name: str, value: object, check: Callable[[str, object], T]) -> list[T]:
@@ -46,7 +44,9 @@ def one_for_each(name: str, value: object, check: Callable[[str, object], T]) ->
             f"{name} must be a list of one number for each client, got {value!r}; "
             f"for equal numbers write {name}=[x] * num_clients"
         )
-    return _checked(name, listed, check)
+    if not listed:
+        raise ValueError(f"{name} must hold one number for each client, got none")
+    return [check(f"{name}[{client}]", each) for client, each in enumerate(listed)]
 
 
 def as_list(name: str, value: object) -> list[Any] | None:
@@ -77,12 +77,6 @@ def as_list(name: str, value: object) -> list[Any] | None:
         )
     listed: list[Any] = value.tolist()  # type: ignore[attr-defined]
     return listed
-
-
-def _checked(name: str, values: list[Any], check: Callable[[str, object], T]) -> list[T]:
-    if not values:
-        raise ValueError(f"{name} must hold one number for each client, got none")
-    return [check(f"{name}[{client}]", value) for client, value in enumerate(values)]
 
 
 def check_length(name: str, value: object, federation: Federation) -> None:

@@ -227,7 +227,6 @@ class TransferDurations(ClientDurations):
 
     _positional = 2
     uses_rng = False
-    per_client = ("bandwidth",)
 
     def __init__(
         self, nbytes: float, bandwidth: float | Sequence[float], latency: float = 0.0

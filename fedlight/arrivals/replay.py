@@ -61,6 +61,7 @@ class ReplayArrivals(ArrivalProcess):
     """
 
     finite = True
+    _saved = ("started", "version")
 
     def __init__(
         self,
@@ -275,9 +276,7 @@ class ReplayArrivals(ArrivalProcess):
 
     def state_dict(self) -> dict[str, Any]:
         """The version, and how many records of each client are still to come."""
-        return {
-            "started": self._started,
-            "version": self._version,
+        return super().state_dict() | {
             "left": [[client, len(queue)] for client, queue in self._queues.items()],
             "free": sorted(self._free),
             "stops": [self._stops, self._ended, self._ending],
@@ -285,7 +284,7 @@ class ReplayArrivals(ArrivalProcess):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._started, self._version = state["started"], state["version"]
+        super().load_state_dict(state)
         self._stops, self._ended, self._ending = state.get("stops", (0, 0, 0))
         self._wanted = {}
         self._open = Counter()

@@ -41,15 +41,7 @@ class Schedule(Saved):
         ValueError: The process does not fit the federation, or `interval` is too short.
     """
 
-    _saved = (
-        "version",
-        "started",
-        "deadline_due",
-        "serial",
-        "lost_in_a_row",
-        "visits",
-        "arrivals",
-    )
+    _saved = ("version", "started", "deadline_due", "serial", "lost_in_a_row", "visits", "arrivals")
 
     def __init__(
         self,

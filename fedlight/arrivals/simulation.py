@@ -60,10 +60,8 @@ class CountingServer:
             if kind is Kind.ROUND_END and group is not None:  # the others wait for their own round
                 self._held = [each for each in used if each.tag != group]
                 used = [each for each in used if each.tag == group]
-        released = [each.client_id for each in used]
-        if due:
-            self.writer.use(released, self.counts.version)
-        return Handled(self.counts.version, released)
+            self.writer.use([each.client_id for each in used], self.counts.version)
+        return Handled(self.counts.version, [each.client_id for each in used])
         yield  # makes this function a generator
 
     def dispatch(self, task: Task) -> None:

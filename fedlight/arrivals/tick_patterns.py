@@ -80,9 +80,8 @@ class PeriodicTicks(TickPattern):
 
     def __init__(self, period: int | Sequence[int], offsets: Sequence[int] | None = None) -> None:
         self.period = one_for_all_or_each("period", period, _tick)
-        self.offsets = self.period
-        if offsets is not None:
-            self.offsets = one_for_all_or_each("offsets", offsets, _tick)
+        first = self.period if offsets is None else offsets
+        self.offsets = one_for_all_or_each("offsets", first, _tick)
 
     def setup(self, federation: Federation) -> None:
         """Check the numbers of clients, and that no offset is larger than its period.
@@ -92,9 +91,8 @@ class PeriodicTicks(TickPattern):
         """
         check_length("period", self.period, federation)
         check_length("offsets", self.offsets, federation)
-        self._federation = federation
-        periods = spread_out(self.period, federation)
-        late = np.flatnonzero(spread_out(self.offsets, federation) > periods)
+        self._periods = spread_out(self.period, federation)
+        late = np.flatnonzero(spread_out(self.offsets, federation) > self._periods)
         if len(late):
             client = int(late[0])
             raise ValueError(
@@ -109,7 +107,7 @@ class PeriodicTicks(TickPattern):
 
     def expected_gaps(self) -> NDArray[np.float64]:
         """The periods."""
-        return spread_out(self.period, self._federation)
+        return self._periods
 
 
 class RandomPattern(TickPattern):

@@ -207,9 +207,7 @@ class DiurnalWindows(Windows):
         self._length = to_ticks(self.period * self.share)
         if self._length < 1:
             raise ValueError(f"share of the period must last at least 1e-9, got share={share!r}")
-        self.phases: float | list[float] | None = None
-        if phases is not None:
-            self.phases = one_for_all_or_each("phases", phases, _phase)
+        self.phases = None if phases is None else one_for_all_or_each("phases", phases, _phase)
 
     def setup(self, federation: Federation) -> None:
         """Prepare the streams from which phases are drawn.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -143,7 +143,8 @@ class LocalRun:
         """The first n runs of the stack, as views."""
         if n == len(self.num_steps):
             return self
-        return LocalRun(
+        return replace(
+            self,
             params=[tensor[:n] for tensor in self.params],
             pulled=[tensor[:n] for tensor in self.pulled],
             lr=self.lr if isinstance(self.lr, float) else self.lr[:n],
@@ -153,12 +154,8 @@ class LocalRun:
             shared=[tensor[:n] for tensor in self.shared],
             full_gradient=[tensor[:n] for tensor in self.full_gradient],
             memory={name: [t[:n] for t in tensors] for name, tensors in self.memory.items()},
-            native=self.native,
             tasks=self.tasks[:n],
-            seed=self.seed,
             seeds=self.seeds[:n],
-            step=self.step,
-            skipped=self.skipped,
         )
 
     def descend(self, direction: Sequence[Tensor]) -> None:
