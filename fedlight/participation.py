@@ -334,7 +334,7 @@ def _report(
 def _network(
     arrivals: ArrivalProcess, aggregator: Aggregator, clients: int
 ) -> ClosedNetwork | None:
-    """Return the queueing network that the run is, if the server steps after every m arrivals."""
+    """Return the queueing network of the process, if the server steps after every m arrivals."""
     size = aggregator.buffer_size
     if size is None or aggregator.interval is not None or aggregator.drops:
         return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedlight.types import ServerState
 
 
-class AFACS(MIFA):  # with another default, and with its own form of an update
+class AFACS(MIFA):  # with another default and another form of an update
     """memory_i <- delta_i / K_i for each arrival; then x <- x + eta * (1/M) * sum over all memory.
 
     The memory of all M clients starts at zero and the divisor is M from the first round on (a

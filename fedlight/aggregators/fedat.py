@@ -119,6 +119,7 @@ class FedAT(BufferedAggregator):
         self.buffers[place] = weighted_sum([u.local.buffers for u in updates], shares)
         self.counts[place] += 1
         total = sum(self.counts)
+        # T_{G+1-k} / T: each tier has the count of the tier at the opposite end.
         tiers = [count / total for count in reversed(self.counts)]
         used = [
             UsedUpdate(update, tiers[place] * share)
@@ -126,6 +127,6 @@ class FedAT(BufferedAggregator):
         ]
         new = next_version(state, weighted_sum(list(self.models), tiers), used)
         mean = weighted_sum(list(self.buffers), tiers)
-        # Constants (a causal mask with -inf, a table) stay as they are, to the bit.
+        # Constants (a causal mask with -inf, a table) keep their bits.
         same = (self.buffers == state.buffers).all(dim=0)
         return replace(new, buffers=torch.where(same, state.buffers, mean))

@@ -22,7 +22,7 @@ class IdleClients(Saved):
     clients are in a heap ordered by time, so each event examines only those that are due.
     """
 
-    _saved = ("size", "changed", "resting", "drawn")
+    saved = ("size", "changed", "resting", "drawn")
 
     def __init__(self, federation: Federation) -> None:
         self._size = federation.num_clients
@@ -41,7 +41,9 @@ class IdleClients(Saved):
         self._size -= 1
         last = self._changed.pop(self._size, self._size)
         if last == place:
-            self._changed.pop(place, None)  # its own number is back: nothing to store any more
+            self._changed.pop(
+                place, None
+            )  # the place holds its own number again, so nothing is stored
         elif place < self._size:
             self._changed[place] = last
         return client

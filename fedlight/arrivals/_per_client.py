@@ -94,11 +94,11 @@ def check_length(name: str, value: object, federation: Federation) -> None:
         )
 
 
-def no_client(where: str, client: int, federation: Federation) -> ValueError:
-    """Return the error for a client that does not exist; `where` is what names it."""
+def no_client(source: str, client: int, federation: Federation) -> ValueError:
+    """Return the error for a client that does not exist; `source` is the argument that names it."""
     most = federation.num_clients
     return ValueError(
-        f"{where} names client {client}, but there are only {most} clients (0 to {most - 1})"
+        f"{source} names client {client}, but there are only {most} clients (0 to {most - 1})"
     )
 
 

@@ -10,21 +10,21 @@ from fedlight.randomness import Uniforms
 class Saved:
     """An object whose state is the attributes that its class names.
 
-    A subclass names them in `_saved` and creates them at set-up. An attribute may have its name
-    with or without a leading underscore. A subclass that keeps state in another form extends both
-    methods.
+    A subclass lists their names in `saved`, without a leading underscore, and creates them at
+    set-up. They hold numbers, strings, None, lists, and sets or dicts of them; tuples become lists.
+    A subclass that keeps state in another form extends both methods.
     """
 
-    _saved: ClassVar[tuple[str, ...]] = ()
+    saved: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint keeps, as plain data."""
-        return {name: _plain(vars(self)[self._attribute(name)]) for name in self._saved}
+        return {name: _plain(vars(self)[self._attribute(name)]) for name in type(self).saved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; `setup` was called before."""
         # A checkpoint of 0.2 lacks the names that its process did not need.
-        for name in self._saved:
+        for name in type(self).saved:
             if name in state:
                 place = self._attribute(name)
                 setattr(self, place, _restored(state[name], vars(self)[place]))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TableWriter(Saved):
     """Collects arrivals, ends of rounds, and the version at which each update was used."""
 
-    _saved = ("version", "held")
+    saved = ("version", "held")
     _growing = ("rows", "round_ends", "round_tags", "uses")
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class TableWriter(Saved):
         self._add(task, task.arrives_at)
 
     def stop(self, task: Task, version: int, now: float) -> None:
-        """Record that a run was cancelled, unless its result would have been lost anyway."""
+        """Record that a local run was cancelled, unless its result would have been lost anyway."""
         if not task.lost:
             self._add(task, now, version)
 
@@ -108,10 +108,10 @@ class TableWriter(Saved):
 
 
 def _place(event: ReplayEvent) -> tuple[float, int, int]:
-    """The place of a record in a table with cancelled runs.
+    """The place of a record in a table with cancelled local runs.
 
-    At one time the arrivals come first, in their order: a run that was cut may have arrived after
-    another one was cancelled, which a replay cannot tell.
+    Of the records of one time, the arrivals come first, in their order. A local run that was cut
+    may have arrived after another one was cancelled, but a replay cannot know this order.
     """
     stopped_at = event.stopped_at_version
     return (event.time, -1, -1) if stopped_at is None else (event.time, stopped_at, event.client)

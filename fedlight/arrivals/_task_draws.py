@@ -54,6 +54,7 @@ class TaskDraws:
         self._federation = federation
         self._steps = Streams(federation.seed, Concern.STEPS)
         self._durations = Streams(federation.seed, Concern.DURATIONS)
+        # Without random draws nothing is counted, so checkpoints do not grow with the clients seen.
         self._random = durations.uses_rng or local_steps.uses_rng
 
     def draw(self, client: int, starts_at: float) -> tuple[float, int]:

@@ -32,7 +32,8 @@ class ArrivalProcess(Strategy, Saved, ABC):
     dispatched without delay pulls the server's latest version.
 
     A subclass defines `setup` and `on_wake`, and usually `on_arrival` or `on_version`. State that
-    changes during a run must be in `state_dict`.
+    changes during a run must be in `state_dict`: the subclass names its attributes in
+    `saved` (without a leading underscore), or it defines `state_dict` and `load_state_dict`.
     """
 
     _short = True
@@ -141,6 +142,13 @@ class ArrivalProcess(Strategy, Saved, ABC):
     def finish(self) -> None:
         """Called once when the run is over."""
         return
+
+    # Named here as well, since the reference shows no inherited methods.
+    state_dict = Saved.state_dict
+    """Return the state that a checkpoint keeps, as plain data: the attributes in `saved`."""
+
+    load_state_dict = Saved.load_state_dict
+    """Restore what `state_dict` returned; `setup` was called before."""
 
     # The function itself as a method, so that there is one list of its arguments.
     simulate = simulation.simulate

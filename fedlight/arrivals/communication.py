@@ -49,7 +49,7 @@ class CommunicationPattern(ArrivalProcess):
         [(0, 0, 1.0, 1), (0, 1, 3.0, 2), (1, 0, 3.0, 3)]
     """
 
-    _saved = ("calendar",)
+    saved = ("calendar",)
 
     def __init__(self, pattern: TickPattern) -> None:
         if not isinstance(pattern, TickPattern):

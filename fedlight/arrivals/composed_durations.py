@@ -94,9 +94,9 @@ class MixedDurations(DurationModel):
 
     def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """The mean of each client's class, or None if the mean of a class is unknown."""
-        means = [durations.expected(federation, num_steps) for _, durations in self.classes]
+        means = (durations.expected(federation, num_steps) for _, durations in self.classes)
         known = [mean for mean in means if mean is not None]
-        if len(known) < len(means):
+        if len(known) < len(self.classes):
             return None
         number = [self.class_of(client, federation) for client in range(federation.num_clients)]
         return np.choose(number, known)

@@ -64,7 +64,7 @@ class ContinuousArrivals(ArrivalProcess):
 
     _positional = 1
     _optional = ("restart_after",)
-    _saved = ("started", "waiting", "tasks", "working", "pool", "places", "wake_at")
+    saved = ("started", "waiting", "tasks", "working", "pool", "places", "wake_at")
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ContinuousArrivals(ArrivalProcess):
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """The clients whose updates were used or dropped are free."""
-        # Sorted: the order of a set depends on its history, which a resumed run does not have.
+        # Sorted, since the order of a set depends on its history, which a resumed run lacks.
         free = sorted(self._waiting.intersection(clients))
         self._waiting.difference_update(free)
         actions = self._restart(version, now) if self._oldest else []

@@ -42,7 +42,7 @@ class DropOut(Wrapper):
     """
 
     _positional = 1
-    _saved = ("visits",)
+    saved = ("visits",)
 
     def __init__(self, arrivals: ArrivalProcess, probability: float) -> None:
         super().__init__(arrivals)
@@ -60,7 +60,7 @@ class DropOut(Wrapper):
         """Lose some of the tasks."""
         for action in actions:
             if isinstance(action, Dispatch) and self.probability:
-                # The k-th task of a client has its own stream, independent of other clients.
+                # A stream for each client and task: the order of the clients does not matter.
                 rng = self._streams.at(action.client_id, self._visits.next(action.client_id))
                 if rng.random() < self.probability:
                     action = action._replace(lost=True)

@@ -46,7 +46,7 @@ class PartialWork(Wrapper):
     """
 
     _positional = 1
-    _saved = ("visits",)
+    saved = ("visits",)
 
     def __init__(
         self, arrivals: ArrivalProcess, probability: float = 1.0, least: float = 0.0
@@ -67,7 +67,7 @@ class PartialWork(Wrapper):
             yield self._shortened(action) if isinstance(action, Dispatch) else action
 
     def _shortened(self, action: Dispatch) -> Dispatch:
-        # The k-th task of a client has its own stream: the order of the clients does not matter.
+        # A stream for each client and task: the order of the clients does not matter.
         rng = self._streams.at(action.client_id, self._visits.next(action.client_id))
         fewest = max(1, math.ceil(self.least * action.num_steps))
         if rng.random() >= self.probability or fewest >= action.num_steps:

@@ -53,7 +53,7 @@ class PoissonArrivals(ArrivalProcess):
         True
     """
 
-    _saved = ("started", "gaps", "clients_left", "pool", "tasks")
+    saved = ("started", "gaps", "clients_left", "pool", "tasks")
 
     def __init__(
         self,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Recording(Wrapper):
     """Behaves like `arrivals` and writes its schedule to a file when the run is over.
 
-    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, and the runs
-    that the process has cancelled. Lost tasks are not in it.
+    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, and the local
+    runs that the process has cancelled. Lost tasks are not in it.
 
     Args:
         arrivals: Any arrival process.
@@ -38,7 +38,7 @@ class Recording(Wrapper):
     """
 
     _positional = 2
-    _saved = ("table",)
+    saved = ("table",)
 
     def __init__(self, arrivals: ArrivalProcess, path: str | Path | None = None) -> None:
         super().__init__(arrivals)
@@ -78,7 +78,7 @@ class Recording(Wrapper):
         return self.arrivals.on_round_end_of(group, now)
 
     def on_stop(self, task: Task, version: int, now: float) -> None:
-        """Record that the run was cancelled."""
+        """Record that the local run was cancelled."""
         self._table.stop(task, version, now)
         self.arrivals.on_stop(task, version, now)
 

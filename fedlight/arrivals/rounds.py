@@ -35,12 +35,12 @@ class StaleRounds(ArrivalProcess):
     unit of virtual time.
 
     The clients, ages and steps of each round come from streams of their own (seed, concern, round).
-    The same clients come with and without staleness, and a resumed run needs the round's number
-    only: the rounds ahead are drawn again.
+    The same clients are drawn with and without staleness, and a resumed run needs only the number
+    of the round: the rounds ahead are drawn again.
     """
 
     by_rounds = True
-    _saved = ("round",)
+    saved = ("round",)
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class StaleRounds(ArrivalProcess):
         max_staleness: int = 0,
         local_steps: LocalSteps | int = LocalEpochs(1),
     ) -> None:
-        self._who = Participants("per_round", per_round)
-        self.per_round = self._who.given
+        self._participants = Participants("per_round", per_round)
+        self.per_round = self._participants.given
         self.max_staleness = non_negative_int("max_staleness", max_staleness)
         self.local_steps = as_local_steps(local_steps)
-        self.finite = self._who.rounds is not None
+        self.finite = self._participants.rounds is not None
 
     def setup(self, federation: Federation) -> None:
         """Start at round 0.
@@ -60,18 +60,18 @@ class StaleRounds(ArrivalProcess):
         Raises:
             ValueError: There are fewer clients than `per_round`, or the steps do not fit.
         """
-        self._who.check(federation)
+        self._participants.check(federation)
         self.local_steps.check(federation)
         self._federation = federation
         self._ahead: dict[int, list[Participant]] = {}
         self._round = 0
 
     def clients_of(self, round_: int) -> list[int]:
-        """Return the clients of a round, a function of the seed and the round only."""
-        return self._who.of_round(round_, self._federation)
+        """Return the clients of a round, a function of only the seed and the round."""
+        return self._participants.of_round(round_, self._federation)
 
     def draw(self, round_: int) -> list[Participant]:
-        """Return who arrives at the end of a round, a function of the seed and the round only."""
+        """Return the clients that arrive in a round, a function of only the seed and the round."""
         clients, seed = self.clients_of(round_), self._federation.seed
         # In round t there are only t + 1 versions to pull, so no model can be older.
         ages = stream(seed, Concern.AGES, round_).integers(
@@ -85,10 +85,11 @@ class StaleRounds(ArrivalProcess):
 
     def on_wake(self, now: float) -> Iterator[Action]:
         """Start the tasks of this round, and announce its end."""
-        this, rounds = self._round, self._who.rounds
+        this, rounds = self._round, self._participants.rounds
         if this == rounds:
             return
         end = this + self.max_staleness + 1
+        # A client that arrives in a later round with an old model may start now.
         for round_ in range(this, end if rounds is None else min(end, rounds)):
             if round_ not in self._ahead:
                 self._ahead[round_] = self.draw(round_)
@@ -186,7 +187,6 @@ class BiasedArrivals(StaleRounds):
     def clients_of(self, round_: int) -> list[int]:
         """Draw the clients by their probabilities."""
         rng = stream(self._federation.seed, Concern.PARTICIPANTS, round_)
-        drawn: list[int] = rng.choice(
-            self._federation.num_clients, self._who.count, replace=False, p=self.probabilities
-        ).tolist()
+        clients, count = self._federation.num_clients, self._participants.count
+        drawn: list[int] = rng.choice(clients, count, replace=False, p=self.probabilities).tolist()
         return drawn

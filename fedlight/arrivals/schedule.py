@@ -41,7 +41,7 @@ class Schedule(Saved):
         ValueError: The process does not fit the federation, or `interval` is too short.
     """
 
-    _saved = ("version", "started", "deadline_due", "serial", "lost_in_a_row", "visits", "arrivals")
+    saved = ("version", "started", "deadline_due", "serial", "lost_in_a_row", "visits", "arrivals")
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Schedule(Saved):
         self._kind = Kind.WAKE  # of the event that is being handled
         self._answer: int | None = None
         self._answered: Collection[int] = ()
-        # By client: what it has in flight, with the number of the event of its arrival.
+        # By client: its tasks in flight, each with the number of the event of its arrival.
         self._in_flight: dict[int, list[tuple[int, Task]]] = {}
 
     @property
@@ -88,8 +88,8 @@ class Schedule(Saved):
         if ticks is None or ((self.lost_in_a_row or not self._coming) and self._over()):
             return None
         if self._deadline_due and ticks > queue.ticks:
-            # Only now is it known that another event follows. Deadlines without one would keep a
-            # finished run going.
+            # Only now is it known that another event follows. Without one, deadlines would prolong
+            # a run that is over.
             ticks = self._push_deadline(ticks)
         if self._max_ticks is not None and ticks > self._max_ticks:
             return None
@@ -106,8 +106,8 @@ class Schedule(Saved):
             handled: The server's response.
 
         Returns:
-            The tasks of the clients that pull the model now, and the runs that are stopped, in
-            their order.
+            The tasks of the clients that pull the model now, and the local runs that are
+            stopped, in their order.
         """
         version, released, retried, self._answer = handled
         if self._answer is not None:
@@ -226,7 +226,7 @@ class Schedule(Saved):
                 self._queue.push(ticks, Event(kind), kind=kind)
 
     def _stop(self, action: Cancel | Cut) -> None:
-        """End what a client has in flight."""
+        """Stop the tasks that a client has in flight."""
         if not self._may_stop:
             raise ValueError(
                 f"{self.arrivals!r} returned {action!r}, but its may_stop is False; set "
@@ -310,7 +310,7 @@ class Schedule(Saved):
             (client, version, now, arrives_at, num_steps, serial, visit, lost, tries, tag, cut),
         )
         self._pulls.append(task)
-        # As in `_send`; a call for each task would cost more than what it does.
+        # As in `_send`, but without the cost of a call for each task.
         event = new_record(Event, (Kind.ARRIVAL, task, None))
         order = client + self._num_clients if cut else client
         number = self._queue.push(arrival, event, kind=Kind.ARRIVAL, client=order)

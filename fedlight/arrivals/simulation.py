@@ -69,7 +69,7 @@ class CountingServer:
         self.counts.num_pulls += 1
 
     def stop(self, stop: Stop) -> None:
-        """Record a run that was cancelled; one that was cut arrives."""
+        """Record a local run that was cancelled; one that was cut arrives."""
         if stop.instead is None:
             self.writer.stop(stop.task, self.counts.version, self._schedule.now)
 

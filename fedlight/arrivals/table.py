@@ -1,4 +1,4 @@
-"""A recorded schedule: one record for each arrival and for each run that was cancelled."""
+"""A recorded schedule: a record for each arrival and each cancelled local run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _METADATA = b"fedlight.schedule"
-_MOST_SHOWN = 3  # a longer table's repr sums it up
+_MOST_SHOWN = 3  # the repr of a longer table is a summary
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayEvent:
-    """One arrival of a recorded schedule, or one run that was cancelled.
+    """One arrival of a recorded schedule, or one local run that was cancelled.
 
     Attributes:
         client: The index of the client.
@@ -36,9 +36,11 @@ class ReplayEvent:
             the client's previous record has arrived.
         visit: Number of earlier tasks of the client, including lost ones. It determines which
             examples the client sees. None counts the client's records.
-        stopped_at_version: The server's version when the run was cancelled; None for an arrival.
+        stopped_at_version: The server's version when the local run was cancelled; None for an
+            arrival.
         tag: The group that the client works in (`Tiers`), or None.
-        cut: Whether the run was cut short (`Cut`); it arrives after the others of that time.
+        cut: Whether the local run was cut short (`Cut`); it arrives after the others of that
+            time.
     """
 
     client: int
@@ -58,7 +60,7 @@ class ReplayEvent:
             TypeError: A number is of the wrong kind.
             ValueError: A number is outside its range.
         """
-        # Tables give NumPy's numbers; Python's are what JSON and equal reprs need.
+        # Tables give NumPy's numbers, but JSON and equal reprs need Python's.
         checks: dict[str, Callable[[str, object], Any]] = {
             "client": non_negative_int,
             "pulled_version": non_negative_int,
@@ -93,7 +95,7 @@ class ScheduleTable:
     ``staleness = version just before its use - pulled_version`` for each arrival that was used.
 
     Attributes:
-        events: The arrivals and the cancelled runs, in their order.
+        events: The arrivals and the cancelled local runs, in their order.
         round_ends: Virtual times at which the process's rounds end; empty for arrivals by the
             clock.
         num_clients: M, the number of clients.
@@ -122,7 +124,7 @@ class ScheduleTable:
     groups: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """The number of records: arrivals, and runs that were cancelled."""
+        """The number of records: arrivals, and local runs that were cancelled."""
         return len(self.events)
 
     def __repr__(self) -> str:

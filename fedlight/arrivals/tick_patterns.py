@@ -137,8 +137,8 @@ class RandomPattern(TickPattern):
         probability, largest = self._probabilities[client], self.max_gap
         if probability == 0:
             assert largest is not None
-            return tick + largest
-        # Named by client and tick, so that nothing has to be kept for a resumed run.
+            return tick + largest  # NumPy's geometric distribution refuses a probability of 0
+        # Named by client and tick, so that a resumed run needs no saved state.
         gap = int(self._streams.at(client, tick).geometric(probability))
         return tick + (gap if largest is None else min(gap, largest))
 
@@ -276,8 +276,8 @@ class TableTicks(TickPattern):
         """
         largest = max(self._ticks)
         if largest >= federation.num_clients:
-            where = f"communicates[{self._ticks[largest][0] - 1}]"
-            raise no_client(where, largest, federation)
+            source = f"communicates[{self._ticks[largest][0] - 1}]"
+            raise no_client(source, largest, federation)
 
     def next(self, client: int, tick: int) -> int | None:
         """The client's next tick in the table."""

@@ -99,11 +99,10 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
-def _read_parquet(path: Path) -> list[dict[str, Any]]:
+def _read_parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return rows
+    return pq.read_table(path).to_pylist()
 
 
 def _read_pickle(path: Path) -> Any:
@@ -197,8 +196,8 @@ class TraceDurations(DurationModel):
     Args:
         devices: The devices returned by `read_traces`.
         nbytes: Bytes of a task in both directions.
-        passes: Cost of a training step relative to inference, which is what published traces
-            measure; FedScale uses 3.
+        passes: Cost of a training step relative to inference, which published traces measure;
+            FedScale uses 3.
         unit: Seconds per unit of virtual time.
 
     Raises:

@@ -109,7 +109,6 @@ class IntervalWindows(Windows):
             self._windows[client] = windows
         if not any(self._windows.values()):
             raise ValueError(f"intervals must hold at least one (start, end), got {intervals!r}")
-        self._for_all = self._windows.get(None)
         self._end = max(windows[-1].end for windows in self._windows.values() if windows)
 
     @classmethod
@@ -153,16 +152,15 @@ class IntervalWindows(Windows):
 
     def find(self, client: int, ticks: int) -> Window | None:
         """The first window that ends after `ticks`, or None."""
-        windows = self._for_all if self._for_all is not None else self._windows.get(client, [])
-        return first_after(windows, ticks)
+        return first_after(self._windows.get(client) or self._windows.get(None, []), ticks)
 
     def over(self, ticks: int) -> bool:
         """Whether the last window has ended."""
         return ticks >= self._end
 
     def _other_arguments(self) -> dict[str, Any]:
-        windows = sorted(self._windows.items()) if self._for_all is None else self._for_all
-        unit = "clients" if self._for_all is None else "intervals"
+        windows: Sequence[Any] = self._windows.get(None) or sorted(self._windows.items())
+        unit = "intervals" if None in self._windows else "clients"
         return {"intervals": Summary(f"{len(windows)} {unit}, {digest(windows)}")}
 
 

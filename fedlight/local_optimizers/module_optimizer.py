@@ -14,7 +14,7 @@ from fedlight._support.checks import positive_int
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning import LightningModule
 from torch import Tensor, nn
@@ -145,19 +145,20 @@ def _scheduler(module: LightningModule, given: str, scheduler: Any) -> tuple[Any
     """
     frequency, plateau, named = 1, False, False
     if isinstance(scheduler, dict):
-        told = dict(scheduler)
-        plateau = bool(told.pop("reduce_on_plateau", False))
-        _known_keys(given, "the lr_scheduler", told, _OF_SCHEDULER)
-        if "scheduler" not in told:
+        options = dict(scheduler)
+        plateau = bool(options.pop("reduce_on_plateau", False))
+        _known_keys(given, "the lr_scheduler", options, _OF_SCHEDULER)
+        if "scheduler" not in options:
             raise ValueError(f"{given} an lr_scheduler without the key 'scheduler'; add it")
-        if told.get("interval", "step") != "step":
+        if options.get("interval", "step") != "step":
             raise ValueError(
-                f"{given} a scheduler with interval={told['interval']!r}, but a local run has no "
-                "epochs; write interval='step', which steps it after every `frequency` local "
+                f"{given} a scheduler with interval={options['interval']!r}, but a local run has "
+                "no epochs; write interval='step', which steps it after every `frequency` local "
                 f"steps, or {_BY_ROUNDS}"
             )
-        frequency, named = positive_int("frequency", told.get("frequency", 1)), "interval" in told
-        scheduler = told["scheduler"]
+        frequency = positive_int("frequency", options.get("frequency", 1))
+        named = "interval" in options
+        scheduler = options["scheduler"]
     if not named:
         _say_of_interval(type(module).__name__)
     if plateau or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -180,12 +181,12 @@ _BY_ROUNDS = (
 )
 
 
-def _known_keys(given: str, what: str, told: dict[str, Any], known: tuple[str, ...]) -> None:
-    for name in told:
+def _known_keys(given: str, which: str, keys: Iterable[str], known: tuple[str, ...]) -> None:
+    for name in keys:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
-            raise ValueError(f"{given} {what} with the unknown key {name!r}; {hint}")
+            raise ValueError(f"{given} {which} with the unknown key {name!r}; {hint}")
 
 
 @cache

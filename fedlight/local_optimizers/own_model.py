@@ -76,6 +76,7 @@ class OwnModel(LocalOptimizer):
         if self.lr_correction and self.per_poll is None:
             raise ValueError("lr_correction=True needs per_poll, the s of its factor (s + 1) / s")
         self.quantizer = as_quantizer(quantizer)
+        # The executors read this rate, and the wrapped optimizer steps with `LocalRun.lr`.
         self.lr = optimizer.lr
         if self.lr_correction and self.lr is not None:
             self.lr = self._corrected(self.lr)
