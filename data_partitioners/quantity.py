@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data_partitioners._checks import (
-    check_dataset,
-    check_enough_rows,
-    check_integer,
-    check_real,
-)
+from data_partitioners._checks import check_dataset, check_enough_rows, check_integer, check_real
 from data_partitioners._randomness import generator
 from data_partitioners._sizes import donations
 from data_partitioners.partition import Partition

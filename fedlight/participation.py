@@ -241,11 +241,6 @@ def _anyone_counts(history: Iterable[RoundRecord]) -> bool:
     return any(update.weight for record in history for update in record.updates)
 
 
-def _rounds_of(history: Iterable[RoundRecord]) -> list[list[tuple[int, float, int]]]:
-    """Return the updates that each round used, as (client, weight, staleness)."""
-    return [[(u.client_id, u.weight, u.staleness) for u in record.updates] for record in history]
-
-
 class _NoTraining(Executor):
     """Returns the same empty result for each job."""
 
@@ -303,7 +298,8 @@ def _report(
     federation: Federation,
     rtol: float | None,
 ) -> ParticipationReport:
-    rounds = _rounds_of(history)
+    # The updates that each round used, as (client, weight, staleness).
+    rounds = [[(u.client_id, u.weight, u.staleness) for u in each.updates] for each in history]
     clients = federation.num_clients
     importance = np.full(clients, 1 / clients)
     if aggregator.client_weights == "examples":
@@ -338,10 +334,11 @@ def _report(
 def _network(
     arrivals: ArrivalProcess, aggregator: Aggregator, clients: int
 ) -> ClosedNetwork | None:
-    """Return the queueing network that the run is, if the server steps after every m arrivals."""
+    """Return the queueing network of the process, if the server steps after every m arrivals."""
     size = aggregator.buffer_size
-    plain = size is not None and aggregator.interval is None and not aggregator.drops
-    if size is None or not plain or clients * clients > _MOST_CELLS:
+    if size is None or aggregator.interval is not None or aggregator.drops:
+        return None
+    if clients * clients > _MOST_CELLS:
         return None
     return arrivals.closed_network(size)
 

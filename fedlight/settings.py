@@ -1,8 +1,8 @@
 """The delays of papers' experiments by name, so that tables can be compared.
 
 Each function returns a duration model for `ContinuousArrivals`, `SynchronousArrivals`,
-`PoissonArrivals` or `PolledArrivals`, or an arrival process where the paper has no clock. Where a
-paper leaves a number open, its authors' code was read, and the docstring says what it holds.
+`PoissonArrivals` or `PolledArrivals`, or an arrival process if the paper has no clock. If a paper
+leaves a number open, the docstring gives the number from its authors' code.
 
     >>> from fedlight import settings
     >>> from fedlight.arrivals import ContinuousArrivals
@@ -90,8 +90,8 @@ def fadas(delay: str = "mild") -> DurationModel:
     0.64, 0.28 and 0.08: the authors' code takes the largest of three numbers drawn from
     Dirichlet(3, 2, 1), and these are its probabilities to two digits.
 
-    The paper has 50 clients, 25 of them at work, of which the next is drawn among the idle
-    (``concurrency=25, resume="on_arrival"``), and a buffer of 5.
+    The paper has 50 clients and a buffer of 5. At any time 25 clients work, and the next one is
+    drawn from the idle ones (``concurrency=25, resume="on_arrival"``).
 
     Args:
         delay: "mild" or "large".

@@ -1,8 +1,9 @@
 """Closed networks of clients with exponential durations: staleness and throughput in closed form.
 
-A constant number of tasks is at work, so the clients are a closed queueing network. Its stationary
-distribution is a product over the clients, hence its means need no simulation. They are an oracle
-for a simulation, and a cheap way to choose how many tasks and which clients (`search`).
+A constant number of tasks is in flight, so the clients are a closed queueing network. Its
+stationary distribution is a product over the clients, hence its means need no simulation. They
+serve to check a simulation, and to choose the number of tasks and the clients at little cost
+(`search`).
 
 Sources: Gordon and Newell, "Closed Queuing Systems with Exponential Servers", Operations Research
 1967, https://doi.org/10.1287/opre.15.2.254; for asynchronous SGD, Leconte, Jonckheere, Samsonov and
@@ -27,17 +28,17 @@ _MOST_CELLS = 20_000_000
 
 
 class ClosedNetwork:
-    """M clients with exponential durations of means T_i, and C tasks that are always at work.
+    """M clients with exponential durations of means T_i, and C tasks that are always in flight.
 
-    If a task arrives, another one starts at once:
+    When a task arrives, another one starts at once:
 
     - Without `probabilities`, at a client drawn uniformly from those that are idle, among them the
       one that has just arrived: ``ContinuousArrivals(ExponentialDurations(T), concurrency=C,
-      resume="on_arrival")``. A set S of clients is at work with a probability that is proportional
+      resume="on_arrival")``. The probability that the working clients are a set S is proportional
       to the product of T_i over S.
-    - With them, at client i with probability p_i, where it waits in a queue if the client is at
-      work: Generalized AsyncSGD. The queues have lengths n with a probability that is proportional
-      to the product of ``(p_i T_i)**n_i``.
+    - With them, at client i with probability p_i; if the client is working, the task waits in its
+      queue: Generalized AsyncSGD. The probability that the queues have the lengths n is
+      proportional to the product of ``(p_i T_i)**n_i``.
 
     The delay of a task is the number of arrivals of others between its start and its arrival: the
     staleness if the server steps at each arrival. Counted over all arrivals its mean is C - 1,
@@ -53,7 +54,7 @@ class ClosedNetwork:
         concurrency: C.
         probabilities: p_i, shape ``[M]``, or None.
         rates: Arrivals of each client per unit of virtual time, shape ``[M]``.
-        in_flight: Mean number of tasks at each client, at work and in its queue, shape ``[M]``.
+        in_flight: Mean number of tasks of each client, with those in its queue, shape ``[M]``.
         delays: Mean delay of the tasks of each client, shape ``[M]``.
 
     Raises:
@@ -139,9 +140,9 @@ def search(
     Args:
         durations: T_i, the means of exponential durations.
         concurrencies: The numbers of tasks to try.
-        objective: What is to be small, of a `ClosedNetwork`.
+        objective: A function of a `ClosedNetwork` that is to be minimised.
         powers: The powers to try.
-        sweeps: How often to go over all clients in the second part, at the most.
+        sweeps: Largest number of passes over all clients in the second part.
 
     Returns:
         The best network, and its objective.
@@ -208,11 +209,11 @@ def _with_queues(
 ) -> _Figures:
     """Rates, tasks in flight and delays of a network with queues: mean value analysis.
 
-    Reiser and Lavenberg, https://doi.org/10.1145/322186.322195: a task that comes to a client finds
-    there what a network with one task less would have on average.
+    Reiser and Lavenberg, https://doi.org/10.1145/322186.322195: the mean number of tasks that a
+    task finds at a client is the one in a network with one task less.
 
-    The delay: each arrival adds one to the delay of all other tasks, and it too sees a network with
-    one task less. So ``rate_i * delay_i = throughput * (tasks in flight at i with C - 1)``.
+    The delay: each arrival adds one to the delay of all other tasks, which form a network with one
+    task less. So ``rate_i * delay_i = throughput * (tasks in flight at i with C - 1)``.
     """
     queue = before = np.zeros_like(durations)
     throughput = 0.0
@@ -228,7 +229,7 @@ def _one_each(durations: NDArray[np.float64], concurrency: int) -> _Figures:
     """Rates, tasks in flight and delays of a network in which each client has one task at most.
 
     With e_k the sum over all sets of k clients of the product of their T_i, and e_k(i) the same
-    without client i, client i is at work with probability ``T_i e_{C-1}(i) / e_C``. Each arrival of
+    without client i, client i is working with probability ``T_i e_{C-1}(i) / e_C``. Each arrival of
     another client adds one to its delay: ``T_i (M - C + 1) e_{C-2}(i) / e_{C-1}(i)``.
 
     The sums are taken as probabilities that k of M independent events occur, of odds ``s T_i`` with
@@ -249,11 +250,10 @@ def _one_each(durations: NDArray[np.float64], concurrency: int) -> _Figures:
         else:
             high = (low + high) / 2
     chances = odds / (1 + odds)
-    # the chances of k events among the first i, and among the last M - i
-    first, last = (
-        _numbers_of_events(chances, concurrency),
-        _numbers_of_events(chances[::-1], concurrency),
-    )
+    # The chances of k events among the first i, and among the last M - i: with both, each client
+    # can be left out in turn at the cost of one sum.
+    first = _numbers_of_events(chances, concurrency)
+    last = _numbers_of_events(chances[::-1], concurrency)
     all_of_them = first[clients, concurrency]
 
     def without(k: int) -> NDArray[np.float64]:

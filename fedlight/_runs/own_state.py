@@ -51,6 +51,8 @@ def _attributes(strategy: object) -> dict[str, bytes] | None:
     kinds = (ArrivalProcess, Aggregator, Wrapper)
     if type(strategy).state_dict not in [kind.state_dict for kind in kinds]:  # type: ignore[attr-defined]
         return None
+    if isinstance(strategy, ArrivalProcess) and type(strategy).saved:
+        return None
     found = {}
     for name, value in vars(strategy).items():
         if isinstance(value, ArrivalProcess):

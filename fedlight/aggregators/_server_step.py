@@ -116,7 +116,7 @@ class ServerStep:
             new = direction if overwrite else new_tensor(state.params.shape, state.params)
             return torch.add(state.params, direction, alpha=lr, out=new)
         if self._optimizer is None or self._param is None:
-            # Without this check the optimizer that was asked for would silently not be used.
+            # Without this check the given optimizer would silently not be used.
             raise RuntimeError(
                 "this ServerStep has a server_optimizer that was never set up: call its "
                 "setup(state) in the aggregator's setup(federation, state)"
@@ -154,22 +154,22 @@ def pulled(update: ClientUpdate, rule: str) -> ServerState:
     return update.pulled
 
 
-def check_finite(what: str, values: Tensor) -> None:
+def check_finite(name: str, values: Tensor) -> None:
     """Refuse numbers that are not finite, at the step that computes them.
 
     Args:
-        what: The name of the function that computed them, for the error message.
+        name: The name of the function that computed them, for the error message.
         values: The numbers.
 
     Raises:
         ValueError: One of them is nan or infinite.
     """
-    if math.isfinite(float(values.sum())):  # one look is nearly always enough
+    if math.isfinite(float(values.sum())):  # one read from the device is nearly always enough
         return
     wrong = int((~torch.isfinite(values)).sum())
     if wrong:
         raise ValueError(
-            f"{what} must return finite numbers, but {wrong} of {values.numel()} are nan or "
+            f"{name} must return finite numbers, but {wrong} of {values.numel()} are nan or "
             "infinite; look for a division by 0 or a rate that is too large"
         )
 
@@ -219,7 +219,7 @@ def _merged_buffers(state: ServerState, used: Sequence[UsedUpdate], keep: float)
     total = sum(weight for _, weight in counted)
     mean = weighted_sum(list(block), [weight / total for _, weight in counted])
     merged = mean if keep == 0 else torch.lerp(mean, state.buffers, keep)
-    # Constants (a causal mask with -inf, a table) stay as they are, to the bit.
+    # Constants (a causal mask with -inf, a table) keep their bits.
     return torch.where((block == state.buffers).all(dim=0), state.buffers, merged)
 
 

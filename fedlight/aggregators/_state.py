@@ -41,7 +41,7 @@ def pack(value: Any, name: str) -> Any:
     Raises:
         TypeError: The value cannot be stored.
     """
-    # NumPy's float64 is a float, too, but not in arithmetic with arrays of float32.
+    # NumPy's float64 is also a float, but acts differently in arithmetic with float32 arrays.
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return [kind, torch.from_numpy(np.array(value))]
@@ -67,7 +67,7 @@ def unpack(packed: Any, present: Any, device: torch.device, name: str) -> Any:
     """Return the value that `pack` stored.
 
     Args:
-        packed: What `pack` returned.
+        packed: The value that `pack` returned.
         present: The attribute's value after set-up, or None: a part restores itself, and a tensor
             is restored on the device of the tensor that it replaces.
         device: The device for other tensors.
@@ -79,11 +79,11 @@ def unpack(packed: Any, present: Any, device: torch.device, name: str) -> Any:
     if isinstance(packed, Tensor):
         alike = isinstance(present, Tensor) and present.shape == packed.shape
         if alike and present.dtype == packed.dtype:
-            # Into the tensor that `start` made: views of it, an optimizer over it and other names
-            # for it stay what they are.
+            # Into the tensor that `start` made, so that views of it, an optimizer over it and other
+            # names for it stay valid.
             with torch.no_grad():
                 return present.copy_(packed)
-        # A copy: two aggregators must not share what they change in place.
+        # A copy, since two aggregators must not share a tensor that they change in place.
         return packed.to(present.device if isinstance(present, Tensor) else device, copy=True)
     if not isinstance(packed, list):
         return packed

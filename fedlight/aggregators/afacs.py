@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedlight._support.checks import Rate, one_of
-from fedlight.aggregators._client_memory import ClientMemory
-from fedlight.aggregators._server_step import OptimizerFactory
-from fedlight.aggregators.buffered import BufferedAggregator, Updates
+from fedlight.aggregators.mifa import MIFA
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import Federation, ServerState
+    from fedlight._support.checks import Rate
+    from fedlight.aggregators._server_step import OptimizerFactory
+    from fedlight.aggregators.buffered import Updates
+    from fedlight.types import ServerState
 
 
-class AFACS(BufferedAggregator):
+class AFACS(MIFA):  # with another default and another form of an update
     """memory_i <- delta_i / K_i for each arrival; then x <- x + eta * (1/M) * sum over all memory.
 
     The memory of all M clients starts at zero and the divisor is M from the first round on (a
@@ -43,8 +43,6 @@ class AFACS(BufferedAggregator):
         AFACS(buffer_size=5, memory_device='cpu')
     """
 
-    remembers = True
-
     def __init__(
         self,
         buffer_size: int | None = None,
@@ -52,16 +50,7 @@ class AFACS(BufferedAggregator):
         server_optimizer: OptimizerFactory | None = None,
         memory_device: str = "model",
     ) -> None:
-        super().__init__(buffer_size, server_lr, server_optimizer)
-        self.memory_device = one_of("memory_device", memory_device, ("model", "cpu"))
-
-    def start(self, federation: Federation, state: ServerState) -> None:
-        """The memory of every client is zero."""
-        self.memory = ClientMemory(federation.num_clients, state.params, self.memory_device)
-
-    def weights(self, updates: Updates, version: int) -> list[float]:
-        """1/M for each client's latest update."""
-        return self.memory.shares(updates)
+        super().__init__(buffer_size, server_lr, server_optimizer, memory_device)
 
     def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """Lines 2 and 3: update the memory, then take the mean over all clients."""

@@ -99,7 +99,7 @@ class BufferedAggregator(Aggregator):
         self._settings: dict[str, Any] = {}
         self._made = True
 
-    # What a subclass defines.
+    # A subclass defines these.
 
     @abstractmethod
     def weights(self, updates: Updates, version: int) -> Weights:
@@ -147,7 +147,7 @@ class BufferedAggregator(Aggregator):
                 "which creates the buffer; call it first"
             )
         if not self._settings:
-            # Only now have the constructors of all subclasses done their work.
+            # Not in the constructor, since those of subclasses assign after it.
             self._settings = dict(self._attributes())
         before = dict(self._state())
         for name in before:
@@ -222,7 +222,7 @@ class BufferedAggregator(Aggregator):
         self._server.load_state_dict(state["server"])
         present = dict(self._state())
         for name in present.keys() - state["own"].keys():
-            if name in self._settings:  # it was back at what the constructor assigned
+            if name in self._settings:  # it had the constructor's value again
                 setattr(self, name, self._settings[name])
             else:  # `receive` made it, and the saved aggregator did not have it
                 delattr(self, name)
@@ -241,7 +241,7 @@ class BufferedAggregator(Aggregator):
         return ((name, value) for name, value in vars(self).items() if name not in _MACHINERY)
 
     def _state(self) -> Iterator[tuple[str, Any]]:
-        """Attributes that the constructor did not assign, or that were assigned anew since."""
+        """Attributes that the constructor did not assign, or that were assigned again since."""
         for name, value in self._attributes():
             if self._settings.get(name, _MISSING) is not value:
                 yield name, value
@@ -264,7 +264,7 @@ class BufferedAggregator(Aggregator):
                 "another aggregator for another setting"
             )
         for name, value in self._settings.items():
-            # A change in place leaves no trace, so what allows one is not accepted.
+            # A change in place cannot be noticed, so settings that allow one are refused.
             if present[name] is value and (is_part(value) or isinstance(value, _CHANGEABLE)):
                 raise TypeError(
                     f"{kind}.__init__ assigns {name}, a {type(value).__name__}; assign values that "
@@ -283,7 +283,7 @@ class BufferedAggregator(Aggregator):
         elif direction.shape != params.shape or direction.dtype != params.dtype:
             found = f"shape {tuple(direction.shape)} and {direction.dtype}"
         else:
-            # Updates and weights are finite, so that only a direction of one's own may not be.
+            # Updates and weights are finite, so only the direction of a subclass needs the check.
             if not self._sums:
                 check_finite(f"{type(self).__name__}.direction", direction)
             return
@@ -299,7 +299,7 @@ class BufferedAggregator(Aggregator):
             TypeError: They are not one number for each update.
             ValueError: One of them is negative or not finite.
         """
-        # The usual case, told apart quickly: a nan or an infinity makes the sum one.
+        # The usual case, checked quickly: the sum is finite only if all weights are.
         usual = type(weights) is list and len(weights) == count
         usual = usual and set(map(type, weights)) == {float} and min(weights) >= 0
         if usual and sum(weights) < math.inf:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedlight._support.checks import positive
 from fedlight.aggregators._server_step import pulled
 from fedlight.aggregators.buffered import BufferedAggregator, Updates
-from fedlight.arrivals._per_client import check_length
+from fedlight.arrivals._per_client import check_length, one_for_each
 from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class FAVAS(BufferedAggregator):
         super().__init__(buffer_size)
         self.expected_steps: tuple[float, ...] | None = None
         if expected_steps is not None:
-            self.expected_steps = tuple(
-                positive(f"expected_steps[{k}]", each) for k, each in enumerate(expected_steps)
-            )
+            self.expected_steps = tuple(one_for_each("expected_steps", expected_steps, positive))
 
     def start(self, federation: Federation, state: ServerState) -> None:
         """Check that there is one number for each client."""

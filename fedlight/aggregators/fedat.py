@@ -15,8 +15,6 @@ from fedlight.parameters import weighted_sum
 from fedlight.types import UsedUpdate
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 
@@ -120,23 +118,17 @@ class FedAT(BufferedAggregator):
             pulled(update, "FedAT averages models and").params + update.delta for update in updates
         ]
         self.models[place] = weighted_sum(models, shares)
-        if state.buffers.numel():
-            self.buffers[place] = weighted_sum([u.local.buffers for u in updates], shares)
+        self.buffers[place] = weighted_sum([u.local.buffers for u in updates], shares)
         self.counts[place] += 1
         total = sum(self.counts)
+        # T_{G+1-k} / T: each tier has the count of the tier at the opposite end.
         tiers = [count / total for count in reversed(self.counts)]
         used = [
             UsedUpdate(update, tiers[place] * share)
             for update, share in zip(updates, shares, strict=True)
         ]
-        new = next_version(state, self._mean(self.models, tiers), used)
-        if not state.buffers.numel():
-            return new
-        mean = self._mean(self.buffers, tiers)
-        # Constants (a causal mask with -inf, a table) stay as they are, to the bit.
+        new = next_version(state, weighted_sum(list(self.models), tiers), used)
+        mean = weighted_sum(list(self.buffers), tiers)
+        # Constants (a causal mask with -inf, a table) keep their bits.
         same = (self.buffers == state.buffers).all(dim=0)
         return replace(new, buffers=torch.where(same, state.buffers, mean))
-
-    @staticmethod
-    def _mean(rows: Tensor, weights: Sequence[float]) -> Tensor:
-        return weighted_sum(list(rows), weights)

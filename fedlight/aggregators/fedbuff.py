@@ -51,6 +51,6 @@ class FedBuff(BufferedAggregator):
         """s(tau_i) over the divisor."""
         factors = [discount(self.staleness, u.staleness(version)) for u in updates]
         divisors = {"buffer": len(updates), "weights": sum(factors), "none": 1}
-        # If every factor is 0 there is nothing to normalise, and nothing moves.
+        # If every factor is 0, any divisor gives the same step of length 0.
         divisor = divisors[self.normalize] or 1
         return [factor / divisor for factor in factors]

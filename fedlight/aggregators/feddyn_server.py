@@ -58,5 +58,6 @@ class FedDynServer(BufferedAggregator):
     def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """The mean update, corrected by the new h."""
         mean = super().direction(updates, weights, state)
+        # h <- h - (alpha/M) * sum of delta_i, and the sum is m times the mean.
         self.h.add_(mean, alpha=-self.alpha * len(updates) / self.federation.num_clients)
         return mean.sub_(self.h, alpha=1 / self.alpha)

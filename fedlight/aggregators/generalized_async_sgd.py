@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedlight._support.checks import Rate, positive
 from fedlight.aggregators._server_step import OptimizerFactory
 from fedlight.aggregators.buffered import BufferedAggregator, Updates
-from fedlight.arrivals._per_client import check_length
+from fedlight.arrivals._per_client import check_length, one_for_each
 
 if TYPE_CHECKING:
     from fedlight.types import Federation, ServerState
@@ -48,7 +48,10 @@ class GeneralizedAsyncSGD(BufferedAggregator):
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
         super().__init__(1, server_lr, server_optimizer)
-        self.probabilities = _probabilities(probabilities)
+        self.probabilities = tuple(one_for_each("probabilities", probabilities, positive))
+        total = sum(self.probabilities)
+        if abs(total - 1) > 0.01:
+            raise ValueError(f"probabilities must sum to 1, got a sum of {total:.6g}")
 
     def start(self, federation: Federation, state: ServerState) -> None:
         """Check that there is one probability for each client."""
@@ -58,16 +61,3 @@ class GeneralizedAsyncSGD(BufferedAggregator):
         """1 / (M * p_i)."""
         clients = self.federation.num_clients
         return [1 / (clients * self.probabilities[update.client_id]) for update in updates]
-
-
-def _probabilities(value: object) -> tuple[float, ...]:
-    listed = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(listed, list | tuple):
-        raise TypeError(
-            f"probabilities must be a list of one number for each client, got {value!r}; for equal "
-            "probabilities, write probabilities=[1 / num_clients] * num_clients"
-        )
-    checked = tuple(positive(f"probabilities[{i}]", each) for i, each in enumerate(listed))
-    if abs(sum(checked) - 1) > 0.01:
-        raise ValueError(f"probabilities must sum to 1, got a sum of {sum(checked):.6g}")
-    return checked

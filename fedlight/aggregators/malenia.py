@@ -51,7 +51,7 @@ class Malenia(BufferedAggregator):
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
         super().__init__(None, server_lr, server_optimizer)
-        self.needs_rounds = False
+        self.needs_rounds = False  # `full` makes a step due, although there is no buffer size
         self.batch_size = optional(positive, "batch_size", batch_size)
 
     def start(self, federation: Federation, state: ServerState) -> None:

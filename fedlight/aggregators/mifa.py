@@ -68,5 +68,5 @@ class MIFA(BufferedAggregator):
 
     def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """The mean of the memory, including the new updates."""
-        self.memory.remember(updates)
+        self.memory.remember(updates)  # first: the mean includes the updates of this step
         return self.memory.mean()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedlight.aggregators._server_step import pulled
 from fedlight.aggregators.buffered import BufferedAggregator, Updates
-from fedlight.channel._lattice import Lattice
+from fedlight.channel._lattice import Lattice, as_quantizer
 from fedlight.parameters import weighted_sum
 
 if TYPE_CHECKING:
@@ -48,12 +48,7 @@ class QuAFL(BufferedAggregator):
 
     def __init__(self, buffer_size: int | None = None, quantizer: Lattice | None = None) -> None:
         super().__init__(buffer_size)
-        if quantizer is not None and not isinstance(quantizer, Lattice):
-            raise TypeError(
-                f"quantizer must be a Lattice or None, got {quantizer!r}; for example "
-                "Lattice(side=1e-4, bits=14)"
-            )
-        self.quantizer = quantizer
+        self.quantizer = as_quantizer(quantizer)
 
     def bytes_up(self, size: int, itemsize: int) -> int:
         """The bytes of y_i when sent through the quantizer."""

@@ -184,7 +184,7 @@ def check_staleness(value: object) -> Staleness:
             f"staleness must be a function of an integer staleness, got {value!r}; "
             "for example Polynomial(0.5), Hinge(a=10, b=4) or None for no discount"
         )
-    return value  # what it returns is checked at each call
+    return value  # `discount` checks its values
 
 
 def discount(function: Staleness, staleness: int) -> float:

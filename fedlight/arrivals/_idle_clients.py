@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any
 
+from fedlight.arrivals._saved import Saved
 from fedlight.events import to_ticks
 from fedlight.randomness import Concern, Uniforms
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from fedlight.types import Federation
 
 
-class IdleClients:
+class IdleClients(Saved):
     """The clients that may be drawn now, and those that rest until a given time.
 
     Drawing is a Fisher-Yates shuffle that is carried out one step at a time: the drawn place is
@@ -21,24 +22,28 @@ class IdleClients:
     clients are in a heap ordered by time, so each event examines only those that are due.
     """
 
+    saved = ("size", "changed", "resting", "drawn")
+
     def __init__(self, federation: Federation) -> None:
         self._size = federation.num_clients
         self._changed: dict[int, int] = {}
         # In ticks, not in virtual time, so that a client is due exactly when it said.
         self._resting: list[tuple[int, int]] = []
-        self._uniforms = Uniforms(federation.seed, Concern.NEXT_CLIENT)
+        self._drawn = Uniforms(federation.seed, Concern.NEXT_CLIENT)
 
     def __len__(self) -> int:
         return self._size
 
     def draw(self) -> int:
         """Remove and return one of the idle clients, each with the same probability."""
-        place = int(self._uniforms.next() * self._size)
+        place = int(self._drawn.next() * self._size)
         client = self._changed.get(place, place)
         self._size -= 1
         last = self._changed.pop(self._size, self._size)
         if last == place:
-            self._changed.pop(place, None)  # its own number is back: nothing to store any more
+            self._changed.pop(
+                place, None
+            )  # the place holds its own number again, so nothing is stored
         elif place < self._size:
             self._changed[place] = last
         return client
@@ -66,18 +71,8 @@ class IdleClients:
         """When the next client's rest is over, in ticks, or None if no client rests."""
         return self._resting[0][0] if self._resting else None
 
-    def state_dict(self) -> dict[str, Any]:
-        """The idle clients, the resting ones, and how many numbers were drawn."""
-        return {
-            "size": self._size,
-            "changed": [list(pair) for pair in self._changed.items()],
-            "resting": [list(pair) for pair in self._resting],
-            "drawn": self._uniforms.taken,
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the clients from `state_dict`."""
-        self._size = state["size"]
-        self._changed = dict(state["changed"])
-        self._resting = [(until, client) for until, client in state["resting"]]
-        self._uniforms.taken = state["drawn"]
+        super().load_state_dict(state)
+        # The heap needs pairs that compare with those of `rest`; a checkpoint has lists.
+        self._resting = [(until, client) for until, client in self._resting]

@@ -28,9 +28,7 @@ def one_for_all_or_each(name: str, value: object, check: Callable[[str, object],
         ValueError: The list is empty, or `check` refuses a number.
     """
     listed = as_list(name, value)
-    if listed is None:
-        return check(name, value)
-    return _checked(name, listed, check)
+    return check(name, value) if listed is None else one_for_each(name, listed, check)
 
 
 def one_for_each(name: str, value: object, check: Callable[[str, object], T]) -> list[T]:
@@ -46,7 +44,9 @@ def one_for_each(name: str, value: object, check: Callable[[str, object], T]) ->
             f"{name} must be a list of one number for each client, got {value!r}; "
             f"for equal numbers write {name}=[x] * num_clients"
         )
-    return _checked(name, listed, check)
+    if not listed:
+        raise ValueError(f"{name} must hold one number for each client, got none")
+    return [check(f"{name}[{client}]", each) for client, each in enumerate(listed)]
 
 
 def as_list(name: str, value: object) -> list[Any] | None:
@@ -79,12 +79,6 @@ def as_list(name: str, value: object) -> list[Any] | None:
     return listed
 
 
-def _checked(name: str, values: list[Any], check: Callable[[str, object], T]) -> list[T]:
-    if not values:
-        raise ValueError(f"{name} must hold one number for each client, got none")
-    return [check(f"{name}[{client}]", value) for client, value in enumerate(values)]
-
-
 def check_length(name: str, value: object, federation: Federation) -> None:
     """Check that a list has as many elements as there are clients.
 
@@ -100,11 +94,11 @@ def check_length(name: str, value: object, federation: Federation) -> None:
         )
 
 
-def no_client(where: str, client: int, federation: Federation) -> ValueError:
-    """Return the error for a client that does not exist; `where` is what names it."""
+def no_client(source: str, client: int, federation: Federation) -> ValueError:
+    """Return the error for a client that does not exist; `source` is the argument that names it."""
     most = federation.num_clients
     return ValueError(
-        f"{where} names client {client}, but there are only {most} clients (0 to {most - 1})"
+        f"{source} names client {client}, but there are only {most} clients (0 to {most - 1})"
     )
 
 

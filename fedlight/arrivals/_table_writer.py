@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.growing import Growing
+from fedlight.arrivals._saved import Saved
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 
 if TYPE_CHECKING:
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
     from fedlight.types import Task
 
 
-class TableWriter:
+class TableWriter(Saved):
     """Collects arrivals, ends of rounds, and the version at which each update was used."""
+
+    saved = ("version", "held")
+    _growing = ("rows", "round_ends", "round_tags", "uses")
 
     def __init__(self) -> None:
         self._rows: list[list[Any]] = []
@@ -29,26 +33,16 @@ class TableWriter:
         if task.lost:
             return
         self._held.setdefault(task.client_id, []).append(len(self._rows))
-        self._add(task, task.arrives_at, [])
+        self._add(task, task.arrives_at)
 
     def stop(self, task: Task, version: int, now: float) -> None:
-        """Record that a run was cancelled, unless its result would have been lost anyway."""
+        """Record that a local run was cancelled, unless its result would have been lost anyway."""
         if not task.lost:
-            self._add(task, now, [version])
+            self._add(task, now, version)
 
-    def _add(self, task: Task, time: float, more: list[Any]) -> None:
-        row = [
-            task.client_id,
-            task.pulled_version,
-            time,
-            task.num_steps,
-            task.dispatched_at,
-            task.visit,
-            *more,
-        ]
-        if task.tag is not None or task.cut:
-            row += [task.tag, task.cut] if more else [None, task.tag, task.cut]
-        self._rows.append(row)
+    def _add(self, task: Task, time: float, stopped_at: int | None = None) -> None:
+        row = [task.client_id, task.pulled_version, time, task.num_steps, task.dispatched_at]
+        self._rows.append([*row, task.visit, stopped_at, task.tag, task.cut])
 
     def end_round(self, now: float, tag: str | None = None) -> None:
         """Record the end of a round, of a group if it has a tag."""
@@ -102,30 +96,22 @@ class TableWriter:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records so far."""
-        return {
-            "rows": Growing(self._rows),
-            "round_ends": Growing(self._round_ends),
-            "round_tags": Growing(self._round_tags),
-            "uses": Growing(self._uses),
-            "version": self._version,
-            "held": [[client, list(rows)] for client, rows in self._held.items()],
-        }
+        growing = {name: Growing(vars(self)[f"_{name}"]) for name in self._growing}
+        return growing | super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, to continue the recording."""
-        self._rows = [list(row) for row in state["rows"]]
-        self._round_ends = list(state["round_ends"])
-        self._round_tags = list(state.get("round_tags", ()))
-        self._uses = [list(use) for use in state["uses"]]
-        self._version = state["version"]
-        self._held = {client: list(rows) for client, rows in state["held"]}
+        super().load_state_dict(state)
+        for name in self._growing:
+            # A copy, as two recordings may continue from one checkpoint; older ones have no tags.
+            setattr(self, f"_{name}", list(state.get(name, ())))
 
 
 def _place(event: ReplayEvent) -> tuple[float, int, int]:
-    """The place of a record in a table with cancelled runs.
+    """The place of a record in a table with cancelled local runs.
 
-    At one time the arrivals come first, in their order: a run that was cut may have arrived after
-    another one was cancelled, which a replay cannot tell.
+    Of the records of one time, the arrivals come first, in their order. A local run that was cut
+    may have arrived after another one was cancelled, but a replay cannot know this order.
     """
     stopped_at = event.stopped_at_version
     return (event.time, -1, -1) if stopped_at is None else (event.time, stopped_at, event.client)

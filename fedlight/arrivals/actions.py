@@ -81,8 +81,8 @@ class Cut:
     """The client's task in flight ends now, with the steps that it has had time for.
 
     ``K' = floor(K * t / T)`` of its K local steps, t after the pull, for a task of duration T. The
-    result arrives now, after all other arrivals at this time. A run without a complete step is
-    cancelled. Nothing happens if the client has no task. A process that stops clients must set
+    result arrives now, after all other arrivals at this time. A local run without a complete step
+    is cancelled. Nothing happens if the client has no task. A process that stops clients must set
     `may_stop` to True.
 
     Attributes:

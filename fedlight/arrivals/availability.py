@@ -21,9 +21,9 @@ class Availability(Wrapper):
 
     ``start <= t < end`` for a pull at time t and one of the client's windows.
 
-    The process decides what happens to a task that would start outside all windows. With arrivals
-    by rounds, the client does not take part. With arrivals by the clock, it starts when its next
-    window starts; if clients are drawn (a concurrency, or `PoissonArrivals`), another client is
+    The process decides about a task that would start outside all windows. With arrivals by rounds,
+    the client does not take part. With arrivals by the clock, it starts when its next window
+    starts; if clients are drawn (a concurrency, or `PoissonArrivals`), another client is
     drawn instead. With a `CommunicationPattern` it is silent until its next tick.
 
     Args:
@@ -31,7 +31,7 @@ class Availability(Wrapper):
         windows: ``[(start, end), …]`` for all clients; a mapping from client to such a list; the
             path of a CSV file with the columns client, start, end; or a `Windows` object such as
             `DiurnalWindows`.
-        unfinished: What happens to a task at the end of its client's window. "finish": the client
+        unfinished: How a task is handled that outlasts its client's window. "finish": the client
             completes it; "lose": its result is lost.
 
     Raises:
@@ -79,7 +79,7 @@ class Availability(Wrapper):
         self.windows.setup(federation)
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
-        """Let the available clients start; ask the process what to do with the others."""
+        """Let the available clients start; ask the process about the others."""
         ticks = to_ticks(now)
         # A stack instead of recursion: a process may offer thousands of clients one after another
         # until one of them is available.

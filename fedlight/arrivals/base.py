@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedlight._support.arguments import Strategy
 from fedlight.arrivals import simulation
+from fedlight.arrivals._saved import Saved
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import to_ticks, to_time
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Action", "ArrivalProcess", "Cancel", "Cut", "Dispatch", "EndRound", "Wake"]
 
 
-class ArrivalProcess(Strategy, ABC):
+class ArrivalProcess(Strategy, Saved, ABC):
     """Decides which client pulls the model and when, for how long and for how many local steps.
 
     It never sees the model. The `on_...` methods are called at the following moments. They return
@@ -31,7 +32,8 @@ class ArrivalProcess(Strategy, ABC):
     dispatched without delay pulls the server's latest version.
 
     A subclass defines `setup` and `on_wake`, and usually `on_arrival` or `on_version`. State that
-    changes during a run must be in `state_dict`.
+    changes during a run must be in `state_dict`: the subclass names its attributes in
+    `saved` (without a leading underscore), or it defines `state_dict` and `load_state_dict`.
     """
 
     _short = True
@@ -141,13 +143,12 @@ class ArrivalProcess(Strategy, ABC):
         """Called once when the run is over."""
         return
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that a checkpoint keeps, as plain data."""
-        return {}
+    # Named here as well, since the reference shows no inherited methods.
+    state_dict = Saved.state_dict
+    """Return the state that a checkpoint keeps, as plain data: the attributes in `saved`."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; `setup` was called before."""
-        return
+    load_state_dict = Saved.load_state_dict
+    """Restore what `state_dict` returned; `setup` was called before."""
 
     # The function itself as a method, so that there is one list of its arguments.
     simulate = simulation.simulate

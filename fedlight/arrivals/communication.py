@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.tick_patterns import (
@@ -48,6 +48,8 @@ class CommunicationPattern(ArrivalProcess):
         >>> [(e.client, e.pulled_version, e.time, e.num_steps) for e in table.events]
         [(0, 0, 1.0, 1), (0, 1, 3.0, 2), (1, 0, 3.0, 3)]
     """
+
+    saved = ("calendar",)
 
     def __init__(self, pattern: TickPattern) -> None:
         if not isinstance(pattern, TickPattern):
@@ -136,15 +138,6 @@ class CommunicationPattern(ArrivalProcess):
     def expected_durations(self) -> NDArray[np.float64] | None:
         """Mean number of ticks between two communications, shape ``[M]``, or None if unknown."""
         return self.pattern.expected_gaps()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The clients that communicate at each future tick."""
-        calendar = [[tick, list(clients)] for tick, clients in self._calendar.items()]
-        return {"calendar": calendar}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._calendar = {tick: list(clients) for tick, clients in state["calendar"]}
 
     def __repr__(self) -> str:
         method = _MADE_BY.get(type(self.pattern))

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlight._support.checks import non_negative, optional, positive
-from fedlight.arrivals._per_client import (
-    of_client,
-    one_for_all_or_each,
-    spread_out,
-)
+from fedlight.arrivals._per_client import of_client, one_for_all_or_each, spread_out
 from fedlight.arrivals.durations import (
     LONGEST,
     SHORTEST,
@@ -98,9 +94,9 @@ class MixedDurations(DurationModel):
 
     def expected(self, federation: Federation, num_steps: Means = None) -> Means:
         """The mean of each client's class, or None if the mean of a class is unknown."""
-        means = [durations.expected(federation, num_steps) for _, durations in self.classes]
+        means = (durations.expected(federation, num_steps) for _, durations in self.classes)
         known = [mean for mean in means if mean is not None]
-        if len(known) < len(means):
+        if len(known) < len(self.classes):
             return None
         number = [self.class_of(client, federation) for client in range(federation.num_clients)]
         return np.choose(number, known)
@@ -231,7 +227,6 @@ class TransferDurations(ClientDurations):
 
     _positional = 2
     uses_rng = False
-    per_client = ("bandwidth",)
 
     def __init__(
         self, nbytes: float, bandwidth: float | Sequence[float], latency: float = 0.0

@@ -10,8 +10,8 @@ from fedlight._support.checks import non_negative, one_of, optional, positive_in
 from fedlight.arrivals._idle_clients import IdleClients
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, Wake
-from fedlight.arrivals.durations import DurationModel
-from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
+from fedlight.arrivals.durations import DurationModel, as_durations
+from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps, as_local_steps
 from fedlight.events import to_ticks, to_time
 from fedlight.theory import ClosedNetwork
 
@@ -64,6 +64,7 @@ class ContinuousArrivals(ArrivalProcess):
 
     _positional = 1
     _optional = ("restart_after",)
+    saved = ("started", "waiting", "tasks", "working", "pool", "places", "wake_at")
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class ContinuousArrivals(ArrivalProcess):
         local_steps: LocalSteps | int = LocalEpochs(1),
         restart_after: int | None = None,
     ) -> None:
-        self._tasks = TaskDraws(durations, local_steps)
+        self.durations, self.local_steps = as_durations(durations), as_local_steps(local_steps)
         self.restart_after = optional(positive_int, "restart_after", restart_after)
         self.may_stop = self.restart_after is not None
         self.concurrency = optional(positive_int, "concurrency", concurrency)
@@ -96,7 +97,8 @@ class ContinuousArrivals(ArrivalProcess):
                 f"concurrency={self.concurrency} is more than the {num_clients} clients; "
                 f"write concurrency={num_clients} or less, or None for all"
             )
-        self._tasks.setup(federation)
+        self._draws = TaskDraws(federation, self.durations, self.local_steps)
+        self._tasks = self._draws.visits
         self._num_clients = num_clients
         self._started = False
         self._waiting: set[int] = set()
@@ -108,8 +110,8 @@ class ContinuousArrivals(ArrivalProcess):
         self._pool: IdleClients | None = None
         if self.concurrency is not None and self.concurrency < num_clients:
             self._pool = IdleClients(federation)
-            self._places = self.concurrency
-            self._wake_at = -1
+        self._places = self.concurrency or num_clients
+        self._wake_at = -1
 
     def on_wake(self, now: float) -> Iterable[Action]:
         """Start the clients; later, fill places that were empty."""
@@ -136,7 +138,7 @@ class ContinuousArrivals(ArrivalProcess):
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """The clients whose updates were used or dropped are free."""
-        # Sorted: the order of a set depends on its history, which a resumed run does not have.
+        # Sorted, since the order of a set depends on its history, which a resumed run lacks.
         free = sorted(self._waiting.intersection(clients))
         self._waiting.difference_update(free)
         actions = self._restart(version, now) if self._oldest else []
@@ -196,47 +198,23 @@ class ContinuousArrivals(ArrivalProcess):
         return actions
 
     def _dispatch(self, client: int, now: float, delay: float = 0.0) -> Dispatch:
-        duration, num_steps = self._tasks.draw(client, starts_at=now + delay)
+        duration, num_steps = self._draws.draw(client, starts_at=now + delay)
         return Dispatch(client, duration, num_steps, delay)
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of the duration model."""
-        return self._tasks.expected_durations()
+        return self._draws.expected_durations()
 
     def closed_network(self, buffer_size: int) -> ClosedNetwork | None:
         """The network, if clients have exponential durations and neither idle nor wait."""
         means = self.expected_durations()
         waits = self.resume == "on_aggregation" and buffer_size > 1
-        if waits or self.idle or means is None or not self._tasks.durations.exponential:
+        if waits or self.idle or means is None or not self.durations.exponential:
             return None
         return ClosedNetwork(means, self.concurrency)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The clients that wait or are idle, and the number of tasks of each client."""
-        state: dict[str, Any] = {
-            "started": self._started,
-            "waiting": sorted(self._waiting),
-            "tasks": self._tasks.state_dict(),
-        }
-        if self.may_stop:
-            state["working"] = [list(pair) for pair in self._working.items()]
-        if self._pool is not None:
-            state["pool"] = self._pool.state_dict()
-            state["places"], state["wake_at"] = self._places, self._wake_at
-        return state
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._started = state["started"]
-        self._waiting = set(state["waiting"])
-        self._tasks.load_state_dict(state["tasks"])
-        if self.may_stop:
-            self._working = dict(state["working"])
-            self._oldest = [(version, client) for client, version in self._working.items()]
-            heapq.heapify(self._oldest)
-        if self._pool is not None:
-            self._pool.load_state_dict(state["pool"])
-            self._places, self._wake_at = state["places"], state["wake_at"]
-
-    def _other_arguments(self) -> dict[str, Any]:
-        return {"durations": self._tasks.durations, "local_steps": self._tasks.local_steps}
+        super().load_state_dict(state)
+        self._oldest = [(version, client) for client, version in self._working.items()]
+        heapq.heapify(self._oldest)

@@ -9,11 +9,7 @@ import numpy as np
 
 from fedlight._support.arguments import Summary
 from fedlight._support.checks import non_negative, positive
-from fedlight.arrivals._per_client import (
-    of_client,
-    one_for_all_or_each,
-    spread_out,
-)
+from fedlight.arrivals._per_client import of_client, one_for_all_or_each, spread_out
 from fedlight.arrivals.durations import LONGEST, SHORTEST, ClientDurations, Means
 
 if TYPE_CHECKING:
@@ -42,7 +38,6 @@ class ShiftedExponentialDurations(ClientDurations):
     """
 
     _positional = 0
-    per_client = ("shift", "mean")
 
     def __init__(self, shift: float | Sequence[float], mean: float | Sequence[float]) -> None:
         self.shift = one_for_all_or_each("shift", shift, non_negative)
@@ -79,8 +74,6 @@ class ExponentialStepDurations(ClientDurations):
         ExponentialStepDurations(2.0)
     """
 
-    per_client = ("mean",)
-
     def __init__(self, mean: float | Sequence[float]) -> None:
         self.mean = one_for_all_or_each("mean", mean, positive)
 
@@ -113,8 +106,6 @@ class ParetoDurations(ClientDurations):
         >>> ParetoDurations(1.0, shape=1.5)
         ParetoDurations(1.0, shape=1.5)
     """
-
-    per_client = ("shortest",)
 
     def __init__(self, shortest: float | Sequence[float], shape: float) -> None:
         self.shortest = one_for_all_or_each("shortest", shortest, positive)
@@ -195,8 +186,6 @@ class DistributionDurations(ClientDurations):
         >>> DistributionDurations(Twice(), scale=0.5)
         DistributionDurations(Twice(), scale=0.5)
     """
-
-    per_client = ("scale",)
 
     def __init__(self, distribution: Any, scale: float | Sequence[float] = 1.0) -> None:
         if isinstance(distribution, type) or not callable(getattr(distribution, "rvs", None)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedlight._support.checks import fraction
 from fedlight.arrivals._task_draws import Visits
@@ -42,6 +42,7 @@ class DropOut(Wrapper):
     """
 
     _positional = 1
+    saved = ("visits",)
 
     def __init__(self, arrivals: ArrivalProcess, probability: float) -> None:
         super().__init__(arrivals)
@@ -59,17 +60,8 @@ class DropOut(Wrapper):
         """Lose some of the tasks."""
         for action in actions:
             if isinstance(action, Dispatch) and self.probability:
-                # The k-th task of a client has its own stream, independent of other clients.
+                # A stream for each client and task: the order of the clients does not matter.
                 rng = self._streams.at(action.client_id, self._visits.next(action.client_id))
                 if rng.random() < self.probability:
                     action = action._replace(lost=True)
             yield action
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the wrapped process, and the number of tasks of each client."""
-        return {**super().state_dict(), "visits": self._visits.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        self._visits.load_state_dict(state["visits"])

@@ -89,11 +89,8 @@ class DurationModel(Strategy, ABC):
 class ClientDurations(DurationModel):
     """Durations that depend on the client and its number of local steps, and not on the time.
 
-    A subclass defines `duration`.
+    A subclass defines `duration`. An attribute that is a list has one number for each client.
     """
-
-    per_client: tuple[str, ...] = ()
-    """The attributes that hold one number for all clients, or a list of one for each."""
 
     @abstractmethod
     def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
@@ -112,8 +109,8 @@ class ClientDurations(DurationModel):
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError unless there is one number for all clients or one for each."""
-        for name in self.per_client:
-            check_length(name, vars(self)[name], federation)
+        for name, value in vars(self).items():
+            check_length(name, value, federation)
 
 
 class FixedDurations(ClientDurations):
@@ -138,7 +135,6 @@ class FixedDurations(ClientDurations):
     """
 
     uses_rng = False
-    per_client = ("durations",)
 
     def __init__(self, durations: Sequence[float]) -> None:
         self.durations = one_for_each("durations", durations, _tick_or_longer)
@@ -228,7 +224,6 @@ class ExponentialDurations(ClientDurations):
     """
 
     exponential = True
-    per_client = ("mean",)
 
     def __init__(self, mean: float | Sequence[float]) -> None:
         self.mean = one_for_all_or_each("mean", mean, _duration)
@@ -259,8 +254,6 @@ class HalfNormalDurations(ClientDurations):
     from this distribution.
     """
 
-    per_client = ("scale",)
-
     def __init__(self, scale: float | Sequence[float]) -> None:
         self.scale = one_for_all_or_each("scale", scale, _duration)
 
@@ -288,8 +281,6 @@ class LogNormalDurations(ClientDurations):
         ValueError: A median is below 1e-9, `sigma` is negative, or the mean is above 9 million
             units.
     """
-
-    per_client = ("median",)
 
     def __init__(self, median: float | Sequence[float], sigma: float) -> None:
         self.median = one_for_all_or_each("median", median, _tick_or_longer)
@@ -338,7 +329,6 @@ class StepDurations(ClientDurations):
     """
 
     uses_rng = False
-    per_client = ("per_step",)
 
     def __init__(self, per_step: float | Sequence[float], overhead: float = 0.0) -> None:
         self.per_step = one_for_all_or_each("per_step", per_step, _duration)

@@ -203,7 +203,7 @@ class PerClientSteps(LocalSteps):
 
 
 def as_local_steps(value: LocalSteps | int) -> LocalSteps:
-    """Return a policy as it is, and a plain number of steps as `ConstantSteps`.
+    """Return a policy unchanged, and a plain number of steps as `ConstantSteps`.
 
     Raises:
         TypeError: `value` is something else.

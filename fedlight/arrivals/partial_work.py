@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedlight._support.checks import fraction
 from fedlight.arrivals._task_draws import Visits
@@ -46,6 +46,7 @@ class PartialWork(Wrapper):
     """
 
     _positional = 1
+    saved = ("visits",)
 
     def __init__(
         self, arrivals: ArrivalProcess, probability: float = 1.0, least: float = 0.0
@@ -66,7 +67,7 @@ class PartialWork(Wrapper):
             yield self._shortened(action) if isinstance(action, Dispatch) else action
 
     def _shortened(self, action: Dispatch) -> Dispatch:
-        # The k-th task of a client has its own stream: the order of the clients does not matter.
+        # A stream for each client and task: the order of the clients does not matter.
         rng = self._streams.at(action.client_id, self._visits.next(action.client_id))
         fewest = max(1, math.ceil(self.least * action.num_steps))
         if rng.random() >= self.probability or fewest >= action.num_steps:
@@ -82,12 +83,3 @@ class PartialWork(Wrapper):
         if self.probability == 0 or self.by_rounds:
             return self.arrivals.expected_durations()
         return None
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the wrapped process, and the number of tasks of each client."""
-        return {**super().state_dict(), "visits": self._visits.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        super().load_state_dict(state)
-        self._visits.load_state_dict(state["visits"])

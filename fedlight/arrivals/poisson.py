@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedlight._support.checks import positive
 from fedlight.arrivals._idle_clients import IdleClients
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
-from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel
-from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
+from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, as_durations
+from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps, as_local_steps
 from fedlight.events import to_ticks
 from fedlight.randomness import Concern, Uniforms
 
@@ -53,6 +53,8 @@ class PoissonArrivals(ArrivalProcess):
         True
     """
 
+    saved = ("started", "gaps", "clients_left", "pool", "tasks")
+
     def __init__(
         self,
         rate: float,
@@ -65,7 +67,7 @@ class PoissonArrivals(ArrivalProcess):
                 f"rate must be between {1 / LONGEST:.1e} and {1 / SHORTEST:g} starts per unit of "
                 f"virtual time, got {rate!r}; choose another unit"
             )
-        self._tasks = TaskDraws(durations, local_steps)
+        self.durations, self.local_steps = as_durations(durations), as_local_steps(local_steps)
 
     def setup(self, federation: Federation) -> None:
         """Start with all clients idle.
@@ -73,7 +75,8 @@ class PoissonArrivals(ArrivalProcess):
         Raises:
             ValueError: The durations or steps do not fit the federation.
         """
-        self._tasks.setup(federation)
+        self._draws = TaskDraws(federation, self.durations, self.local_steps)
+        self._tasks = self._draws.visits
         self._pool = IdleClients(federation)
         self._gaps = Uniforms(federation.seed, Concern.STARTS)
         self._clients_left = federation.num_clients
@@ -107,29 +110,9 @@ class PoissonArrivals(ArrivalProcess):
         self._pool.wake(now)
         if len(self._pool):
             client = self._pool.draw()
-            duration, num_steps = self._tasks.draw(client, starts_at=now)
+            duration, num_steps = self._draws.draw(client, starts_at=now)
             yield Dispatch(client, duration, num_steps)
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of the duration model."""
-        return self._tasks.expected_durations()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The starts so far, the idle clients, and the number of tasks of each client."""
-        return {
-            "started": self._started,
-            "gaps": self._gaps.taken,
-            "clients_left": self._clients_left,
-            "pool": self._pool.state_dict(),
-            "tasks": self._tasks.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._started, self._gaps.taken = state["started"], state["gaps"]
-        self._clients_left = state["clients_left"]
-        self._pool.load_state_dict(state["pool"])
-        self._tasks.load_state_dict(state["tasks"])
-
-    def _other_arguments(self) -> dict[str, Any]:
-        return {"durations": self._tasks.durations, "local_steps": self._tasks.local_steps}
+        return self._draws.expected_durations()

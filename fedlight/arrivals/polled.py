@@ -9,12 +9,7 @@ import numpy as np
 
 from fedlight._support.checks import positive, positive_int
 from fedlight.arrivals._cohorts import Cohorts, Participants
-from fedlight.arrivals._per_client import (
-    as_list,
-    check_length,
-    of_client,
-    one_for_all_or_each,
-)
+from fedlight.arrivals._per_client import as_list, check_length, of_client, one_for_all_or_each
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound
 from fedlight.arrivals.durations import SHORTEST, DurationModel, FixedDurations, as_durations
@@ -64,6 +59,7 @@ class PolledArrivals(ArrivalProcess):
     """
 
     by_rounds = True
+    saved = ("polls", "drawn", "visits")
 
     def __init__(
         self,
@@ -72,9 +68,9 @@ class PolledArrivals(ArrivalProcess):
         step_durations: DurationModel | Sequence[float],
         max_steps: int | Sequence[int],
     ) -> None:
-        self._who = Participants("per_poll", per_poll, empty=True)
-        self.per_poll = self._who.given
-        self.finite = self._who.rounds is not None
+        self._participants = Participants("per_poll", per_poll, empty=True)
+        self.per_poll = self._participants.given
+        self.finite = self._participants.rounds is not None
         self.interval = positive("interval", interval)
         if self.interval < SHORTEST:
             raise ValueError(f"interval must be at least 1e-9 of virtual time, got {interval!r}")
@@ -89,7 +85,7 @@ class PolledArrivals(ArrivalProcess):
         Raises:
             ValueError: There are fewer clients than `per_poll`, or the durations do not fit.
         """
-        self._who.check(federation)
+        self._participants.check(federation)
         self.step_durations.check(federation)
         check_length("max_steps", self.max_steps, federation)
         self._federation = federation
@@ -106,8 +102,8 @@ class PolledArrivals(ArrivalProcess):
     def on_round_end(self, now: float) -> Iterator[Action]:
         """Let the polled clients continue."""
         self._polls += 1
-        clients = self._who.of_round(self._polls - 1, self._federation)
-        for client in clients:  # a client whose task did not begin is polled without a result
+        clients = self._participants.of_round(self._polls - 1, self._federation)
+        for client in clients:  # a client without a task is polled without a result
             polls = self._ahead.get(client)
             if polls and polls[-1] < self._polls:
                 polls.pop()
@@ -119,15 +115,15 @@ class PolledArrivals(ArrivalProcess):
             if poll is not None:
                 ticks = (poll + 1 - self._polls) * to_ticks(self.interval)
                 yield Dispatch(client, to_time(ticks), self._steps(client, ticks, now))
-        if self._polls != self._who.rounds:
+        if self._polls != self._participants.rounds:
             yield EndRound(self.interval)
 
     def _next_poll(self, client: int) -> int | None:
         """The number of the client's next poll; None if it is never polled again."""
         while not self._ahead.get(client):
-            if self._drawn == self._who.rounds:
+            if self._drawn == self._participants.rounds:
                 return None
-            self._know(self._who.of_round(self._drawn, self._federation))
+            self._know(self._participants.of_round(self._drawn, self._federation))
         return self._ahead[client][-1]
 
     def _know(self, clients: Sequence[int]) -> None:
@@ -154,23 +150,15 @@ class PolledArrivals(ArrivalProcess):
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """Mean virtual time between two polls of a client, shape ``[M]``; None if listed."""
-        if self._who.count is None:
+        if self._participants.count is None:
             return None
         clients = self._federation.num_clients
-        return np.full(clients, self.interval * clients / self._who.count)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The polls so far, those that are known, and the number of tasks of each client."""
-        return {
-            "polls": self._polls,
-            "drawn": self._drawn,
-            "visits": self._visits.state_dict(),
-        }
+        return np.full(clients, self.interval * clients / self._participants.count)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._polls, self._ahead = state["polls"], {}
-        self._drawn = self._polls
+        super().load_state_dict(state)
+        # The clients of the polls to come are drawn again.
+        self._ahead, self._drawn = {}, self._polls
         while self._drawn < state["drawn"]:
-            self._know(self._who.of_round(self._drawn, self._federation))
-        self._visits.load_state_dict(state["visits"])
+            self._know(self._participants.of_round(self._drawn, self._federation))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Recording(Wrapper):
     """Behaves like `arrivals` and writes its schedule to a file when the run is over.
 
-    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, and the runs
-    that the process has cancelled. Lost tasks are not in it.
+    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, and the local
+    runs that the process has cancelled. Lost tasks are not in it.
 
     Args:
         arrivals: Any arrival process.
@@ -38,6 +38,7 @@ class Recording(Wrapper):
     """
 
     _positional = 2
+    saved = ("table",)
 
     def __init__(self, arrivals: ArrivalProcess, path: str | Path | None = None) -> None:
         super().__init__(arrivals)
@@ -55,7 +56,7 @@ class Recording(Wrapper):
             raise FileNotFoundError(f"there is no folder {str(self.path.absolute().parent)!r}")
         super().setup(federation)
         self._num_clients = federation.num_clients
-        self._writer = TableWriter()
+        self._table = TableWriter()
 
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
         """Return the actions unchanged."""
@@ -63,32 +64,32 @@ class Recording(Wrapper):
 
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
         """Record the arrival."""
-        self._writer.arrive(task)
+        self._table.arrive(task)
         return self.arrivals.on_arrival(task, now)
 
     def on_round_end(self, now: float) -> Iterable[Action]:
         """Record the end of the round."""
-        self._writer.end_round(now)
+        self._table.end_round(now)
         return self.arrivals.on_round_end(now)
 
     def on_round_end_of(self, group: str, now: float) -> Iterable[Action]:
         """Record the end of the group's round."""
-        self._writer.end_round(now, group)
+        self._table.end_round(now, group)
         return self.arrivals.on_round_end_of(group, now)
 
     def on_stop(self, task: Task, version: int, now: float) -> None:
-        """Record that the run was cancelled."""
-        self._writer.stop(task, version, now)
+        """Record that the local run was cancelled."""
+        self._table.stop(task, version, now)
         self.arrivals.on_stop(task, version, now)
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """Record the version at which the updates were used."""
-        self._writer.use(clients, version)
+        self._table.use(clients, version)
         return self.arrivals.on_version(version, clients, now)
 
     def table(self) -> ScheduleTable:
         """Return the schedule so far."""
-        return self._writer.table(self._num_clients, self.expected_durations(), self.groups)
+        return self._table.table(self._num_clients, self.expected_durations(), self.groups)
 
     def finish(self) -> None:
         """Write the file.
@@ -99,15 +100,6 @@ class Recording(Wrapper):
         super().finish()
         if self.path is not None:
             self.table().save(self.path)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the records so far, and the state of the process."""
-        return {**super().state_dict(), "table": self._writer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, to continue the recording."""
-        super().load_state_dict(state)
-        self._writer.load_state_dict(state["table"])
 
     def __repr__(self) -> str:
         # A run that is recorded in memory only is the same run.

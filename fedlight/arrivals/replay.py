@@ -31,7 +31,7 @@ class ReplayArrivals(ArrivalProcess):
     the client's previous record has arrived.
 
     The version given in a record is pulled even if a newer one exists; the server keeps it until
-    then. A cancelled run is pulled and cancelled again.
+    then. A cancelled local run is pulled and cancelled again.
 
     Version numbers are those of the recorded run. An aggregator that makes versions less often
     than the recorded one raises an error as soon as a version is missing. One that makes them more
@@ -61,6 +61,7 @@ class ReplayArrivals(ArrivalProcess):
     """
 
     finite = True
+    saved = ("started", "version")
 
     def __init__(
         self,
@@ -77,14 +78,12 @@ class ReplayArrivals(ArrivalProcess):
                 "round_ends must be a list of virtual times, such as [1.0, 2.0], "
                 f"got {round_ends!r}"
             )
-        tags: list[str | None] = []
-        groups: tuple[str, ...] = ()
-        if isinstance(events, ScheduleTable):
-            durations = durations if durations is not None else events.durations
-            ends = ends or events.round_ends
-            tags, groups = events.round_tags, tuple(events.groups)
-            events = events.events
-        self.events = _as_events(events)
+        if not isinstance(events, ScheduleTable):
+            events = ScheduleTable(_as_events(events))
+        durations = durations if durations is not None else events.durations
+        ends = ends or events.round_ends
+        tags, groups = events.round_tags, tuple(events.groups)
+        self.events = list(events.events)
         self.pull = one_of("pull", pull, ("recorded", "newest"))
         for number, event in enumerate(self.events):
             if not isinstance(event, ReplayEvent):
@@ -125,8 +124,8 @@ class ReplayArrivals(ArrivalProcess):
             self.durations.check(federation)
         self._started = False
         self._version = 0
-        # How many of the records to be cancelled were, how many rounds were ended, and how many of
-        # those the server has not heard of yet.
+        # The number of records cancelled so far, of rounds ended so far, and of those among them
+        # whose end the server has not handled yet.
         self._stops = self._ended = self._ending = 0
         # The records without a `dispatched_at`, for each client: the last one first, so that the
         # next one is popped from the end.
@@ -134,7 +133,7 @@ class ReplayArrivals(ArrivalProcess):
         for event in sorted(self.events, key=lambda event: -event.time):
             if event.dispatched_at is None:
                 self._queues.setdefault(event.client, []).append(event)
-        self._free = set(self._queues)
+        # By version: the clients that are free and whose next record pulls it.
         self._wanted: dict[int, set[int]] = {}
         for client in self._queues:
             self._want(client)
@@ -163,7 +162,6 @@ class ReplayArrivals(ArrivalProcess):
         client = task.client_id
         actions: list[Action] = list(self._cancel(now, self._version)) if self.may_stop else []
         if self._queues.get(client):
-            self._free.add(client)
             self._want(client)
             actions += self._pull(now)
         return actions
@@ -171,7 +169,7 @@ class ReplayArrivals(ArrivalProcess):
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterator[Action]:
         """Dispatch the records that waited for this version."""
         self._version = version
-        # A run that was cancelled after a later version of the same time has to wait for it.
+        # A local run that was cancelled after a later version of the same time has to wait for it.
         yield from self._cancel(now, self._newest)
         yield from self._pull(now)
 
@@ -194,7 +192,7 @@ class ReplayArrivals(ArrivalProcess):
             yield Wake(end) if self.may_stop else EndRound(end, tag=tag)
 
     def _stop(self, now: float) -> Iterator[Action]:
-        """Cancel the runs that were cancelled by now, and then end the rounds that end now."""
+        """Cancel the local runs that are due by now, and then end the rounds that end now."""
         ticks, begun = to_ticks(now), self._ended
         while self._ended < len(self._ends) and to_ticks(self._ends[self._ended][0]) <= ticks:
             self._ended += 1
@@ -204,7 +202,7 @@ class ReplayArrivals(ArrivalProcess):
             yield EndRound(0.0, tag=tag)
 
     def on_round_end(self, now: float) -> Iterable[Action]:
-        """After the last round that ends now, cancel the runs that were cancelled by now."""
+        """After the last round that ends now, cancel the local runs that are due by now."""
         if not self.may_stop:
             return ()
         self._ending -= 1
@@ -212,22 +210,27 @@ class ReplayArrivals(ArrivalProcess):
 
     @property
     def _newest(self) -> int | None:
-        """The version up to which runs are cancelled; None where versions have other numbers."""
+        """The version up to which local runs are cancelled; None if versions have other numbers."""
         return self._version if self.pull == "recorded" else None
 
     def _cancel(self, now: float, version: int | None = None) -> Iterator[Action]:
-        """Cancel the runs that were cancelled by now; with a version, those of it or before."""
+        """Cancel the local runs that are due by now; with a version, only those up to it."""
         ticks = to_ticks(now)
         while self._stops < len(self._stopped):
             event = self._stopped[self._stops]
             at, stopped_at, client = _stop_order(event)
             if at > ticks or (version is not None and stopped_at > version):
                 return
-            if event.dispatched_at == event.time:  # it ended in the instant in which it began
+            if event.dispatched_at == event.time:  # cancelled at the time of its pull
                 self._open[event.pulled_version] -= 1
                 yield self._dispatch(event, event.time)
             self._stops += 1
             yield Cancel(client)
+
+    @property
+    def _free(self) -> set[int]:
+        """The clients whose next record waits for its version."""
+        return set().union(*self._wanted.values())
 
     def _want(self, client: int) -> None:
         self._wanted.setdefault(self._queues[client][-1].pulled_version, set()).add(client)
@@ -242,7 +245,6 @@ class ReplayArrivals(ArrivalProcess):
         ]
         for client in sorted(ready):
             event = self._queues[client].pop()
-            self._free.discard(client)
             if to_ticks(event.time) <= to_ticks(now):
                 raise self._impossible(event)
             self._open[event.pulled_version] -= 1
@@ -272,9 +274,7 @@ class ReplayArrivals(ArrivalProcess):
 
     def state_dict(self) -> dict[str, Any]:
         """The version, and how many records of each client are still to come."""
-        return {
-            "started": self._started,
-            "version": self._version,
+        return super().state_dict() | {
             "left": [[client, len(queue)] for client, queue in self._queues.items()],
             "free": sorted(self._free),
             "stops": [self._stops, self._ended, self._ending],
@@ -282,8 +282,7 @@ class ReplayArrivals(ArrivalProcess):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._started, self._version = state["started"], state["version"]
-        self._free = set(state["free"])
+        super().load_state_dict(state)
         self._stops, self._ended, self._ending = state.get("stops", (0, 0, 0))
         self._wanted = {}
         self._open = Counter()
@@ -291,7 +290,7 @@ class ReplayArrivals(ArrivalProcess):
             queue = self._queues[client]
             del queue[left:]
             self._open.update(event.pulled_version for event in queue)
-        for client in self._free:
+        for client in state["free"]:
             self._want(client)
         if not self._started and self.pull == "recorded":
             timed = (event for event in self.events if event.dispatched_at is not None)
@@ -315,13 +314,13 @@ class ReplayArrivals(ArrivalProcess):
 
 
 def _stop_order(event: ReplayEvent) -> tuple[int, int, int]:
-    """When a run was cancelled: the time in ticks, the version, the client."""
+    """When a local run was cancelled: the time in ticks, the version, the client."""
     assert event.stopped_at_version is not None
     return to_ticks(event.time), event.stopped_at_version, event.client
 
 
 def _as_events(events: object) -> list[Any]:
-    # Iterating over a data frame or a mapping gives names of columns, which tell a user nothing.
+    # Iterating over a data frame or a mapping gives names of columns; the error would name those.
     if isinstance(events, Mapping) or hasattr(events, "columns"):
         raise TypeError(
             f"events must be ReplayEvent objects, got {type(events).__name__}; for a table with "

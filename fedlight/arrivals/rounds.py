@@ -3,21 +3,106 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedlight._support.arguments import arguments
-from fedlight._support.checks import number, positive_int
-from fedlight.arrivals._cohorts import Cohorts
+from fedlight._support.checks import non_negative, non_negative_int, positive_int
+from fedlight.arrivals._cohorts import Cohorts, Participants
 from fedlight.arrivals._per_client import check_length, one_for_each
-from fedlight.arrivals._stale_rounds import StaleRounds
-from fedlight.arrivals.base import Action, ArrivalProcess
-from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps
-from fedlight.types import Federation
+from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
+from fedlight.arrivals.local_steps import LocalEpochs, LocalSteps, as_local_steps
+from fedlight.randomness import Concern, stream
+
+if TYPE_CHECKING:
+    from fedlight.types import Federation
 
 
-class UniformArrivals(ArrivalProcess):
+class Participant(NamedTuple):
+    """A client that arrives in a round: its model's age in rounds, and its local steps."""
+
+    client_id: int
+    age: int
+    num_steps: int
+
+
+class StaleRounds(ArrivalProcess):
+    """Draws the clients of each round and dispatches them early enough to be stale.
+
+    A client that arrives at the end of round t with a model of age a is dispatched at the start of
+    round t - a: it then pulls the version of that round, and its work can be computed together with
+    all other work in flight. Hence rounds are drawn `max_staleness` rounds ahead. A round lasts one
+    unit of virtual time.
+
+    The clients, ages and steps of each round come from streams of their own (seed, concern, round).
+    The same clients are drawn with and without staleness, and a resumed run needs only the number
+    of the round: the rounds ahead are drawn again.
+    """
+
+    by_rounds = True
+    saved = ("round",)
+
+    def __init__(
+        self,
+        per_round: Cohorts,
+        max_staleness: int = 0,
+        local_steps: LocalSteps | int = LocalEpochs(1),
+    ) -> None:
+        self._participants = Participants("per_round", per_round)
+        self.per_round = self._participants.given
+        self.max_staleness = non_negative_int("max_staleness", max_staleness)
+        self.local_steps = as_local_steps(local_steps)
+        self.finite = self._participants.rounds is not None
+
+    def setup(self, federation: Federation) -> None:
+        """Start at round 0.
+
+        Raises:
+            ValueError: There are fewer clients than `per_round`, or the steps do not fit.
+        """
+        self._participants.check(federation)
+        self.local_steps.check(federation)
+        self._federation = federation
+        self._ahead: dict[int, list[Participant]] = {}
+        self._round = 0
+
+    def clients_of(self, round_: int) -> list[int]:
+        """Return the clients of a round, a function of only the seed and the round."""
+        return self._participants.of_round(round_, self._federation)
+
+    def draw(self, round_: int) -> list[Participant]:
+        """Return the clients that arrive in a round, a function of only the seed and the round."""
+        clients, seed = self.clients_of(round_), self._federation.seed
+        # In round t there are only t + 1 versions to pull, so no model can be older.
+        ages = stream(seed, Concern.AGES, round_).integers(
+            0, min(self.max_staleness, round_) + 1, size=len(clients)
+        )
+        steps = stream(seed, Concern.STEPS, round_)
+        return [
+            Participant(client, age, self.local_steps.draw(steps, client, self._federation))
+            for client, age in zip(clients, ages.tolist(), strict=True)
+        ]
+
+    def on_wake(self, now: float) -> Iterator[Action]:
+        """Start the tasks of this round, and announce its end."""
+        this, rounds = self._round, self._participants.rounds
+        if this == rounds:
+            return
+        end = this + self.max_staleness + 1
+        # A client that arrives in a later round with an old model may start now.
+        for round_ in range(this, end if rounds is None else min(end, rounds)):
+            if round_ not in self._ahead:
+                self._ahead[round_] = self.draw(round_)
+            for client_id, age, num_steps in self._ahead[round_]:
+                if round_ - age == this:
+                    yield Dispatch(client_id, duration=1.0 + age, num_steps=num_steps)
+        del self._ahead[this]
+        self._round += 1
+        yield EndRound(delay=1.0)
+        yield Wake(delay=1.0)
+
+
+class UniformArrivals(StaleRounds):
     """In each round m of M clients arrive, drawn uniformly without replacement.
 
     ``age ~ Uniform{0, ..., min(max_staleness, t)}`` for each client that arrives in round t: it
@@ -46,42 +131,8 @@ class UniformArrivals(ArrivalProcess):
         (4, [1.0, 2.0])
     """
 
-    by_rounds = True
 
-    def __init__(
-        self,
-        per_round: Cohorts,
-        max_staleness: int = 0,
-        local_steps: LocalSteps | int = LocalEpochs(1),
-    ) -> None:
-        self._rounds = StaleRounds(per_round, max_staleness, local_steps)
-        self.finite = self._rounds.who.rounds is not None
-
-    def setup(self, federation: Federation) -> None:
-        """Start at round 0.
-
-        Raises:
-            ValueError: There are fewer clients than `per_round`.
-        """
-        self._rounds.setup(federation)
-
-    def on_wake(self, now: float) -> Iterator[Action]:
-        """Start the tasks of this round, and announce its end."""
-        return self._rounds.actions()
-
-    def state_dict(self) -> dict[str, int]:
-        """The present round."""
-        return {"round": self._rounds.round}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue with the round that `state_dict` gave."""
-        self._rounds.round = state["round"]
-
-    def _other_arguments(self) -> dict[str, Any]:
-        return arguments(self._rounds)
-
-
-class BiasedArrivals(ArrivalProcess):
+class BiasedArrivals(StaleRounds):
     """In each round m of M clients arrive, drawn without replacement by given weights.
 
     ``P(next is i) = p_i / (sum of p_j over the clients j not drawn yet)``
@@ -104,8 +155,6 @@ class BiasedArrivals(ArrivalProcess):
     E.1; its weights for ten clients are 0.19, 0.19, six times 0.1, 0.01, 0.01.
     """
 
-    by_rounds = True
-
     def __init__(
         self,
         per_round: int,
@@ -113,9 +162,9 @@ class BiasedArrivals(ArrivalProcess):
         max_staleness: int = 0,
         local_steps: LocalSteps | int = LocalEpochs(1),
     ) -> None:
-        positive_int("per_round", per_round)
-        self._rounds = StaleRounds(per_round, max_staleness, local_steps)
-        weights = np.array(one_for_each("probabilities", probabilities, _weight))
+        positive_int("per_round", per_round)  # a list of clients leaves nothing to draw
+        super().__init__(per_round, max_staleness, local_steps)
+        weights = np.array(one_for_each("probabilities", probabilities, non_negative))
         if abs(weights.sum() - 1) > 1e-6:
             raise ValueError(f"probabilities must sum to 1, got a sum of {weights.sum():.6g}")
         drawable = int(np.count_nonzero(weights))
@@ -124,35 +173,20 @@ class BiasedArrivals(ArrivalProcess):
                 f"probabilities leave only {drawable} clients that can be drawn, "
                 f"fewer than per_round={per_round}"
             )
-        self._probabilities = weights / weights.sum()
+        self.probabilities: list[float] = (weights / weights.sum()).tolist()
 
     def setup(self, federation: Federation) -> None:
         """Start at round 0.
 
         Raises:
-            ValueError: There is not one probability for each client.
+            ValueError: There is not one probability for each client, or the steps do not fit.
         """
-        check_length("probabilities", self._probabilities, federation)
-        self._rounds.setup(federation, self._probabilities)
+        check_length("probabilities", self.probabilities, federation)
+        super().setup(federation)
 
-    def on_wake(self, now: float) -> Iterator[Action]:
-        """Start the tasks of this round, and announce its end."""
-        return self._rounds.actions()
-
-    def state_dict(self) -> dict[str, int]:
-        """The present round."""
-        return {"round": self._rounds.round}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue with the round that `state_dict` gave."""
-        self._rounds.round = state["round"]
-
-    def _other_arguments(self) -> dict[str, Any]:
-        return {**arguments(self._rounds), "probabilities": self._probabilities.tolist()}
-
-
-def _weight(name: str, value: object) -> float:
-    weight = number(name, value)
-    if weight < 0:
-        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
-    return weight
+    def clients_of(self, round_: int) -> list[int]:
+        """Draw the clients by their probabilities."""
+        rng = stream(self._federation.seed, Concern.PARTICIPANTS, round_)
+        clients, count = self._federation.num_clients, self._participants.count
+        drawn: list[int] = rng.choice(clients, count, replace=False, p=self.probabilities).tolist()
+        return drawn

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import integer, non_negative_int
+from fedlight.arrivals._saved import Saved
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import EventQueue, Kind, to_ticks, to_time
 from fedlight.loop import Event, Handled, Stop
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _ACTIONS = (Dispatch, EndRound, Wake, Cancel, Cut)
 
 
-class Schedule:
+class Schedule(Saved):
     """The events of a run, in the order of (time, kind, client, serial).
 
     It owns the clock, numbers the tasks and sets the deadlines. `fedlight.loop.play` takes each
@@ -39,6 +40,8 @@ class Schedule:
     Raises:
         ValueError: The process does not fit the federation, or `interval` is too short.
     """
+
+    saved = ("version", "started", "deadline_due", "serial", "lost_in_a_row", "visits", "arrivals")
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Schedule:
         self._kind = Kind.WAKE  # of the event that is being handled
         self._answer: int | None = None
         self._answered: Collection[int] = ()
-        # By client: what it has in flight, with the number of the event of its arrival.
+        # By client: its tasks in flight, each with the number of the event of its arrival.
         self._in_flight: dict[int, list[tuple[int, Task]]] = {}
 
     @property
@@ -85,8 +88,8 @@ class Schedule:
         if ticks is None or ((self.lost_in_a_row or not self._coming) and self._over()):
             return None
         if self._deadline_due and ticks > queue.ticks:
-            # Only now is it known that another event follows. Deadlines without one would keep a
-            # finished run going.
+            # Only now is it known that another event follows. Without one, deadlines would prolong
+            # a run that is over.
             ticks = self._push_deadline(ticks)
         if self._max_ticks is not None and ticks > self._max_ticks:
             return None
@@ -103,8 +106,8 @@ class Schedule:
             handled: The server's response.
 
         Returns:
-            The tasks of the clients that pull the model now, and the runs that are stopped, in
-            their order.
+            The tasks of the clients that pull the model now, and the local runs that are
+            stopped, in their order.
         """
         version, released, retried, self._answer = handled
         if self._answer is not None:
@@ -174,24 +177,12 @@ class Schedule:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the clock, the queue and the state of the process between two events."""
-        return {
-            "version": self.version,
-            "started": self._started,
-            "deadline_due": self._deadline_due,
-            "serial": self._serial,
-            "lost_in_a_row": self.lost_in_a_row,
-            "visits": [list(pair) for pair in self._visits.items()],
-            "named": [[version, count] for version, count in self._named.items() if count],
-            "queue": self._queue.state_dict(_encode),
-            "arrivals": self.arrivals.state_dict(),
-        }
+        named = [[version, count] for version, count in self._named.items() if count]
+        return super().state_dict() | {"named": named, "queue": self._queue.state_dict(_encode)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, in a schedule made with the same arguments."""
-        self.version, self._started = state["version"], state["started"]
-        self._serial, self._deadline_due = state["serial"], state["deadline_due"]
-        self.lost_in_a_row = state["lost_in_a_row"]
-        self._visits = dict(state["visits"])
+        super().load_state_dict(state)
         self._named = Counter(dict(state["named"]))
         self._queue.load_state_dict(state["queue"], _decode)
         self._coming = sum(kind in (Kind.ARRIVAL, Kind.DISPATCH) for _, kind, *_ in self._queue)
@@ -199,7 +190,6 @@ class Schedule:
             for *_, number, (kind, task, _) in sorted(self._queue):
                 if kind is Kind.ARRIVAL and task is not None:
                     self._in_flight.setdefault(task.client_id, []).append((number, task))
-        self.arrivals.load_state_dict(state["arrivals"])
 
     def _act(self, actions: Iterable[Action]) -> None:
         if actions is None or isinstance(actions, _ACTIONS):
@@ -236,7 +226,7 @@ class Schedule:
                 self._queue.push(ticks, Event(kind), kind=kind)
 
     def _stop(self, action: Cancel | Cut) -> None:
-        """End what a client has in flight."""
+        """Stop the tasks that a client has in flight."""
         if not self._may_stop:
             raise ValueError(
                 f"{self.arrivals!r} returned {action!r}, but its may_stop is False; set "
@@ -320,7 +310,7 @@ class Schedule:
             (client, version, now, arrives_at, num_steps, serial, visit, lost, tries, tag, cut),
         )
         self._pulls.append(task)
-        # As in `_send`; a call for each task would cost more than what it does.
+        # As in `_send`, but without the cost of a call for each task.
         event = new_record(Event, (Kind.ARRIVAL, task, None))
         order = client + self._num_clients if cut else client
         number = self._queue.push(arrival, event, kind=Kind.ARRIVAL, client=order)

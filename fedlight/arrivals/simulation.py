@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import integer, positive, positive_int
+from fedlight._support.checks import integer, optional, positive, positive_int
 from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
@@ -60,10 +60,8 @@ class CountingServer:
             if kind is Kind.ROUND_END and group is not None:  # the others wait for their own round
                 self._held = [each for each in used if each.tag != group]
                 used = [each for each in used if each.tag == group]
-        released = [each.client_id for each in used]
-        if due:
-            self.writer.use(released, self.counts.version)
-        return Handled(self.counts.version, released)
+            self.writer.use([each.client_id for each in used], self.counts.version)
+        return Handled(self.counts.version, [each.client_id for each in used])
         yield  # makes this function a generator
 
     def dispatch(self, task: Task) -> None:
@@ -71,7 +69,7 @@ class CountingServer:
         self.counts.num_pulls += 1
 
     def stop(self, stop: Stop) -> None:
-        """Record a run that was cancelled; one that was cut arrives."""
+        """Record a local run that was cancelled; one that was cut arrives."""
         if stop.instead is None:
             self.writer.stop(stop.task, self.counts.version, self._schedule.now)
 
@@ -126,10 +124,8 @@ def simulate(
             f"{arrivals!r} has no rounds; give buffer_size (the number of arrivals between server "
             "updates) or interval (the virtual time between server updates)"
         )
-    if buffer_size is not None:
-        positive_int("buffer_size", buffer_size)
-    if interval is not None:
-        positive("interval", interval)
+    optional(positive_int, "buffer_size", buffer_size)
+    optional(positive, "interval", interval)
     federation = federation_of(num_clients, num_examples, batch_size, integer("seed", seed))
     schedule = Schedule(arrivals, federation, interval=interval, max_time=max_time)
     by_rounds = buffer_size is None and interval is None

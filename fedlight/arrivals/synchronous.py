@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class SynchronousArrivals(ArrivalProcess):
     """
 
     by_rounds = True
+    saved = ("round", "working", "missing", "open", "latest")
 
     def __init__(
         self,
@@ -75,8 +76,8 @@ class SynchronousArrivals(ArrivalProcess):
         timeout: float | None = None,
         late: str = "cancel",
     ) -> None:
-        self._who = None if per_round is None else Participants("per_round", per_round)
-        self.per_round = None if self._who is None else self._who.given
+        self._participants = None if per_round is None else Participants("per_round", per_round)
+        self.per_round = None if self._participants is None else self._participants.given
         self.over_select = optional(positive_int, "over_select", over_select)
         self.timeout = optional(positive, "timeout", timeout)
         if self.timeout is not None and self.timeout < SHORTEST:
@@ -85,10 +86,10 @@ class SynchronousArrivals(ArrivalProcess):
         self.may_stop = over_select is not None or timeout is not None
         if self.late == "cut" and not self.may_stop:
             raise ValueError("late='cut' needs over_select or a timeout, else no client is late")
-        self._last = None if self._who is None else self._who.rounds
+        self._last = None if self._participants is None else self._participants.rounds
         self.finite = self._last is not None
-        if self._who is not None and self._who.listed is not None:
-            fewest = min(map(len, self._who.listed))
+        if self._participants is not None and self._participants.listed is not None:
+            fewest = min(map(len, self._participants.listed))
             if self.over_select is not None and fewest <= self.over_select:
                 raise ValueError(
                     f"over_select={self.over_select} leaves no client to wait for in a round with "
@@ -106,12 +107,12 @@ class SynchronousArrivals(ArrivalProcess):
         """
         more = self.over_select or 0
         begin = None
-        if self._who is None:
+        if self._participants is None:
             begin = more + 1  # at least one is waited for
         else:
-            self._who.check(federation)
-            if self._who.count is not None:
-                begin = self._who.count + more
+            self._participants.check(federation)
+            if self._participants.count is not None:
+                begin = self._participants.count + more
         if begin is not None and begin > federation.num_clients:
             raise ValueError(
                 f"over_select={more} needs {begin} clients, but there are only "
@@ -122,8 +123,8 @@ class SynchronousArrivals(ArrivalProcess):
             self.durations.check(federation)
         self._federation = federation
         self._round = 0
-        # The round that may end early: the clients at work, how many more are waited for, and its
-        # latest end in ticks.
+        # Of a round that may end early: whether it is under way, the clients that are working, the
+        # number of arrivals that are still missing, and its latest end in ticks.
         self._open = False
         self._working: set[int] = set()
         self._missing = 0
@@ -167,8 +168,8 @@ class SynchronousArrivals(ArrivalProcess):
         federation, seed = self._federation, self._federation.seed
         more = self.over_select or 0
         clients: Iterable[int] = range(federation.num_clients)
-        if self._who is not None:
-            clients = self._who.of_round(self._round, federation, more)
+        if self._participants is not None:
+            clients = self._participants.of_round(self._round, federation, more)
         if self.may_stop:
             clients = list(clients)
             self._open, self._missing = True, len(clients) - more
@@ -198,21 +199,6 @@ class SynchronousArrivals(ArrivalProcess):
         return self.durations.expected(
             self._federation, self.local_steps.expected(self._federation)
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """The next round, and the working clients of a round that may end early."""
-        state: dict[str, Any] = {"round": self._round}
-        if self.may_stop:
-            state["working"], state["missing"] = sorted(self._working), self._missing
-            state["open"], state["latest"] = self._open, self._latest
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._round = state["round"]
-        if self.may_stop:
-            self._working, self._missing = set(state["working"]), state["missing"]
-            self._open, self._latest = state["open"], state["latest"]
 
     @property
     def _optional(self) -> Collection[str]:

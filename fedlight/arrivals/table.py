@@ -1,15 +1,17 @@
-"""A recorded schedule: one record for each arrival and for each run that was cancelled."""
+"""A recorded schedule: a record for each arrival and each cancelled local run."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import non_negative_int, number, positive, positive_int
+from fedlight._support.checks import non_negative_int, number, optional, positive, positive_int
 from fedlight._support.files import replacing
 
 if TYPE_CHECKING:
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _METADATA = b"fedlight.schedule"
-_MOST_SHOWN = 3  # a longer table's repr sums it up
+_MOST_SHOWN = 3  # the repr of a longer table is a summary
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayEvent:
-    """One arrival of a recorded schedule, or one run that was cancelled.
+    """One arrival of a recorded schedule, or one local run that was cancelled.
 
     Attributes:
         client: The index of the client.
@@ -34,9 +36,11 @@ class ReplayEvent:
             the client's previous record has arrived.
         visit: Number of earlier tasks of the client, including lost ones. It determines which
             examples the client sees. None counts the client's records.
-        stopped_at_version: The server's version when the run was cancelled; None for an arrival.
+        stopped_at_version: The server's version when the local run was cancelled; None for an
+            arrival.
         tag: The group that the client works in (`Tiers`), or None.
-        cut: Whether the run was cut short (`Cut`); it arrives after the others of that time.
+        cut: Whether the local run was cut short (`Cut`); it arrives after the others of that
+            time.
     """
 
     client: int
@@ -56,14 +60,17 @@ class ReplayEvent:
             TypeError: A number is of the wrong kind.
             ValueError: A number is outside its range.
         """
-        # Tables give NumPy's numbers; Python's are what JSON and equal reprs need.
-        put = object.__setattr__
-        put(self, "client", non_negative_int("ReplayEvent.client", self.client))
-        pulled = non_negative_int("ReplayEvent.pulled_version", self.pulled_version)
-        put(self, "pulled_version", pulled)
-        put(self, "time", positive("ReplayEvent.time", self.time))
-        check = positive_int if self.dispatched_at is None else non_negative_int
-        put(self, "num_steps", check("ReplayEvent.num_steps", self.num_steps))
+        # Tables give NumPy's numbers, but JSON and equal reprs need Python's.
+        checks: dict[str, Callable[[str, object], Any]] = {
+            "client": non_negative_int,
+            "pulled_version": non_negative_int,
+            "time": positive,
+            "num_steps": positive_int if self.dispatched_at is None else non_negative_int,
+            "visit": partial(optional, non_negative_int),
+            "stopped_at_version": partial(optional, non_negative_int),
+        }
+        for name, check in checks.items():
+            object.__setattr__(self, name, check(f"ReplayEvent.{name}", getattr(self, name)))
         if self.dispatched_at is not None and not (
             0 <= number("ReplayEvent.dispatched_at", self.dispatched_at) < self.time
             or (self.stopped_at_version is not None and self.dispatched_at == self.time)
@@ -72,16 +79,11 @@ class ReplayEvent:
                 "ReplayEvent.dispatched_at must be between 0 and the arrival at "
                 f"time={self.time!r}, got {self.dispatched_at!r}"
             )
-        if self.visit is not None:
-            put(self, "visit", non_negative_int("ReplayEvent.visit", self.visit))
-        if self.stopped_at_version is not None:
-            name = "ReplayEvent.stopped_at_version"
-            put(self, "stopped_at_version", non_negative_int(name, self.stopped_at_version))
-            if self.dispatched_at is None:
-                raise ValueError(
-                    f"{name}={self.stopped_at_version} needs dispatched_at, the virtual time at "
-                    "which the cancelled run began"
-                )
+        if self.stopped_at_version is not None and self.dispatched_at is None:
+            raise ValueError(
+                f"ReplayEvent.stopped_at_version={self.stopped_at_version} needs dispatched_at, "
+                "the virtual time at which the cancelled run began"
+            )
         if self.tag is not None and not isinstance(self.tag, str):
             raise TypeError(f"ReplayEvent.tag must be a string or None, got {self.tag!r}")
 
@@ -93,7 +95,7 @@ class ScheduleTable:
     ``staleness = version just before its use - pulled_version`` for each arrival that was used.
 
     Attributes:
-        events: The arrivals and the cancelled runs, in their order.
+        events: The arrivals and the cancelled local runs, in their order.
         round_ends: Virtual times at which the process's rounds end; empty for arrivals by the
             clock.
         num_clients: M, the number of clients.
@@ -122,7 +124,7 @@ class ScheduleTable:
     groups: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """The number of records: arrivals, and runs that were cancelled."""
+        """The number of records: arrivals, and local runs that were cancelled."""
         return len(self.events)
 
     def __repr__(self) -> str:

@@ -80,9 +80,8 @@ class PeriodicTicks(TickPattern):
 
     def __init__(self, period: int | Sequence[int], offsets: Sequence[int] | None = None) -> None:
         self.period = one_for_all_or_each("period", period, _tick)
-        self.offsets = self.period
-        if offsets is not None:
-            self.offsets = one_for_all_or_each("offsets", offsets, _tick)
+        first = self.period if offsets is None else offsets
+        self.offsets = one_for_all_or_each("offsets", first, _tick)
 
     def setup(self, federation: Federation) -> None:
         """Check the numbers of clients, and that no offset is larger than its period.
@@ -92,9 +91,8 @@ class PeriodicTicks(TickPattern):
         """
         check_length("period", self.period, federation)
         check_length("offsets", self.offsets, federation)
-        self._federation = federation
-        periods = spread_out(self.period, federation)
-        late = np.flatnonzero(spread_out(self.offsets, federation) > periods)
+        self._periods = spread_out(self.period, federation)
+        late = np.flatnonzero(spread_out(self.offsets, federation) > self._periods)
         if len(late):
             client = int(late[0])
             raise ValueError(
@@ -109,10 +107,64 @@ class PeriodicTicks(TickPattern):
 
     def expected_gaps(self) -> NDArray[np.float64]:
         """The periods."""
-        return spread_out(self.period, self._federation)
+        return self._periods
 
 
-class RandomTicks(TickPattern):
+class RandomPattern(TickPattern):
+    """Geometric numbers of ticks until a client communicates again, with a largest number.
+
+    A subclass checks its probabilities with `_probability` and defines `probabilities`.
+    """
+
+    def __init__(self, max_gap: int | None) -> None:
+        self.max_gap = optional(positive_int, "max_gap", max_gap)
+
+    @abstractmethod
+    def probabilities(self, federation: Federation) -> NDArray[np.float64]:
+        """Return the probability per tick of each client, shape ``[M]``."""
+
+    def setup(self, federation: Federation) -> None:
+        """Give each client its probability.
+
+        Raises:
+            ValueError: The probabilities do not fit the federation.
+        """
+        self._probabilities = self.probabilities(federation)
+        self._streams = Streams(federation.seed, Concern.COMMUNICATION)
+
+    def next(self, client: int, tick: int) -> int:
+        """A geometric number of ticks later, at most `max_gap`."""
+        probability, largest = self._probabilities[client], self.max_gap
+        if probability == 0:
+            assert largest is not None
+            return tick + largest  # NumPy's geometric distribution refuses a probability of 0
+        # Named by client and tick, so that a resumed run needs no saved state.
+        gap = int(self._streams.at(client, tick).geometric(probability))
+        return tick + (gap if largest is None else min(gap, largest))
+
+    def expected_gaps(self) -> NDArray[np.float64]:
+        """``1 / p``, or ``(1 - (1 - p)**max_gap) / p`` with a largest gap."""
+        p = self._probabilities
+        if self.max_gap is None:
+            return 1 / p
+        # By log1p and expm1, since (1 - p)**max_gap loses all digits of a small p.
+        some = np.clip(p, 1e-300, 1 - 1e-16)
+        gaps = -np.expm1(np.log1p(-some) * self.max_gap) / some
+        return np.asarray(np.where(p > 0, gaps, float(self.max_gap)))
+
+    def _probability(self, name: str, value: object) -> float:
+        """Return a probability with which a client communicates within virtual time."""
+        probability = fraction(name, value)
+        if probability < 1 / LAST_TICK and (self.max_gap is None or self.max_gap > LAST_TICK):
+            often = "never" if probability == 0 else "almost never"
+            raise ValueError(
+                f"{name} is {probability:g}, so the client would {often} communicate; give "
+                "max_gap, the largest number of ticks between two communications"
+            )
+        return probability
+
+
+class RandomTicks(RandomPattern):
     """At each tick client i communicates with probability p_i, and after at most `max_gap` ticks.
 
     ``gap ~ min(Geometric(p_i), max_gap)``; the mean is ``(1 - (1 - p_i)**max_gap) / p_i``.
@@ -131,25 +183,16 @@ class RandomTicks(TickPattern):
     """
 
     def __init__(self, probability: float | Sequence[float], max_gap: int | None = None) -> None:
-        self._gaps = _RandomGaps(max_gap)
-        self.max_gap = self._gaps.max_gap
-        self.probability = one_for_all_or_each("probability", probability, self._gaps.check)
+        super().__init__(max_gap)
+        self.probability = one_for_all_or_each("probability", probability, self._probability)
 
-    def setup(self, federation: Federation) -> None:
+    def probabilities(self, federation: Federation) -> NDArray[np.float64]:
         """Raise a ValueError unless there is one probability for all or one for each client."""
         check_length("probability", self.probability, federation)
-        self._gaps.setup(federation, spread_out(self.probability, federation))
-
-    def next(self, client: int, tick: int) -> int:
-        """A geometric number of ticks later, at most `max_gap`."""
-        return tick + self._gaps.draw(client, tick)
-
-    def expected_gaps(self) -> NDArray[np.float64]:
-        """``1 / p``, or ``(1 - (1 - p)**max_gap) / p`` with a largest gap."""
-        return self._gaps.expected()
+        return spread_out(self.probability, federation)
 
 
-class ImbalancedTicks(TickPattern):
+class ImbalancedTicks(RandomPattern):
     """A share of the clients communicates rarely, the others often, at random ticks.
 
     ``p_i = rarely`` for the last ``ceil(rare_share * M)`` of the M clients, ``p_i = often`` for the
@@ -173,28 +216,19 @@ class ImbalancedTicks(TickPattern):
     def __init__(
         self, rare_share: float, often: float, rarely: float, max_gap: int | None = None
     ) -> None:
-        self._gaps = _RandomGaps(max_gap)
-        self.max_gap = self._gaps.max_gap
+        super().__init__(max_gap)
         self.rare_share = fraction("rare_share", rare_share)
-        self.often = self._gaps.check("often", often)
-        self.rarely = self._gaps.check("rarely", rarely)
+        self.often = self._probability("often", often)
+        self.rarely = self._probability("rarely", rarely)
         if self.rarely > self.often:
             raise ValueError(f"rarely must be at most often={often!r}, got {rarely!r}")
 
-    def setup(self, federation: Federation) -> None:
-        """Give each client its probability."""
+    def probabilities(self, federation: Federation) -> NDArray[np.float64]:
+        """`often`, and `rarely` for the last clients."""
         num_rare = math.ceil(self.rare_share * federation.num_clients)
         values = np.full(federation.num_clients, self.often)
         values[federation.num_clients - num_rare :] = self.rarely
-        self._gaps.setup(federation, values)
-
-    def next(self, client: int, tick: int) -> int:
-        """A geometric number of ticks later, at most `max_gap`."""
-        return tick + self._gaps.draw(client, tick)
-
-    def expected_gaps(self) -> NDArray[np.float64]:
-        """``1 / p``, or ``(1 - (1 - p)**max_gap) / p`` with a largest gap."""
-        return self._gaps.expected()
+        return values
 
 
 class TableTicks(TickPattern):
@@ -242,8 +276,8 @@ class TableTicks(TickPattern):
         """
         largest = max(self._ticks)
         if largest >= federation.num_clients:
-            where = f"communicates[{self._ticks[largest][0] - 1}]"
-            raise no_client(where, largest, federation)
+            source = f"communicates[{self._ticks[largest][0] - 1}]"
+            raise no_client(source, largest, federation)
 
     def next(self, client: int, tick: int) -> int | None:
         """The client's next tick in the table."""
@@ -254,47 +288,6 @@ class TableTicks(TickPattern):
     def _other_arguments(self) -> dict[str, Any]:
         ticks = digest(sorted(self._ticks.items()))
         return {"communicates": Summary(f"{self.last} ticks, {ticks}")}
-
-
-class _RandomGaps:
-    """Ticks until a client communicates again: geometric, with a largest number."""
-
-    def __init__(self, max_gap: int | None) -> None:
-        self.max_gap = optional(positive_int, "max_gap", max_gap)
-
-    def check(self, name: str, value: object) -> float:
-        """Return a probability with which a client communicates within virtual time."""
-        probability = fraction(name, value)
-        if probability < 1 / LAST_TICK and (self.max_gap is None or self.max_gap > LAST_TICK):
-            often = "never" if probability == 0 else "almost never"
-            raise ValueError(
-                f"{name} is {probability:g}, so the client would {often} communicate; give "
-                "max_gap, the largest number of ticks between two communications"
-            )
-        return probability
-
-    def setup(self, federation: Federation, probabilities: NDArray[np.float64]) -> None:
-        self._probabilities = probabilities
-        self._streams = Streams(federation.seed, Concern.COMMUNICATION)
-
-    def draw(self, client: int, tick: int) -> int:
-        """Return the number of ticks from `tick` until the client communicates."""
-        probability, largest = self._probabilities[client], self.max_gap
-        if probability == 0:
-            assert largest is not None
-            return largest
-        # Named by client and tick, so that nothing has to be kept for a resumed run.
-        gap = int(self._streams.at(client, tick).geometric(probability))
-        return gap if largest is None else min(gap, largest)
-
-    def expected(self) -> NDArray[np.float64]:
-        p = np.asarray(self._probabilities, dtype=np.float64)
-        if self.max_gap is None:
-            return 1 / p
-        # By log1p and expm1, since (1 - p)**max_gap loses all digits of a small p.
-        some = np.clip(p, 1e-300, 1 - 1e-16)
-        gaps = -np.expm1(np.log1p(-some) * self.max_gap) / some
-        return np.asarray(np.where(p > 0, gaps, float(self.max_gap)))
 
 
 def _tick(name: str, value: object) -> int:

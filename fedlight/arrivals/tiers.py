@@ -176,6 +176,7 @@ class Tiers(ArrivalProcess):
         ticks, wakes = to_ticks(now), self._wakes[name]
         due = [wake for wake in wakes if wake <= ticks]
         self._wakes[name] = [wake for wake in wakes if wake > ticks]
+        # The times are noted here, since a `Wake` does not say which tier has asked for it.
         for _ in due:
             yield from self._tagged(name, self.processes[name].on_wake(now), now)
 
@@ -206,13 +207,12 @@ class Tiers(ArrivalProcess):
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of each client in its tier, shape ``[M]``; None if one of them is unknown."""
-        known = [process.expected_durations() for process in self.processes.values()]
-        first = known[0]
-        if any(each is None for each in known) or first is None:
+        found = (process.expected_durations() for process in self.processes.values())
+        known = [each for each in found if each is not None]
+        if len(known) < len(self.processes):
             return None
         if self.clients is None:
-            same = all(np.array_equal(first, each) for each in known if each is not None)
-            return first if same else None
+            return known[0] if all(np.array_equal(known[0], each) for each in known) else None
         if len(self._place) < self._num_clients:
             return None
         durations = np.empty(self._num_clients)
@@ -226,7 +226,7 @@ class Tiers(ArrivalProcess):
             process.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each tier, and when it is to be woken."""
+        """The state of each tier, and the times at which it is woken."""
         return {
             "started": self._started,
             "tiers": [process.state_dict() for process in self.processes.values()],

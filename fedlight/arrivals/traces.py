@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import pickle
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +14,7 @@ import numpy as np
 from fedlight._support.arguments import Summary, digest
 from fedlight._support.checks import non_negative, positive
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, Means
-from fedlight.arrivals.windows import Window, Windows
+from fedlight.arrivals.windows import Window, Windows, first_after
 from fedlight.events import to_ticks
 
 if TYPE_CHECKING:
@@ -84,9 +83,9 @@ def read_traces(path: str | Path) -> list[Device]:
         raise ValueError(f"path must end in {', '.join(_READERS)}, got {str(path)!r}")
     try:
         content = _READERS[kind](path)
+    except _NotPlainError:
+        raise
     except Exception as error:
-        if isinstance(error, _NotPlainError):
-            raise
         raise ValueError(f"{str(path)!r} cannot be read as {kind} ({error})") from error
     return (_from_rows if kind in (".csv", ".parquet") else _from_fields)(content, path)
 
@@ -100,11 +99,10 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
-def _read_parquet(path: Path) -> list[dict[str, Any]]:
+def _read_parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return rows
+    return pq.read_table(path).to_pylist()
 
 
 def _read_pickle(path: Path) -> Any:
@@ -169,15 +167,13 @@ class TraceWindows(Windows):
         windows, period = self._devices[client % len(self._devices)]
         if not windows:
             return None
-        begin = 0 if period is None else ticks - ticks % period
-        place = bisect_right(windows, ticks - begin, key=lambda window: window.end)
-        if place < len(windows):
-            start, end = windows[place]
-            return Window(begin + start, begin + end)
         if period is None:
-            return None
-        start, end = windows[0]
-        return Window(begin + period + start, begin + period + end)
+            return first_after(windows, ticks)
+        begin = ticks - ticks % period
+        found = first_after(windows, ticks - begin)
+        if found is None:  # the first one of the next period
+            begin, found = begin + period, windows[0]
+        return Window(begin + found.start, begin + found.end)
 
     def over(self, ticks: int) -> bool:
         """Whether no device has a window left."""
@@ -200,8 +196,8 @@ class TraceDurations(DurationModel):
     Args:
         devices: The devices returned by `read_traces`.
         nbytes: Bytes of a task in both directions.
-        passes: Cost of a training step relative to inference, which is what published traces
-            measure; FedScale uses 3.
+        passes: Cost of a training step relative to inference, which published traces measure;
+            FedScale uses 3.
         unit: Seconds per unit of virtual time.
 
     Raises:
@@ -293,17 +289,17 @@ def _from_fields(content: Any, path: Path) -> list[Device]:
     devices = list(content.values()) if isinstance(content, Mapping) else content
     if not isinstance(devices, list) or not devices:
         raise ValueError(f"{str(path)!r} must hold a mapping from device to fields, or a list")
-    return [_device(fields, number, path) for number, fields in enumerate(devices)]
+    return [_device(each, f"device {n} of {str(path)!r}") for n, each in enumerate(devices)]
 
 
-def _device(fields: Any, number: int, path: Path) -> Device:
+def _device(fields: Any, where: str) -> Device:
     known = {"active", "inactive", "finish_time", "computation", "communication"}
     if not isinstance(fields, Mapping) or not known & fields.keys():
         raise ValueError(
-            f"device {number} of {str(path)!r} must be a mapping with some of "
-            f"{', '.join(sorted(known))}, got {fields!r:.100}"
+            f"{where} must be a mapping with some of {', '.join(sorted(known))}, "
+            f"got {fields!r:.100}"
         )
-    where, windows = f"device {number} of {str(path)!r}", None
+    windows = None
     names = ("finish_time", "computation", "communication")
     try:
         numbers = [_number(fields.get(name)) for name in names]
@@ -319,7 +315,7 @@ def _device(fields: Any, number: int, path: Path) -> Device:
                 f"and {len(starts)}"
             )
         windows = list(zip(starts, ends, strict=True))
-    return _checked(Device(windows, *numbers), number, path)
+    return _checked(Device(windows, *numbers), where)
 
 
 def _from_rows(rows: list[dict[str, Any]], path: Path) -> list[Device]:
@@ -340,11 +336,11 @@ def _from_rows(rows: list[dict[str, Any]], path: Path) -> list[Device]:
         except (KeyError, TypeError, ValueError):
             raise ValueError(f"a row of {str(path)!r} must hold numbers, got {row}") from None
         devices[row["client"]] = device._replace(**given)
-    return [_checked(device, number, path) for number, device in enumerate(devices.values())]
+    found = enumerate(devices.values())
+    return [_checked(device, f"device {n} of {str(path)!r}") for n, device in found]
 
 
-def _checked(device: Device, number: int, path: Path) -> Device:
-    where = f"device {number} of {str(path)!r}"
+def _checked(device: Device, where: str) -> Device:
     for start, end in device.windows or []:
         if not 0 <= start <= end < LONGEST * 1e6:
             raise ValueError(

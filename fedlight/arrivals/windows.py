@@ -14,12 +14,7 @@ import numpy as np
 
 from fedlight._support.arguments import Strategy, Summary, digest
 from fedlight._support.checks import fraction, non_negative, non_negative_int, number, positive
-from fedlight.arrivals._per_client import (
-    check_length,
-    no_client,
-    of_client,
-    one_for_all_or_each,
-)
+from fedlight.arrivals._per_client import check_length, no_client, of_client, one_for_all_or_each
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
 from fedlight.randomness import Concern, Streams
 
@@ -62,6 +57,12 @@ class Windows(Strategy, ABC):
         return False
 
 
+def first_after(windows: Sequence[Window], ticks: int) -> Window | None:
+    """Return the first of the windows in ascending order that ends after `ticks`, or None."""
+    place = bisect_right(windows, ticks, key=lambda window: window.end)
+    return windows[place] if place < len(windows) else None
+
+
 class IntervalWindows(Windows):
     """Given intervals of virtual time, the same for all clients or a list for each client.
 
@@ -93,12 +94,8 @@ class IntervalWindows(Windows):
                 f"{intervals!r}; for example [(0, 8), (24, 32)]"
             )
         self._windows: dict[int | None, list[Window]] = {}
-        lists: dict[int | None, Intervals] = {}
-        if isinstance(intervals, Mapping):
-            lists.update(intervals.items())
-        else:
-            lists[None] = intervals
-        for client, pairs in lists.items():
+        given = intervals if isinstance(intervals, Mapping) else {None: intervals}
+        for client, pairs in given.items():
             name = "intervals"
             if client is not None:
                 name = f"intervals[{non_negative_int('a client of intervals', client)}]"
@@ -112,7 +109,6 @@ class IntervalWindows(Windows):
             self._windows[client] = windows
         if not any(self._windows.values()):
             raise ValueError(f"intervals must hold at least one (start, end), got {intervals!r}")
-        self._for_all = self._windows.get(None)
         self._end = max(windows[-1].end for windows in self._windows.values() if windows)
 
     @classmethod
@@ -156,17 +152,15 @@ class IntervalWindows(Windows):
 
     def find(self, client: int, ticks: int) -> Window | None:
         """The first window that ends after `ticks`, or None."""
-        windows = self._for_all if self._for_all is not None else self._windows.get(client, [])
-        place = bisect_right(windows, ticks, key=lambda window: window.end)
-        return windows[place] if place < len(windows) else None
+        return first_after(self._windows.get(client) or self._windows.get(None, []), ticks)
 
     def over(self, ticks: int) -> bool:
         """Whether the last window has ended."""
         return ticks >= self._end
 
     def _other_arguments(self) -> dict[str, Any]:
-        windows = sorted(self._windows.items()) if self._for_all is None else self._for_all
-        unit = "clients" if self._for_all is None else "intervals"
+        windows: Sequence[Any] = self._windows.get(None) or sorted(self._windows.items())
+        unit = "intervals" if None in self._windows else "clients"
         return {"intervals": Summary(f"{len(windows)} {unit}, {digest(windows)}")}
 
 
@@ -211,9 +205,7 @@ class DiurnalWindows(Windows):
         self._length = to_ticks(self.period * self.share)
         if self._length < 1:
             raise ValueError(f"share of the period must last at least 1e-9, got share={share!r}")
-        self.phases: float | list[float] | None = None
-        if phases is not None:
-            self.phases = one_for_all_or_each("phases", phases, _phase)
+        self.phases = None if phases is None else one_for_all_or_each("phases", phases, _phase)
 
     def setup(self, federation: Federation) -> None:
         """Prepare the streams from which phases are drawn.
@@ -236,11 +228,9 @@ class DiurnalWindows(Windows):
         if self.phases is not None:
             return to_ticks(of_client(self.phases, client))
         # Drawn when first needed, from a stream of the client: of a million only a few may work.
-        phase = self._drawn.get(client)
-        if phase is None:
-            phase = int(self._streams.at(client).integers(self._period))
-            self._drawn[client] = phase
-        return phase
+        if client not in self._drawn:
+            self._drawn[client] = int(self._streams.at(client).integers(self._period))
+        return self._drawn[client]
 
 
 def _phase(name: str, value: object) -> float:

@@ -105,8 +105,9 @@ class Wrapper(ArrivalProcess):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the wrapped process."""
-        return {"arrivals": self.arrivals.state_dict()}
+        return {"arrivals": self.arrivals.state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the wrapped process."""
+        super().load_state_dict(state)
         self.arrivals.load_state_dict(state["arrivals"])

@@ -16,8 +16,8 @@ class Lattice:
 
     ``e = round(v / g) mod q`` is sent, with q = 2^b; a receiver that has a key k near v decodes
     ``q * g * round(k / (q * g) - e / q) + g * e``. Rounding is deterministic. The error is at most
-    g / 2 as long as ``|v - k| < g * (q - 1) / 2``; a number that is further from its key comes out
-    as another one.
+    g / 2 as long as ``|v - k| < g * (q - 1) / 2``; a number that is further from its key is
+    decoded as another number.
 
     Args:
         side: g, the distance of two points.
@@ -45,18 +45,32 @@ class Lattice:
             raise ValueError(f"bits must be at most 32, got {self.bits}")
 
     def nbytes(self, size: int) -> int:
-        """Return the bytes of so many numbers of b bits."""
+        """Return the bytes of `size` numbers of b bits."""
         return -(-size * self.bits // 8)
 
     def sent(self, value: Tensor, key: Tensor) -> Tensor:
-        """Return what a receiver with a key decodes of a vector; of its shape and dtype.
+        """Return the vector that a receiver decodes; of the shape and dtype of `value`.
 
         Args:
-            value: What is sent.
-            key: What the receiver has, near it.
+            value: The vector that is sent.
+            key: A vector near it, which the receiver has.
         """
         # In double precision, since places in the lattice are large numbers.
         points, g = float(2**self.bits), self.side
         code = torch.remainder(torch.round(value.double() / g), points)
         whole = torch.round(key.double() / (points * g) - code / points)
         return (points * g * whole + g * code).to(value.dtype)
+
+
+def as_quantizer(value: object) -> Lattice | None:
+    """Return `value` if it is a lattice or None.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if value is None or isinstance(value, Lattice):
+        return value
+    raise TypeError(
+        f"quantizer must be a Lattice or None, got {value!r}; for example "
+        "Lattice(side=1e-4, bits=14)"
+    )

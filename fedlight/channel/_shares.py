@@ -31,11 +31,6 @@ def number_of(share: float, size: int) -> int:
     return max(1, round(share * size))
 
 
-def bits_of_index(size: int) -> int:
-    """ceil(log2 size): bits of the position of one parameter."""
-    return (size - 1).bit_length()
-
-
 def largest(values: Tensor, k: int) -> Tensor:
     """A mask of the k largest numbers of each row; the first ones among equal numbers.
 

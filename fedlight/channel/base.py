@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """The size of what is sent for one update; it does not depend on the values.
+    """The size of the message for one update; it does not depend on the values.
 
     Attributes:
         size: P, the number of parameters.
@@ -94,7 +94,7 @@ class Channel(Strategy, ABC):
 
     @abstractmethod
     def message(self, message: Message) -> Message:
-        """Return the size of what is sent for one update, given the size of the channel's input."""
+        """Return the size of the message for one update, given that of the channel's input."""
 
     def contraction(self) -> Channel:
         """Return the form of this channel that error feedback needs.
@@ -173,8 +173,7 @@ def as_channel(name: str, value: object) -> Channel:
         return value
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
         return Chain(value)
-    hint = f"; write {value.__name__}(…)" if isinstance(value, type) else ""
-    raise TypeError(
-        f"{name} must be a channel or a list of channels, got {value!r}{hint}"
-        + ("" if hint else "; for example TopK(0.01) or [Clip(10.0), QSGD(8)]")
-    )
+    hint = "for example TopK(0.01) or [Clip(10.0), QSGD(8)]"
+    if isinstance(value, type):
+        hint = f"write {value.__name__}(…)"
+    raise TypeError(f"{name} must be a channel or a list of channels, got {value!r}; {hint}")

@@ -66,7 +66,7 @@ class QSGD(Channel):
         exact = wide.abs() / norm.where(norm > 0, 1) * levels
         level = exact.floor()
         level += senders.uniform(wide) < exact - level
-        level.clamp_(max=levels)  # a norm is rounded, too
+        level.clamp_(max=levels)  # the computed norm may be smaller than the largest number
         sent: Tensor = wide.sign() * level * (norm / levels)
         if self.scaled:
             sent /= 1 + _variance(wide, levels)

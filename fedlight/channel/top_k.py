@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedlight.channel._shares import bits_of_index, largest, number_of, share_of
+from fedlight.channel._shares import largest, number_of, share_of
 from fedlight.channel.base import Channel, Message, Senders
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class TopK(Channel):
         k = min(number_of(self.share, message.size), message.numbers)
         if k == message.numbers:
             return message
-        places = max(message.index_bits, bits_of_index(message.numbers))
+        # ceil(log2 P) bits for the position of one of P numbers
+        places = max(message.index_bits, (message.numbers - 1).bit_length())
         chosen = message._replace(numbers=k, index_bits=places)
         return min(chosen, message, key=lambda each: each.nbytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LocalRun:
-    """The local runs of n clients at one moment; each list holds one ``[n, *shape]`` per parameter.
+    """The local runs of n clients at one time; each list holds one ``[n, *shape]`` per parameter.
 
     Only `params` and `memory` are changed in place. The other tensors may share memory with the
     server's model or with another client's state.
 
     Attributes:
         params: y, the current parameters; a step changes them in place.
-        pulled: x_p, the parameters at the start of the run.
-        lr: eta_L of each run, shape ``[n]``, or one number if all are equal.
-        num_steps: K of each run, shape ``[n]``.
-        client: The client state of each run as it was at the dispatch; empty without
+        pulled: x_p, the parameters at the start of the local run.
+        lr: eta_L of each local run, shape ``[n]``, or one number if all are equal.
+        num_steps: K of each local run, shape ``[n]``.
+        client: The client state of each local run at its dispatch; empty without
             `LocalOptimizer.client_state`.
-        has_state: Whether each client has a state from an earlier run; empty without
+        has_state: Whether each client has a state from an earlier task; empty without
             `LocalOptimizer.client_state`.
         shared: The server's vector, pulled together with the model; empty without
             `LocalOptimizer.shared_state`.
         full_gradient: The gradient of f_i at x_p over all examples of the client; empty without
             `LocalOptimizer.needs_full_gradient`.
         memory: Tensors with a leading client dimension that the optimizer keeps between steps, by
-            name. Empty at the start of each run.
+            name. Empty at the start of each local run.
         native: The module's own optimizer with its schedulers (`ModuleOptimizer`).
-        tasks: The task of each run, which names its client; n of them.
-        seed: The seed of the whole simulation.
-        seeds: The seed of each run, if the stack holds clients of several simulations.
+        tasks: The task of each local run, which names its client; n of them.
+        seed: The seed of the run.
+        seeds: The seed of each client's run, if the stack holds clients of several runs.
         step: The current local step: 0, 1, ..., K - 1; -1 in `LocalOptimizer.begin` and
             `LocalOptimizer.finish`.
         evaluate: Set by the executor during a step; `gradient` calls it.
@@ -81,7 +81,7 @@ class LocalRun:
     skipped: int = 0
 
     def remembered(self, name: str) -> list[Tensor]:
-        """Return tensors shaped like `params`, kept until the end of the run; zeros at first.
+        """Return tensors like `params`, kept until the end of the local run; zeros at first.
 
         If `LocalOptimizer.finish` reads them, call this in `LocalOptimizer.begin` or in the first
         step, since the stack may hold fewer clients later.
@@ -95,8 +95,8 @@ class LocalRun:
 
         It can be called any number of times within `LocalOptimizer.step`. The extra pass has no
         side effects: its loss and the values that ``training_step`` logs are not recorded, metric
-        objects ignore it, and buffers such as BatchNorm's statistics stay as they are after the
-        first pass of the step. Random numbers in ``training_step`` (dropout) are drawn anew.
+        objects ignore it, and buffers such as BatchNorm's statistics keep their values from the
+        first pass of the step. Random numbers in ``training_step`` (dropout) are drawn again.
 
         Args:
             at: The parameters at which to compute it, ``[n, *shape]`` each; `params` if None.
@@ -140,10 +140,11 @@ class LocalRun:
         ]
 
     def first(self, n: int) -> LocalRun:
-        """The first n runs of the stack, as views."""
+        """The first n local runs of the stack, as views."""
         if n == len(self.num_steps):
             return self
-        return LocalRun(
+        return replace(
+            self,
             params=[tensor[:n] for tensor in self.params],
             pulled=[tensor[:n] for tensor in self.pulled],
             lr=self.lr if isinstance(self.lr, float) else self.lr[:n],
@@ -153,12 +154,8 @@ class LocalRun:
             shared=[tensor[:n] for tensor in self.shared],
             full_gradient=[tensor[:n] for tensor in self.full_gradient],
             memory={name: [t[:n] for t in tensors] for name, tensors in self.memory.items()},
-            native=self.native,
             tasks=self.tasks[:n],
-            seed=self.seed,
             seeds=self.seeds[:n],
-            step=self.step,
-            skipped=self.skipped,
         )
 
     def descend(self, direction: Sequence[Tensor]) -> None:
@@ -198,7 +195,7 @@ class LocalOptimizer(Strategy, ABC):
 
     A subclass defines `step`. The class attributes below declare what else it needs; all of them
     are off by default. An object is shared by all clients and all runs, so a step must not store
-    anything on ``self``: use `LocalRun.remembered` within a run, and `client_state` between runs.
+    anything on ``self``: use `LocalRun.remembered` within a task, and `client_state` between tasks.
     """
 
     client_state: bool = False
@@ -215,7 +212,7 @@ class LocalOptimizer(Strategy, ABC):
     """
 
     needs_full_gradient: bool = False
-    """Whether a run begins with a pass over all the client's examples (SCAFFOLD's option 1)."""
+    """Whether a local run begins with a pass over all examples of its client (SCAFFOLD)."""
 
     stackable: bool = True
     """Whether it can process several clients at once; if not, clients run sequentially."""
@@ -233,20 +230,20 @@ class LocalOptimizer(Strategy, ABC):
         return size * itemsize
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:
-        """Prepare for a run, before its first step.
+        """Prepare for a local run, before its first step.
 
         Args:
-            run: All runs of the stack.
-            module: The module. It holds the run's parameters only in the sequential executor.
+            run: All local runs of the stack.
+            module: The module. It has their parameters only in the sequential executor.
         """
         return
 
     @abstractmethod
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
-        """Make one local step of every run of the stack; gradients are not tracked.
+        """Make one local step of each local run; gradients are not tracked.
 
         Args:
-            run: The runs that still have steps to make; change `run.params` in place.
+            run: The local runs that still have steps to make; change `run.params` in place.
             grads: The gradient at `run.params`, one tensor ``[n, *shape]`` per parameter. Do not
                 change it in place: two parameters that are only ever added to each other (the two
                 biases of an LSTM) share the memory of one gradient.

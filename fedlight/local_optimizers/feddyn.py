@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedlight._support.arguments import arguments
 from fedlight._support.checks import Rate, positive
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
-from fedlight.local_optimizers.sgd import LocalSGD
+from fedlight.local_optimizers.base import LocalRun
+from fedlight.local_optimizers.sgd import LocalSGD, SGDVariant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class FedDyn(LocalOptimizer):
-    """y <- y - lr * (g - h_i + alpha * (y - x_p)); after the run h_i <- h_i - alpha * (y - x_p).
+class FedDyn(SGDVariant):
+    """y <- y - lr * (g - h_i + alpha * (y - x_p)); after the task h_i <- h_i - alpha * (y - x_p).
 
     g is the stochastic gradient of f_i at y. h_i is the client's state, zero at first: an estimate
     of the gradient of f_i at the solution. `fedlight.aggregators.FedDynServer` with the same alpha
@@ -59,9 +58,8 @@ class FedDyn(LocalOptimizer):
         nesterov: bool = False,
         max_grad_norm: float | None = None,
     ) -> None:
+        super().__init__(LocalSGD(lr, momentum, weight_decay, nesterov, max_grad_norm))
         self.alpha = positive("alpha", alpha)
-        self._sgd = LocalSGD(lr, momentum, weight_decay, nesterov, max_grad_norm)
-        self.lr = self._sgd.lr
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """Make one step of SGD on the regularised loss."""
@@ -74,9 +72,3 @@ class FedDyn(LocalOptimizer):
         """Return the new h_i."""
         moved = torch._foreach_sub(run.params, run.pulled)
         return list(torch._foreach_sub(run.client, moved, alpha=self.alpha))
-
-    def __repr__(self) -> str:
-        return f"FedDyn(alpha={self.alpha}, {self._sgd})"
-
-    def _other_arguments(self) -> dict[str, Any]:
-        return arguments(self._sgd)

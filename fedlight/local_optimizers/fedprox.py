@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedlight._support.arguments import arguments
 from fedlight._support.checks import Rate, non_negative
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
-from fedlight.local_optimizers.sgd import LocalSGD
+from fedlight.local_optimizers.base import LocalRun
+from fedlight.local_optimizers.sgd import LocalSGD, SGDVariant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class FedProx(LocalOptimizer):
+class FedProx(SGDVariant):
     """y <- y - lr * (g + mu * (y - x_p)): SGD on f_i(y) + mu/2 * |y - x_p|^2.
 
     g is the stochastic gradient of f_i at y. The centre x_p is the pulled model, however stale, and
@@ -55,17 +54,10 @@ class FedProx(LocalOptimizer):
         nesterov: bool = False,
         max_grad_norm: float | None = None,
     ) -> None:
+        super().__init__(LocalSGD(lr, momentum, weight_decay, nesterov, max_grad_norm))
         self.mu = non_negative("mu", mu)
-        self._sgd = LocalSGD(lr, momentum, weight_decay, nesterov, max_grad_norm)
-        self.lr = self._sgd.lr
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """Make one step of SGD on the loss with the proximal term."""
         pull = torch._foreach_sub(run.params, run.pulled)
         self._sgd.step(run, torch._foreach_add(list(grads), pull, alpha=self.mu))
-
-    def __repr__(self) -> str:
-        return f"FedProx(mu={self.mu}, {self._sgd})"
-
-    def _other_arguments(self) -> dict[str, Any]:
-        return arguments(self._sgd)

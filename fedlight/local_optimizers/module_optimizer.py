@@ -14,7 +14,7 @@ from fedlight._support.checks import positive_int
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning import LightningModule
 from torch import Tensor, nn
@@ -45,32 +45,31 @@ class ModuleOptimizer(LocalOptimizer):
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:
         """Ask the module for a new optimizer."""
-        optimizers, schedulers = _unpack(module, module.configure_optimizers())
+        given = f"configure_optimizers of {type(module).__name__} returns"
+        optimizers, schedulers = _unpack(given, module.configure_optimizers())
         if len(optimizers) != 1:
             raise ValueError(
-                f"configure_optimizers of {type(module).__name__} returns {len(optimizers)} "
-                "optimizers, but a local run needs exactly one; return one, or pass "
-                "local_optimizer=LocalSGD(lr=…)"
+                f"{given} {len(optimizers)} optimizers, but a local run needs exactly one; return "
+                "one, or pass local_optimizer=LocalSGD(lr=…)"
             )
         if isinstance(optimizers[0], torch.optim.LBFGS):
             raise ValueError(
-                f"configure_optimizers of {type(module).__name__} returns LBFGS, which evaluates "
-                "the loss several times per step; use an optimizer that needs one gradient per step"
+                f"{given} LBFGS, which evaluates the loss several times per step; use an optimizer "
+                "that needs one gradient per step"
             )
         params = list(module.parameters())
         own = set(map(id, params))
-        given = [param for group in optimizers[0].param_groups for param in group["params"]]
-        foreign = sum(id(param) not in own for param in given)
+        trained = [param for group in optimizers[0].param_groups for param in group["params"]]
+        foreign = sum(id(param) not in own for param in trained)
         if foreign:
             raise ValueError(
-                f"configure_optimizers of {type(module).__name__} returns an optimizer in which "
-                f"{foreign} of {len(given)} parameters are not the module's and would not be "
-                "trained; give it self.parameters(), and keep layers as attributes of the module "
-                "(in an nn.ModuleList, not in a list)"
+                f"{given} an optimizer in which {foreign} of {len(trained)} parameters are not the "
+                "module's and would not be trained; give it self.parameters(), and keep layers as "
+                "attributes of the module (in an nn.ModuleList, not in a list)"
             )
         run.native = _Native(
             optimizer=optimizers[0],
-            schedulers=[_scheduler(module, each) for each in schedulers],
+            schedulers=[_scheduler(module, given, each) for each in schedulers],
             params=[param for param in params if param.requires_grad],
         )
 
@@ -92,7 +91,8 @@ class ModuleOptimizer(LocalOptimizer):
 
 def configured_rates(module: LightningModule) -> list[float]:
     """Return the initial learning rates of the module's optimizer, one per group."""
-    optimizers, _ = _unpack(module, module.configure_optimizers())
+    given = f"configure_optimizers of {type(module).__name__} returns"
+    optimizers, _ = _unpack(given, module.configure_optimizers())
     return [float(group["lr"]) for each in optimizers for group in each.param_groups]
 
 
@@ -106,11 +106,10 @@ class _Native:
     steps: int = 0
 
 
-def _unpack(module: LightningModule, configured: Any) -> tuple[list[Any], list[Any]]:
+def _unpack(given: str, configured: Any) -> tuple[list[Any], list[Any]]:
     if isinstance(configured, torch.optim.Optimizer):
         return [configured], []
     if isinstance(configured, dict) and "optimizer" in configured:
-        given = f"configure_optimizers of {type(module).__name__} returns"
         _known_keys(given, "a dictionary", configured, _OF_OPTIMIZER)
         scheduler = configured.get("lr_scheduler")
         return [configured["optimizer"]], [] if scheduler is None else [scheduler]
@@ -121,13 +120,13 @@ def _unpack(module: LightningModule, configured: Any) -> tuple[list[Any], list[A
     ):
         return list(configured[0]), list(configured[1])
     if isinstance(configured, list | tuple):
-        parts = [_unpack(module, part) for part in configured]
+        parts = [_unpack(given, part) for part in configured]
         return [o for part, _ in parts for o in part], [s for _, part in parts for s in part]
     if configured is None:
         return [], []
     raise ValueError(
-        f"configure_optimizers of {type(module).__name__} returns {type(configured).__name__}; "
-        "return a torch.optim.Optimizer, or a dict with 'optimizer' and 'lr_scheduler'"
+        f"{given} {type(configured).__name__}; return a torch.optim.Optimizer, or a dict with "
+        "'optimizer' and 'lr_scheduler'"
     )
 
 
@@ -137,29 +136,29 @@ _OF_OPTIMIZER = ("optimizer", "lr_scheduler", "monitor")
 _OF_SCHEDULER = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
 
 
-def _scheduler(module: LightningModule, scheduler: Any) -> tuple[Any, int]:
+def _scheduler(module: LightningModule, given: str, scheduler: Any) -> tuple[Any, int]:
     """A scheduler and the number of local steps after which it steps.
 
     Raises:
         TypeError: `frequency` is not an integer, or the scheduler has no ``step``.
         ValueError: It waits for a metric or counts epochs, or a key is unknown.
     """
-    given = f"configure_optimizers of {type(module).__name__} returns"
     frequency, plateau, named = 1, False, False
     if isinstance(scheduler, dict):
-        told = dict(scheduler)
-        plateau = bool(told.pop("reduce_on_plateau", False))
-        _known_keys(given, "the lr_scheduler", told, _OF_SCHEDULER)
-        if "scheduler" not in told:
+        options = dict(scheduler)
+        plateau = bool(options.pop("reduce_on_plateau", False))
+        _known_keys(given, "the lr_scheduler", options, _OF_SCHEDULER)
+        if "scheduler" not in options:
             raise ValueError(f"{given} an lr_scheduler without the key 'scheduler'; add it")
-        if told.get("interval", "step") != "step":
+        if options.get("interval", "step") != "step":
             raise ValueError(
-                f"{given} a scheduler with interval={told['interval']!r}, but a local run has no "
-                "epochs; write interval='step', which steps it after every `frequency` local "
+                f"{given} a scheduler with interval={options['interval']!r}, but a local run has "
+                "no epochs; write interval='step', which steps it after every `frequency` local "
                 f"steps, or {_BY_ROUNDS}"
             )
-        frequency, named = positive_int("frequency", told.get("frequency", 1)), "interval" in told
-        scheduler = told["scheduler"]
+        frequency = positive_int("frequency", options.get("frequency", 1))
+        named = "interval" in options
+        scheduler = options["scheduler"]
     if not named:
         _say_of_interval(type(module).__name__)
     if plateau or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -182,12 +181,12 @@ _BY_ROUNDS = (
 )
 
 
-def _known_keys(given: str, what: str, told: dict[str, Any], known: tuple[str, ...]) -> None:
-    for name in told:
+def _known_keys(given: str, which: str, keys: Iterable[str], known: tuple[str, ...]) -> None:
+    for name in keys:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
-            raise ValueError(f"{given} {what} with the unknown key {name!r}; {hint}")
+            raise ValueError(f"{given} {which} with the unknown key {name!r}; {hint}")
 
 
 @cache

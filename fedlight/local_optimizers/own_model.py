@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import Rate, positive_int, rate_at
-from fedlight.channel._lattice import Lattice
+from fedlight._support.checks import Rate, optional, positive_int, rate_at
+from fedlight.channel._lattice import Lattice, as_quantizer
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
 
 if TYPE_CHECKING:
@@ -71,18 +71,12 @@ class OwnModel(LocalOptimizer):
         self.optimizer = optimizer
         self.needs_full_gradient = optimizer.needs_full_gradient
         self.stackable = optimizer.stackable
-        self.per_poll: int | tuple[int, ...] | None = None
-        if per_poll is not None:
-            self.per_poll = _sizes(per_poll)
+        self.per_poll = optional(_sizes, "per_poll", per_poll)
         self.lr_correction = bool(lr_correction)
         if self.lr_correction and self.per_poll is None:
             raise ValueError("lr_correction=True needs per_poll, the s of its factor (s + 1) / s")
-        if quantizer is not None and not isinstance(quantizer, Lattice):
-            raise TypeError(
-                f"quantizer must be a Lattice or None, got {quantizer!r}; for example "
-                "Lattice(side=1e-4, bits=14)"
-            )
-        self.quantizer = quantizer
+        self.quantizer = as_quantizer(quantizer)
+        # The executors read this rate, and the wrapped optimizer steps with `LocalRun.lr`.
         self.lr = optimizer.lr
         if self.lr_correction and self.lr is not None:
             self.lr = self._corrected(self.lr)
@@ -139,7 +133,7 @@ class OwnModel(LocalOptimizer):
         return [param.clone() for param in run.params]
 
 
-def _sizes(per_poll: int | Sequence[Sequence[int]]) -> int | tuple[int, ...]:
+def _sizes(name: str, per_poll: object) -> int | tuple[int, ...]:
     """s, or the s of each poll.
 
     Raises:
@@ -149,7 +143,7 @@ def _sizes(per_poll: int | Sequence[Sequence[int]]) -> int | tuple[int, ...]:
     if isinstance(per_poll, Sequence) and not isinstance(per_poll, str):
         if not all(isinstance(each, Sequence) for each in per_poll):
             raise TypeError(
-                f"per_poll must be a number or one list of clients for each poll, got {per_poll!r}"
+                f"{name} must be a number or one list of clients for each poll, got {per_poll!r}"
             )
         return tuple(map(len, per_poll))
-    return positive_int("per_poll", per_poll)
+    return positive_int(name, per_poll)

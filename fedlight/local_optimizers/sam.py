@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedlight._support.arguments import arguments
 from fedlight._support.checks import Rate, non_negative
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, client_norms, per_client
-from fedlight.local_optimizers.sgd import LocalSGD
+from fedlight.local_optimizers.base import LocalRun, client_norms, per_client
+from fedlight.local_optimizers.sgd import LocalSGD, SGDVariant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class SAM(LocalOptimizer):
+class SAM(SGDVariant):
     """y <- y - lr * (the gradient of f_i at y + rho * g / |g|), both gradients on one batch.
 
     g is the stochastic gradient of f_i at y, and |g| is its Euclidean norm over all parameters (a
@@ -52,9 +51,8 @@ class SAM(LocalOptimizer):
         nesterov: bool = False,
         max_grad_norm: float | None = None,
     ) -> None:
+        super().__init__(LocalSGD(lr, momentum, weight_decay, nesterov, max_grad_norm))
         self.rho = non_negative("rho", rho)
-        self._sgd = LocalSGD(lr, momentum, weight_decay, nesterov, max_grad_norm)
-        self.lr = self._sgd.lr
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """Ascend by a distance of rho, and make a step with the gradient at that point."""
@@ -65,9 +63,3 @@ class SAM(LocalOptimizer):
         pairs = zip(run.params, grads, strict=True)
         climbed = [y + per_client(scale, g) * g for y, g in pairs]
         self._sgd.step(run, run.gradient(at=climbed))
-
-    def __repr__(self) -> str:
-        return f"SAM(rho={self.rho}, {self._sgd})"
-
-    def _other_arguments(self) -> dict[str, Any]:
-        return arguments(self._sgd)

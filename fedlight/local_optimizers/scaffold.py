@@ -86,7 +86,7 @@ class Scaffold(LocalOptimizer):
             )
 
     def _rates(self, run: LocalRun) -> list[float]:
-        """The rates of the runs, without a read from the device, which would make the host wait."""
+        """The rates of the local runs; a read from the device would make the host wait."""
         if isinstance(run.lr, float):
             return [run.lr]
         return [rate_at("lr", self.lr, task.pulled_version) for task in run.tasks]

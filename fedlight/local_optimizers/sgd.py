@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fedlight._support.arguments import arguments
 from fedlight._support.checks import Rate, fraction, non_negative, optional, positive, rate
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped
 
@@ -83,3 +84,26 @@ class LocalSGD(LocalOptimizer):
             else:
                 direction = velocity
         run.descend(direction)
+
+
+class SGDVariant(LocalOptimizer):
+    """SGD along another direction than the gradient g.
+
+    A subclass defines `step`, which ends with a step of `LocalSGD` along its own direction.
+
+    Args:
+        sgd: The steps along the direction.
+    """
+
+    def __init__(self, sgd: LocalSGD) -> None:
+        self._sgd = sgd
+        self.lr = sgd.lr
+
+    def __repr__(self) -> str:
+        # The words of checkpoints since 0.2: the arguments of SGD are those of its own repr.
+        options = arguments(self._sgd)
+        own = [f"{name}={x}" for name, x in self.arguments().items() if name not in options]
+        return f"{type(self).__name__}({', '.join([*own, repr(self._sgd)])})"
+
+    def _other_arguments(self) -> dict[str, Any]:
+        return arguments(self._sgd)

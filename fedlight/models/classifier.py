@@ -51,19 +51,18 @@ class Classifier(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Logs loss and accuracy on a batch of the validation data."""
-        x, y = batch
-        scores = self(x)
-        self.val_acc.update(scores, y)
-        self.log("val_loss", functional.cross_entropy(scores, y), batch_size=len(y))
-        self.log("val_acc", self.val_acc, batch_size=len(y))
+        self._evaluate(batch, "val", self.val_acc)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Logs loss and accuracy on a batch of the test data."""
+        self._evaluate(batch, "test", self.test_acc)
+
+    def _evaluate(self, batch: Batch, split: str, accuracy: MulticlassAccuracy) -> None:
         x, y = batch
         scores = self(x)
-        self.test_acc.update(scores, y)
-        self.log("test_loss", functional.cross_entropy(scores, y), batch_size=len(y))
-        self.log("test_acc", self.test_acc, batch_size=len(y))
+        accuracy.update(scores, y)
+        self.log(f"{split}_loss", functional.cross_entropy(scores, y), batch_size=len(y))
+        self.log(f"{split}_acc", accuracy, batch_size=len(y))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Plain SGD."""
