@@ -21,7 +21,7 @@ from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.evaluation_batches import EvaluationBatches
 from fedlight._module.labels import hint_about_batch
 from fedlight._module.log_recorder import LogRecorder, metrics_from
-from fedlight._module.moment import checking_sanity, evaluating
+from fedlight._module.moment import SANITY_CHECK, at_stage
 from fedlight._module.rng import isolated_rng, seed_all
 from fedlight._module.steps import evaluation_step
 from fedlight.parameters import input_dtype
@@ -133,7 +133,7 @@ class Evaluator:
             hooks: Calls a hook of the callbacks by its name.
             profiler: Measures it.
         """
-        with evaluating(self.module, "validation"):
+        with at_stage(self.module, "validate"):
             self.module.on_validation_model_zero_grad()
             hooks("on_validation_start")
             with profiler.profile("validation"):
@@ -154,7 +154,7 @@ class Evaluator:
         if not self.can("validation"):
             return
         first = replace(self, most=None if steps == -1 else steps)
-        with checking_sanity(self.module):
+        with at_stage(self.module, SANITY_CHECK):
             hooks("on_sanity_check_start")
             hooks("on_validation_start")
             newest.merge(first("validation", newest))
@@ -272,7 +272,7 @@ def evaluate(
     before, after = (getattr(module, f"on_{stage}_batch_{moment}") for moment in ("start", "end"))
     try:
         with (
-            evaluating(module, stage),
+            at_stage(module, "validate" if stage == "validation" else stage),
             torch.no_grad(),
             isolated_rng(),
             recorder.recording(),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SANITY = "sanity_check"
+SANITY_CHECK = "sanity_check"
 
 
 class Moment:
@@ -65,36 +65,20 @@ def moment_of(module: LightningModule) -> Moment:
 
 
 @contextmanager
-def local_runs(module: LightningModule) -> Iterator[Moment]:
-    """The moment in which local runs are computed; set its `tasks` before each."""
-    with _restored(module) as moment:
-        moment.stage = "train"
-        yield moment
+def at_stage(module: LightningModule, stage: str) -> Iterator[Moment]:
+    """The module's moment at a stage; on exit it is at the stage from before.
 
-
-@contextmanager
-def evaluating(module: LightningModule, stage: str) -> Iterator[None]:
-    """The moment of a validation or a test: `stage` is "validation" or "test"."""
-    with _restored(module) as moment:
-        moment.tasks = ()
-        if moment.stage != _SANITY:
-            moment.stage = {"validation": "validate"}.get(stage, stage)
-        yield
-
-
-@contextmanager
-def checking_sanity(module: LightningModule) -> Iterator[None]:
-    """The moment of the validation before the first round."""
-    with _restored(module) as moment:
-        moment.stage = _SANITY
-        yield
-
-
-@contextmanager
-def _restored(module: LightningModule) -> Iterator[Moment]:
-    """The module's moment, which is afterwards as it was before."""
+    Args:
+        module: The module.
+        stage: "train", for local runs, whose `tasks` are then set before each of them; or
+            "validate", "sanity_check" or "test".
+    """
     moment = moment_of(module)
     before = moment.stage, moment.tasks
+    # An evaluation has no tasks, so that nothing it asks the trainer is noted.
+    moment.tasks = ()
+    if moment.stage != SANITY_CHECK:  # the validation within a sanity check belongs to it
+        moment.stage = stage
     try:
         yield moment
     finally:

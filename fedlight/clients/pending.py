@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ class Status(Enum):
     """The server no longer needs it; only the client state may be left."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingRun:
     """A local run that was dispatched; calling it returns its result.
 
@@ -41,13 +43,11 @@ class PendingRun:
           │ └──> FAILED
           └─────────────────> RELEASED    if dropped, and no client state depends on it
 
-    Args:
+    Attributes:
         pool: The pool that computes it.
         task: The task.
         pulled: The version that the client pulled; None if it is no longer needed.
         after: The earlier local run of the same client whose state this one reads, or None.
-
-    Attributes:
         status: Its state.
         arrived: Whether its update has reached the server.
         fallback: The earlier local run whose client state remains if this one fails, or None.
@@ -56,40 +56,21 @@ class PendingRun:
             waits with that until the client's earlier updates are sent.
     """
 
-    __slots__ = (
-        "_client_state",
-        "_pool",
-        "_preview",
-        "_result",
-        "after",
-        "arrived",
-        "error",
-        "fallback",
-        "pulled",
-        "sent",
-        "status",
-        "task",
-    )
+    pool: Pool
+    task: Task
+    pulled: ServerState | None
+    after: PendingRun | None = None
+    status: Status = field(default=Status.OPEN, init=False)
+    arrived: bool = field(default=False, init=False)
+    fallback: PendingRun | None = field(default=None, init=False)
+    error: ClientError | None = field(default=None, init=False)
+    sent: bool = field(init=False)
+    _result: LocalResult | None = field(default=None, init=False)
+    _client_state: Tensor | None = field(default=None, init=False)
+    _preview: Outcome | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        pool: Pool,
-        task: Task,
-        pulled: ServerState | None,
-        after: PendingRun | None = None,
-    ) -> None:
-        self.task = task
-        self.status = Status.OPEN
-        self.pulled = pulled
-        self.after = after
-        self.arrived = False
-        self.fallback: PendingRun | None = None
-        self.error: ClientError | None = None
-        self.sent = pool.order is None
-        self._pool = pool
-        self._result: LocalResult | None = None
-        self._client_state: Tensor | None = None
-        self._preview: Outcome | None = None
+    def __post_init__(self) -> None:
+        self.sent = self.pool.order is None
 
     def __call__(self) -> LocalResult:
         """Return the result; see `outcome`.
@@ -117,7 +98,7 @@ class PendingRun:
         outcome = self.computed()
         if self.sent or isinstance(outcome, ClientError):
             return outcome
-        return self._pool.look_ahead(self)
+        return self.pool.look_ahead(self)
 
     def computed(self) -> Outcome:
         """Return the result or the error, before a channel with a memory.
@@ -127,7 +108,7 @@ class PendingRun:
         """
         if self.status is Status.OPEN:
             if self._preview is None:
-                self._pool.preview([self])
+                self.pool.preview([self])
             if self.status is Status.OPEN:
                 assert self._preview is not None
                 return self._preview
@@ -224,7 +205,7 @@ class PendingRun:
             "status": self.status.value,
             "arrived": self.arrived,
             "sent": self.sent,
-            "waiting": self._pool.waits(self),
+            "waiting": self.pool.waits(self),
             "pulled": self.pulled is not None,
             "after": None if self.after is None else self.after.task.serial,
             "fallback": None if self.fallback is None else self.fallback.task.serial,

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.labels import hint_about
 from fedlight._module.log_recorder import LogRecorder
-from fedlight._module.moment import local_runs, moment_of
+from fedlight._module.moment import at_stage, moment_of
 from fedlight._module.rng import (
     drawn_from,
     has_moved,
@@ -26,9 +26,9 @@ from fedlight._module.rng import (
 )
 from fedlight._module.snapshot import Snapshot
 from fedlight._module.steps import step_function
-from fedlight._support.memory import sent
 from fedlight.executors._random.streams import FULL_GRADIENT, Streams, again, step_keys
 from fedlight.executors._stack.batches import StackedBatches, rows_in_turn
+from fedlight.executors._stack.start import local_run_of
 from fedlight.executors._stack.unused import step_without, warn_of_skipped
 from fedlight.executors.base import (
     ClientError,
@@ -43,13 +43,13 @@ from fedlight.executors.base import (
     ran_out_of_memory,
     trial_task,
 )
-from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, Measured
 
 if TYPE_CHECKING:
     from lightning import LightningModule
 
+    from fedlight.local_optimizers import LocalRun
     from fedlight.parameters import ModuleState
     from fedlight.types import Task
 
@@ -81,7 +81,7 @@ class SequentialExecutor(Executor):
         if not workplace.optimizer.stackable:
             task = trial_task(0)
             run = self._local_run(Job(task, workplace.state.read()))
-            with local_runs(workplace.module) as moment:
+            with at_stage(workplace.module, "train") as moment:
                 # A schedule may be longer than one step (`trainer.estimated_stepping_batches`).
                 moment.tasks = (task._replace(num_steps=100),)
                 workplace.optimizer.begin(run, workplace.module)
@@ -118,33 +118,15 @@ class SequentialExecutor(Executor):
             with (
                 isolated_rng(),
                 self._recorder.recording(),
-                local_runs(work.module) as self._moment,
+                at_stage(work.module, "train") as self._moment,
             ):
                 yield
         finally:
             work.state.write(before)
 
     def _local_run(self, job: Job) -> LocalRun:
-        work, task, layout = self._work, job.task, self._work.state.param_layout
-        run = LocalRun(
-            params=[param.detach().unsqueeze(0) for param in work.state.params],
-            pulled=layout.views(job.pulled.params.unsqueeze(0)),
-            lr=work.lr(task),
-            num_steps=sent([task.num_steps], work.state.device),
-            tasks=[task],
-            seed=work.seed,
-        )
-
-        def stored(state: Tensor | None) -> list[Tensor]:
-            flat = torch.zeros_like(job.pulled.params) if state is None else state
-            return layout.views(flat.unsqueeze(0))
-
-        if work.optimizer.client_state:
-            run.client = stored(job.client_state)
-            run.has_state = [job.client_state is not None]
-        if work.optimizer.shared_state:
-            run.shared = stored(job.pulled.shared)
-        return run
+        params = [param.detach().unsqueeze(0) for param in self._work.state.params]
+        return local_run_of([job], self._work, params, job.pulled.params.unsqueeze(0))
 
     def _rows(self, jobs: Sequence[Job]) -> Iterator[Tensor]:
         """The row numbers of the batches of one job after another, ``[K, b]`` each."""
@@ -190,7 +172,7 @@ class SequentialExecutor(Executor):
             self._example_bytes = sum(part.nbytes for part in tree_leaves(examples.gather(row)))
 
     def _one(self, job: Job, rows: Tensor) -> Outcome:
-        work, task, layout = self._work, job.task, self._work.state.param_layout
+        work, task = self._work, job.task
         self._moment.tasks = (task,)
         seed_all(self._seed(task))
         if not self._draws:
@@ -229,7 +211,7 @@ class SequentialExecutor(Executor):
             delta = work.state.moved(job.pulled.params)
             buffers, counters = work.state.read_buffers(), work.state.read_counters()
             states = work.optimizer.finish(run)
-        client = layout.flatten([state[0] for state in states]) if states else None
+        client = work.state.param_layout.flatten([state[0] for state in states]) if states else None
         (reason,), (norm,) = not_finite(
             torch.stack([loss.reshape(()) for loss in losses]).sum()[None] if losses else [0.0],
             delta[None],

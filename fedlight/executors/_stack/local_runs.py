@@ -21,10 +21,10 @@ from fedlight.executors._stack.batches import StackedBatches, batch_rows
 from fedlight.executors._stack.blocks import filled, joined, moved, pieces, results_of, stacked
 from fedlight.executors._stack.memory import stack_size
 from fedlight.executors._stack.recorder import StackedRecorder
+from fedlight.executors._stack.start import local_run_of
 from fedlight.executors._stack.step import StepInputs
 from fedlight.executors._stack.unused import step_without
 from fedlight.executors.base import ClientError, not_finite
-from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
 from fedlight.randomness import Concern, derived_seed
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedlight.executors._stack.step import Step
     from fedlight.executors._stack.step_log import StackedLog
     from fedlight.executors.base import Job, Outcome, Workplace
+    from fedlight.local_optimizers import LocalRun
     from fedlight.types import LoggedValue
 
 Models: TypeAlias = tuple[list[Tensor], list[Tensor], list[Tensor]]
@@ -109,7 +110,6 @@ class _Stack:
     def of(cls, jobs: Sequence[Job], work: Workplace, step: Step, example_bytes: float) -> _Stack:
         """The stack of the clients of these jobs."""
         state, layout, n = work.state, work.state.param_layout, len(jobs)
-        tasks = [job.task for job in jobs]
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]
         # The seed of the fit; or one for each job, if they are of several fits.
         every = [(job.work or work).seed for job in jobs]
@@ -119,26 +119,8 @@ class _Stack:
         # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
         buffers = pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
         counters = pieces(state.counter_layout, [job.pulled.counters for job in jobs])
-        rates = [(job.work or work).lr(job.task) for job in jobs[:n]]
-        run = LocalRun(
-            params=params if n == len(jobs) else [param[:n] for param in params],
-            pulled=layout.views(pulled[:n]),
-            lr=rates[0] if len(set(rates)) == 1 else sent(rates, state.device, layout.dtype),
-            num_steps=sent([task.num_steps for task in tasks], state.device),
-            tasks=tasks,
-            seed=seeds if isinstance(seeds, int) else work.seed,
-            seeds=() if isinstance(seeds, int) else seeds[:n],
-        )
-
-        def stored(states: Sequence[Tensor | None]) -> list[Tensor]:
-            zeros = torch.zeros_like(pulled[0])
-            return layout.views(stacked([zeros if each is None else each for each in states]))
-
-        if work.optimizer.client_state:
-            run.client = stored([job.client_state for job in jobs[:n]])
-            run.has_state = [job.client_state is not None for job in jobs[:n]]
-        if work.optimizer.shared_state:
-            run.shared = stored([job.pulled.shared for job in jobs[:n]])
+        own = params if n == len(jobs) else [param[:n] for param in params]
+        run = local_run_of(jobs[:n], work, own, pulled[:n])
         rows = _rows(jobs, work, seeds)
         return cls(
             jobs,
@@ -146,7 +128,7 @@ class _Stack:
             (params, buffers, counters),
             pulled,
             run,
-            StackKeys(seeds, [job.task for job in jobs], tasks[0].num_steps, state.device),
+            StackKeys(seeds, [job.task for job in jobs], jobs[0].task.num_steps, state.device),
             StackedBatches(work.examples, rows, example_bytes),
             rows.shape[-1],
         )
