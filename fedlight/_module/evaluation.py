@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
 from lightning.fabric.utilities.device_dtype_mixin import _DeviceDtypeModuleMixin
-from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning_utilities.core.rank_zero import WarningCache
 from rich.console import Console
 from rich.table import Table
 
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
 
     from fedlight.data import FederatedDataModule
     from fedlight.types import Metrics
+
+
+_warnings = WarningCache()
 
 
 @contextmanager
@@ -60,16 +62,11 @@ def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
 def say_if_logged_twice(training: Mapping[str, float], validation: Mapping[str, float]) -> None:
     """Warn once of names under which both training and validation log a value."""
     for name in validation.keys() & training.keys():
-        _warn_of_one_name(name)
-
-
-@cache
-def _warn_of_one_name(name: str) -> None:
-    rank_zero_warn(
-        f"fedlight: self.log({name!r}, …) is called in training and in validation; a round has one "
-        "value for a name, and the validation's replaces the other in rounds that are validated. "
-        f"Give them two names, such as 'train_{name}' and 'val_{name}'"
-    )
+        _warnings.warn(
+            f"fedlight: self.log({name!r}, …) is called in training and in validation; a round has "
+            "one value for a name, and the validation's replaces the other in rounds that are "
+            f"validated. Give them two names, such as 'train_{name}' and 'val_{name}'"
+        )
 
 
 def place(module: LightningModule, fabric: Fabric) -> None:

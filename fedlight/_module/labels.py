@@ -80,7 +80,9 @@ def _of_labels(error: BaseException, batch: Any, whose: str) -> str:
     ranges = [
         (_where(path), int(part.min()), int(part.max()), part.dim() == 1)
         for path, part in tree_flatten_with_path(batch)[0]
-        if isinstance(part, Tensor) and part.numel() and _is_integer(part)
+        if isinstance(part, Tensor)
+        and part.numel()
+        and not (part.dtype == torch.bool or part.is_floating_point() or part.is_complex())
     ]
     if not ranges:
         return ""
@@ -102,10 +104,6 @@ def _of_labels(error: BaseException, batch: Any, whose: str) -> str:
         elif index in (least, most):
             hint += f"; labels must be 0 … C - 1 for C classes, but {where} holds {index}"
     return hint
-
-
-def _is_integer(part: Tensor) -> bool:
-    return part.dtype != torch.bool and not part.is_floating_point() and not part.is_complex()
 
 
 def _where(path: Any) -> str:

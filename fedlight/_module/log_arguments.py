@@ -126,14 +126,10 @@ def options(
             f"{call}): add_dataloader_idx=True adds the number of the data loader; leave it out of "
             "the name, or pass add_dataloader_idx=False"
         )
-    if on_step is None and on_epoch is None:
-        on_step, on_epoch = False, True
-    elif training:
-        on_step = bool(on_epoch is not None) if on_step is None else on_step
-        on_epoch = not on_step if on_epoch is None else on_epoch
-    else:
-        on_step = bool(on_step)
-        on_epoch = True if on_epoch is None else on_epoch
+    if on_step is None:
+        on_step = training and on_epoch is not None
+    if on_epoch is None:
+        on_epoch = not (training and on_step)
     if not (on_step or on_epoch):
         raise ValueError(f"{call}, on_step=False, on_epoch=False) logs nothing; set one of them")
     reduce = reduce_fx.lower() if isinstance(reduce_fx, str) else _FUNCTIONS.get(reduce_fx)

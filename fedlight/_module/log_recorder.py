@@ -16,7 +16,13 @@ from torchmetrics import Metric
 
 from fedlight._module.log import Log
 from fedlight._module.log_arguments import USUAL, Options, not_one_number, same_options
-from fedlight._module.metric_objects import as_float, metric_values, metrics_of, read_together
+from fedlight._module.metric_objects import (
+    as_float,
+    metric_values,
+    metrics_of,
+    read_together,
+    restored_metrics,
+)
 from fedlight._support.memory import sent
 from fedlight._support.reductions import REDUCTIONS
 from fedlight.types import LoggedValue, Metrics
@@ -56,7 +62,7 @@ class LogRecorder(Log):
     def __init__(self, module: LightningModule, training: bool = False) -> None:
         super().__init__(module)
         self.training = training
-        self._metric_objects = metrics_of(module)
+        self._metric_objects = list(metrics_of(module).values())
         self.batch_size = 1
         self.clear()
 
@@ -117,19 +123,16 @@ class LogRecorder(Log):
     def paused(self) -> Iterator[None]:
         """Record nothing within, and leave metric objects as they were before."""
         logged, self._logged = self._logged, {}
-        kept = [(each, dict(vars(each))) for each in self._metric_objects]
-        for metric in self._metric_objects:
-            # An update may change a state in place, so it gets a copy to change.
-            for name, state in metric.metric_state.items():
-                own = list(state) if isinstance(state, list) else state.clone()
-                setattr(metric, name, own)
         try:
-            yield
+            with restored_metrics(self._metric_objects):
+                for metric in self._metric_objects:
+                    # An update may change a state in place, so it gets a copy to change.
+                    for name, state in metric.metric_state.items():
+                        own = list(state) if isinstance(state, list) else state.clone()
+                        setattr(metric, name, own)
+                yield
         finally:
             self._logged = logged
-            for each, attributes in kept:
-                vars(each).clear()
-                vars(each).update(attributes)
 
     def collect(self, examples: float, reset: bool = True) -> dict[str, LoggedValue]:
         """Return what was logged since the last call, and reset the module's metric objects.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,9 +17,21 @@ if TYPE_CHECKING:
     from lightning import LightningModule
 
 
-def metrics_of(module: LightningModule) -> list[Metric]:
-    """The metric objects that are part of a module."""
-    return [child for child in module.modules() if isinstance(child, Metric)]
+def metrics_of(module: LightningModule) -> dict[str, Metric]:
+    """The metric objects that are part of a module, by their names in it."""
+    return {name: each for name, each in module.named_modules() if isinstance(each, Metric)}
+
+
+@contextmanager
+def restored_metrics(metrics: Iterable[Metric]) -> Iterator[None]:
+    """Within the context, metric objects may be changed; on exit they are as before."""
+    before = [(metric, dict(vars(metric))) for metric in metrics]
+    try:
+        yield
+    finally:
+        for metric, attributes in before:
+            vars(metric).clear()
+            vars(metric).update(attributes)
 
 
 def no_attribute(metric: Metric, module: LightningModule) -> str:

@@ -77,10 +77,8 @@ def graceful_interrupts() -> Iterator[Interrupt]:
         yield _outer[0]
         return
 
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.getsignal(number)  # None if it was not set from Python
-        before[number] = signal.SIG_DFL if handler is None else handler
+    # `getsignal` returns None for a handler that was not set from Python.
+    before = {n: signal.getsignal(n) or signal.SIG_DFL for n in (signal.SIGINT, signal.SIGTERM)}
 
     def restore() -> None:
         for number, handler in before.items():

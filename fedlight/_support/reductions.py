@@ -28,6 +28,21 @@ class Reduction(NamedTuple):
     over_runs: Callable[[Sequence[float]], float]
 
 
+def _extreme(joined: str, of_all: Callable[[Sequence[float]], Any]) -> Reduction:
+    """The largest or the smallest value.
+
+    Args:
+        joined: The method of a tensor that gives it for two tensors.
+        of_all: NumPy's function for several numbers; unlike Python's, it passes on a nan.
+    """
+    return Reduction(
+        weighted=False,
+        joined=lambda before, value, number: getattr(before, joined)(value),
+        over_steps=lambda values, weights: float(of_all(values)),
+        over_runs=lambda totals: float(of_all(totals)),
+    )
+
+
 REDUCTIONS = {
     "mean": Reduction(
         weighted=True,
@@ -41,18 +56,7 @@ REDUCTIONS = {
         over_steps=lambda values, weights: sum(values),
         over_runs=fsum,  # exact, so that the order of clients does not show
     ),
-    # numpy's functions pass on a nan, unlike Python's
-    "max": Reduction(
-        weighted=False,
-        joined=lambda before, value, number: before.maximum(value),
-        over_steps=lambda values, weights: float(np.max(values)),
-        over_runs=lambda totals: float(np.max(totals)),
-    ),
-    "min": Reduction(
-        weighted=False,
-        joined=lambda before, value, number: before.minimum(value),
-        over_steps=lambda values, weights: float(np.min(values)),
-        over_runs=lambda totals: float(np.min(totals)),
-    ),
+    "max": _extreme("maximum", np.max),
+    "min": _extreme("minimum", np.min),
 }
 """By their names in ``self.log(…, reduce_fx=)``, which are also those of torch's functions."""

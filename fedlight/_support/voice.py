@@ -73,21 +73,14 @@ def speaking(new: _V) -> Iterator[_V]:
 
 def say(note: Note) -> None:
     """Print a note."""
-    if note.warns:
-        rank_zero_warn(note.words)
-    else:
-        rank_zero_info(note.words)
+    (rank_zero_warn if note.warns else rank_zero_info)(note.words)
 
 
 def say_once(message: str) -> None:
     """Say something that is not said again by this process."""
-    if message in _said:
-        return
-    _said.add(message)
-    if _kept is None:
-        rank_zero_info(message)
-    else:
-        _kept.append(message)
+    if message not in _said:
+        _said.add(message)
+        (rank_zero_info if _kept is None else _kept.append)(message)
 
 
 def keep_what_is_said_once() -> list[str]:

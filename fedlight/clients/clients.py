@@ -91,8 +91,7 @@ class Clients:
 
     def fail(self, update: ClientUpdate) -> None:
         """Release a failed update; the client state is what it was before."""
-        self._replaced.pop(update.task.serial, None)
-        _run_of(update).release()
+        self.release([update])
 
     def drop(self, update: ClientUpdate) -> None:
         """Release a dropped update, which is computed only if a client state depends on it."""

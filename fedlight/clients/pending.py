@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fedlight.clients.pool import Pool
     from fedlight.types import ServerState, Task
 
+_TENSORS = ("delta", "buffers", "counters")
+
 
 class Status(Enum):
     """The states of a local run."""
@@ -54,6 +56,7 @@ class PendingRun:
         error: Why it failed, or None.
         sent: Whether its result is what has come through the channel; only a channel with a memory
             waits with that until the client's earlier updates are sent.
+        preview: The outcome of an open run for those who read it early, or None.
     """
 
     pool: Pool
@@ -65,9 +68,9 @@ class PendingRun:
     fallback: PendingRun | None = field(default=None, init=False)
     error: ClientError | None = field(default=None, init=False)
     sent: bool = field(init=False)
+    preview: Outcome | None = field(default=None, init=False)
     _result: LocalResult | None = field(default=None, init=False)
     _client_state: Tensor | None = field(default=None, init=False)
-    _preview: Outcome | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.sent = self.pool.order is None
@@ -86,7 +89,7 @@ class PendingRun:
     @property
     def known(self) -> bool:
         """Whether `computed` has an answer already, perhaps one for those who read it early."""
-        return self.status is not Status.OPEN or self._preview is not None
+        return self.status is not Status.OPEN or self.preview is not None
 
     @property
     def ready(self) -> bool:
@@ -107,11 +110,11 @@ class PendingRun:
         members of a stack must not depend on who reads a result (`Pool`).
         """
         if self.status is Status.OPEN:
-            if self._preview is None:
+            if self.preview is None:
                 self.pool.preview([self])
             if self.status is Status.OPEN:
-                assert self._preview is not None
-                return self._preview
+                assert self.preview is not None
+                return self.preview
         if self.error is not None:
             return self.error
         if self._result is None:
@@ -166,13 +169,9 @@ class PendingRun:
         if self.status is Status.OPEN or self.error is not None:
             self.fallback = before
 
-    def preview(self, outcome: Outcome) -> None:
-        """Store an outcome for those who read it early."""
-        self._preview = outcome
-
     def finish(self, outcome: Outcome) -> None:
         """Store the outcome, and release the reference to the earlier run."""
-        self.after = self._preview = None
+        self.after = self.preview = None
         if isinstance(outcome, ClientError):
             self.status, self.error = Status.FAILED, outcome
             return
@@ -191,7 +190,7 @@ class PendingRun:
         """Release the result once the server no longer needs it; the client state stays."""
         if self.status is not Status.FAILED:
             self.status = Status.RELEASED
-        self._result = self.pulled = self._preview = None
+        self._result = self.pulled = self.preview = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the run as plain data.
@@ -214,9 +213,7 @@ class PendingRun:
             "result": None
             if result is None
             else {
-                "delta": _copied(result.delta),
-                "buffers": _copied(result.buffers),
-                "counters": _copied(result.counters),
+                **{name: _copied(getattr(result, name)) for name in _TENSORS},
                 "metrics": {name: _plain(value) for name, value in result.metrics.items()},
                 "clipped_from": result.clipped_from,
             },
@@ -238,9 +235,7 @@ class PendingRun:
         result = state["result"]
         if result is not None:
             self._result = LocalResult(
-                delta=result["delta"].to(device),
-                buffers=result["buffers"].to(device),
-                counters=result["counters"].to(device),
+                **{name: result[name].to(device) for name in _TENSORS},
                 metrics={name: _logged(*value) for name, value in result["metrics"].items()},
                 client_state=self._client_state,
                 clipped_from=result["clipped_from"],

@@ -189,7 +189,7 @@ class Pool:
             runs = [run for run in self.order.with_earlier(runs) if not run.known]
         outcomes = self._executor.run([run.job() for run in runs]) if runs else ()
         for run, outcome in zip(runs, self._sent(runs, outcomes), strict=True):
-            run.preview(outcome)
+            run.preview = outcome
 
     def look_ahead(self, run: PendingRun) -> Outcome:
         """Return what will arrive of a run through a channel with a memory."""

@@ -52,6 +52,13 @@ def trial_task(client_id: int) -> Task:
     return Task(client_id, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
 
 
+def trial_tasks(workplace: Workplace) -> list[Task]:
+    """Trial tasks of up to three clients with data, since a failure may be due to one's data."""
+    holders = np.flatnonzero(workplace.partition.sizes)
+    clients: list[int] = holders[[0, len(holders) // 2, -1]].tolist()
+    return [trial_task(client) for client in dict.fromkeys(clients)]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Workplace:
     """What all local runs of one fit share.
@@ -97,8 +104,6 @@ class Workplace:
     def lr(self, task: Task) -> float:
         """The local learning rate of a task; 0.0 if the optimizer has rates of its own."""
         rate = self.optimizer.lr
-        if isinstance(rate, float | int):
-            return float(rate)
         return 0.0 if rate is None else float(rate_at("lr", rate, task.pulled_version))
 
 
@@ -248,10 +253,8 @@ def not_finite(
     n, figures = len(losses), [torch.linalg.vector_norm(deltas, dim=1)]
     if isinstance(losses, Tensor):
         figures.append(losses)
-    if buffers.shape[1]:
-        figures.append(buffers.sum()[None])
-    if states is not None:
-        figures.append(states.sum()[None])
+    blocks = (buffers, states)
+    figures += [block.sum()[None] for block in blocks if block is not None and block.shape[1]]
     # All are read at once: the host waits for the device once.
     read: list[float] = (figures[0] if len(figures) == 1 else torch.cat(figures)).tolist()
     norms = read[:n]

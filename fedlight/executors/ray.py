@@ -125,17 +125,16 @@ class RayExecutor(Executor):
     def _check_room(self, there: Mapping[str, float], gpus: float) -> None:
         """Refuse actors for which the cluster has no room: they would never start."""
         cores, cards = float(there.get("CPU", 0)), int(there.get("GPU", 0))
-        if self.num_actors * self.num_cpus > cores:
-            words, asked, found = "CPU cores", self.num_cpus, cores
-        elif self.num_actors > room(cards, gpus):
-            words, asked, found = "GPUs", gpus, cards
-        else:
-            return
-        raise ValueError(
-            f"{self.num_actors} actors of {asked:g} {words} each would wait for ever in a cluster "
-            f"of {found:g}: write a smaller num_actors or num_{words.split()[0].lower()}s, or add "
-            "nodes first"
-        )
+        for words, asked, found, fit in (
+            ("CPU cores", self.num_cpus, cores, self.num_actors * self.num_cpus <= cores),
+            ("GPUs", gpus, cards, self.num_actors <= room(cards, gpus)),
+        ):
+            if not fit:
+                raise ValueError(
+                    f"{self.num_actors} actors of {asked:g} {words} each would wait for ever in a "
+                    f"cluster of {found:g}: write a smaller num_actors or "
+                    f"num_{words.split()[0].lower()}s, or add nodes first"
+                )
 
     def _check_actors(self) -> None:
         """Wait until all actors are there, and say so if others hold the cores that they need.

@@ -177,7 +177,7 @@ class SequentialExecutor(Executor):
         seed_all(self._seed(task))
         if not self._draws:
             self._seeded = torch_position()
-        self._keys: Sequence[int] = ()
+        self._keys: dict[int, int] = {}
         work.state.write(job.pulled)
         run = self._local_run(job)
         self._recorder.batch_size = rows.shape[1]
@@ -264,12 +264,11 @@ class SequentialExecutor(Executor):
         """The stream of random numbers of a task's step."""
         if not self._draws:
             return nullcontext()
-        if number >= task.num_steps:
-            (key,) = step_keys(self._work.seed, [task], [number])[:, 0].tolist()
-            return self._streams.at(key)
-        if not self._keys:
-            numbers = range(task.num_steps)
-            self._keys = step_keys(self._work.seed, [task], numbers)[:, 0].tolist()
+        if number not in self._keys:
+            # Those of all local steps at once: a call costs more than its numbers.
+            numbers = range(task.num_steps) if number < task.num_steps else [number]
+            keys = step_keys(self._work.seed, [task], numbers)[:, 0].tolist()
+            self._keys.update(zip(numbers, keys, strict=True))
         return self._streams.at(self._keys[number])
 
     def _gradient(

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.memory import garbage_collection_cuda
@@ -28,7 +27,7 @@ from fedlight.executors.base import (
     Workplace,
     advised,
     ran_out_of_memory,
-    trial_task,
+    trial_tasks,
 )
 
 _LONG = 500
@@ -124,10 +123,9 @@ class VectorizedExecutor(Executor):
         with isolated_rng(), at_stage(self._work.module, "train") as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
-                start = 0
-                while start < len(indices):
-                    chunk = indices[start : start + self.max_batch]
-                    start += len(chunk)
+                while indices:
+                    chunk = indices[: self.max_batch]  # which may shrink from stack to stack
+                    del indices[: len(chunk)]
                     outcomes = self._split([jobs[index] for index in chunk])
                     results.update(zip(chunk, outcomes, strict=True))
         self._say_if_reduced(most)
@@ -192,10 +190,8 @@ class VectorizedExecutor(Executor):
     def _try(self) -> None:
         """Try one step on the data of up to three clients; raise if it fails for all of them."""
         work = self._work
-        holders = np.flatnonzero(work.partition.sizes)
         failures: list[ClientError] = []
-        for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
-            task = trial_task(client)
+        for task in trial_tasks(work):
             try:
                 with isolated_rng(), at_stage(work.module, "train") as self._moment:
                     job = Job(task, work.state.read())
@@ -211,7 +207,7 @@ class VectorizedExecutor(Executor):
             words = str(cause).splitlines()[0]
             if len(words) > _LONG:  # torch lists all its backends
                 words = words.partition(". ")[0]
-            hint = hint_about(cause, work.examples, work.partition[int(holders[0])])
+            hint = hint_about(cause, work.examples, work.partition[failures[0].task.client_id])
         raise ValueError(
             f"{type(work.module).__name__} cannot be vectorised ({words}{hint})"
         ) from cause

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from fedlight._module.attributes import own_generators
 from fedlight._module.moment import moment_of
 from fedlight._module.snapshot import Change, NotATensor, Snapshot
-from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_task
+from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_tasks
 from fedlight.executors.sequential import SequentialExecutor
 
 
@@ -99,11 +98,9 @@ def try_step(workplace: Workplace) -> Trial:
 
 
 def _one_step(probe: SequentialExecutor, workplace: Workplace) -> tuple[Job, Outcome, list[str]]:
-    """A step of the first of three clients with which it succeeds, and the generators it used."""
-    holders = np.flatnonzero(workplace.partition.sizes)
-    # Three clients, since a failure may be due to the data of one.
-    for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
-        job = Job(trial_task(client), workplace.state.read())
+    """A step of the first client with which it succeeds, and the generators it used."""
+    for task in trial_tasks(workplace):
+        job = Job(task, workplace.state.read())
         outcome, drawn = probe.watch(job)
         if not isinstance(outcome, ClientError):
             break

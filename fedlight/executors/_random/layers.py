@@ -96,7 +96,10 @@ def _rrelu_(draw: Streams, input: Tensor, *args: Any, **options: Any) -> Tensor:
     return input.copy_(_rrelu(draw, input, *args, **options))
 
 
-@stands_for(functional.scaled_dot_product_attention)
+_attend = functional.scaled_dot_product_attention
+
+
+@stands_for(_attend)
 def _attention(
     draw: Streams,
     query: Tensor,
@@ -110,15 +113,8 @@ def _attention(
 ) -> Tensor:
     """With dropout, softmax(q k' * scale + mask) is dropped from before it weighs the values."""
     if not dropout_p:
-        return functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask,
-            is_causal=is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
+        options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+        return _attend(query, key, value, attn_mask, 0.0, is_causal, **options)
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key = key.repeat_interleave(repeats, -3)
@@ -149,20 +145,12 @@ def _layer_by_layer(function: Callable[..., Any]) -> None:
         parts = state if isinstance(state, tuple | list) else (state,)
         ways, each = 1 + both, len(weights) // count
         given, final = before[0], list[Any]()
+        single = biases, 1, 0.0, train, both, *rest  # the options of one layer, without dropout
         for layer in range(count):
-            own = [part[ways * layer : ways * (layer + 1)] for part in parts]
-            given, *left = function(
-                given,
-                *before[1:],
-                tuple(own) if isinstance(state, tuple | list) else own[0],
-                list(weights[each * layer : each * (layer + 1)]),
-                biases,
-                1,
-                0.0,
-                train,
-                both,
-                *rest,
-            )
+            states = tuple([part[ways * layer : ways * (layer + 1)] for part in parts])
+            own = states if isinstance(state, tuple | list) else states[0]
+            of_layer = list(weights[each * layer : each * (layer + 1)])
+            given, *left = function(given, *before[1:], own, of_layer, *single)
             final.append(left)
             if layer + 1 < count:
                 given = _dropped(draw, given, p, given.shape)
@@ -193,7 +181,7 @@ def _open(function: Any) -> None:
             return copy(*args, **kwargs)
 
 
-_OPENED: tuple[Any, ...] = (
+for _each in (
     functional.dropout,
     functional.dropout1d,
     functional.dropout2d,
@@ -205,6 +193,5 @@ _OPENED: tuple[Any, ...] = (
     functional.multi_head_attention_forward,
     # activation checkpointing computes parts of the step again in the backward pass
     torch.autograd.grad,
-)
-for _each in _OPENED:
+):
     _open(_each)

@@ -14,6 +14,7 @@ instructions, on the place of a number in its tensor. Hence the tables of `_vari
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -65,43 +66,40 @@ def again(step: int, times: int) -> int:
     return step + times * _AGAIN
 
 
+@dataclass(slots=True)
 class StackKeys:
     """The keys of a stack of n clients, made when a step first asks for them.
 
-    Args:
+    Attributes:
         seed: The seed of the fit; or one for each task, if they are of several fits.
         tasks: The tasks of the clients, and of the padding.
         num_steps: Largest number of local steps.
         device: Where the keys go.
     """
 
-    def __init__(
-        self,
-        seed: int | Sequence[int],
-        tasks: Sequence[Task],
-        num_steps: int,
-        device: torch.device,
-    ) -> None:
-        self._seed, self._tasks, self._num_steps, self._device = seed, tasks, num_steps, device
-        self._steps: Sequence[Tensor] = ()
+    seed: int | Sequence[int]
+    tasks: Sequence[Task]
+    num_steps: int
+    device: torch.device
+    _steps: Sequence[Tensor] = field(default=(), init=False)
 
     def step(self, k: int, width: int) -> Tensor:
         """The keys of the first `width` clients in local step k, ``[width]``."""
         if not self._steps:
-            self._steps = self._made(self._seed, self._tasks, range(self._num_steps)).unbind()
+            self._steps = self._made(self.seed, self.tasks, range(self.num_steps)).unbind()
         return self._steps[k][:width]
 
     def one(self, number: int, which: Sequence[int]) -> Tensor:
         """The keys of some of the clients in the step of any number, ``[len(which)]``."""
-        seed = self._seed
+        seed = self.seed
         seeds = seed if isinstance(seed, int) else [seed[index] for index in which]
-        return self._made(seeds, [self._tasks[index] for index in which], [number])[0]
+        return self._made(seeds, [self.tasks[index] for index in which], [number])[0]
 
     def _made(
         self, seed: int | Sequence[int], tasks: Sequence[Task], numbers: Sequence[int]
     ) -> Tensor:
         keys = torch.from_numpy(step_keys(seed, tasks, numbers))
-        return keys.to(self._device, non_blocking=True)
+        return keys.to(self.device, non_blocking=True)
 
 
 class Streams(TorchFunctionMode):
@@ -188,13 +186,7 @@ class Streams(TorchFunctionMode):
         generator.manual_seed(self._first + number + 1)
         return number
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, or draw from the stream in its place."""
         kwargs = kwargs or {}
         function = FUNCTIONS.get(func)

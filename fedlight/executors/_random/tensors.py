@@ -38,14 +38,12 @@ def _filled(
     dtype: torch.dtype | None = None,
     device: Any = None,
     requires_grad: bool = False,
-    generator: None = None,
-    pin_memory: bool = False,
-    layout: Any = torch.strided,
     **others: Any,
 ) -> Tensor:
-    unknown = sorted(name for name, value in others.items() if value is not None)
-    if unknown or layout not in (None, torch.strided):
-        raise Uncovered(f"with {', '.join(unknown) or 'layout'}=")
+    usual = {"generator": None, "pin_memory": others.get("pin_memory"), "layout": torch.strided}
+    unknown = [name for name, each in others.items() if each not in (None, usual.get(name))]
+    if unknown:
+        raise Uncovered(f"with {', '.join(sorted(unknown))}=")
     where = torch.get_default_device() if device is None else torch.device(device)
     with torch.no_grad():
         made = values(tuple(size), dtype or torch.get_default_dtype(), where)
@@ -59,11 +57,8 @@ def _size(size: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, ...]:
 
 def _like(tensor: Tensor, options: dict[str, Any]) -> dict[str, Any]:
     options.pop("memory_format", None)
-    return {
-        **options,
-        "dtype": options.get("dtype") or tensor.dtype,
-        "device": options.get("device") or tensor.device,
-    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return {"dtype": tensor.dtype, "device": tensor.device} | given
 
 
 @stands_for(torch.rand)

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from fedlight.executors._random.streams import Streams
 
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -104,9 +102,6 @@ def _table(name: str, device: torch.device) -> tuple[Tensor, Tensor]:
         values = np.array([quantile(min(end * 0.5**32, 0.5), upper) for end in ends])
         slope = np.diff(values) / np.diff(ends)
         parts.append((values[:-1] - slope * np.array(ends[:-1]), slope))
-    offsets, slopes = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _single(offsets, device), _single(slopes, device)
-
-
-def _single(numbers: NDArray[np.float64], device: torch.device) -> Tensor:
-    return torch.from_numpy(numbers.astype(np.float32)).to(device)
+    numbers = np.concatenate(parts, axis=1).astype(np.float32)
+    offsets, slopes = torch.from_numpy(numbers).to(device)
+    return offsets, slopes

@@ -8,7 +8,6 @@ from collections import deque
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch import Tensor
 from fedlight._module.attributes import watched
 from fedlight._module.moment import moment_of
 from fedlight._module.snapshot import Snapshot
-from fedlight.executors.base import ClientError, Job, Workplace, trial_task
+from fedlight.executors.base import ClientError, Job, Workplace, trial_tasks
 from fedlight.types import LocalResult, Measured, ServerState
 
 if TYPE_CHECKING:
@@ -138,8 +137,7 @@ def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
     moment = moment_of(module)
     moment.asked.clear()
     before = Snapshot(module)
-    client = int(np.flatnonzero(work.partition.sizes)[0])
-    (outcome,) = inner.run([Job(trial_task(client), work.state.read())])
+    (outcome,) = inner.run([Job(trial_tasks(work)[0], work.state.read())])
     instead = "write executor='sequential'"
     if isinstance(outcome, ClientError):
         if "combination with fork" in str(outcome.__cause__):  # torch has no class for it

@@ -65,10 +65,7 @@ class StackedRecorder:
         for name, (totals, weights) in sums.items():
             for values, total, weight in zip(collected, totals, weights, strict=True):
                 if weight:
-                    if name in how:
-                        values.update(how[name].values(name, None, (total, weight)))
-                    else:
-                        values[name] = LoggedValue(total, weight)
+                    values.update(how.get(name, USUAL).values(name, None, (total, weight)))
         for name, of_clients in series.items():
             for client, own in of_clients.items():
                 numbers, sizes = zip(*own, strict=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -55,24 +54,17 @@ Outputs: TypeAlias = tuple[
 ]
 
 
-class Step(ABC):
+class Step(Protocol):
     """Computes a local step of a stack. However that is done, the bits are the same."""
 
-    @abstractmethod
     def __call__(self, inputs: StepInputs, keys: Keys) -> tuple[list[Tensor], StackedLog]:
-        """Compute the gradients ``[n, *shape]`` at the parameters, and what was logged.
+        """Compute the gradients, and what was logged."""
 
-        Args:
-            inputs: The models and the batch. Buffers are changed in place.
-            keys: Makes the keys of the clients' random numbers in this step.
-        """
-
-    @abstractmethod
     def unused(self, inputs: StepInputs, keys: Keys) -> tuple[int, ...]:
         """The positions of the parameters that the loss of a step does not use."""
 
 
-class StackedStep(Step):
+class StackedStep:
     """Loss gradients and logged values of a stack, by ``torch.func.vmap`` over ``grad``.
 
     ``training_step`` sees one client: its own parameters and buffers, and its batch. Metric objects
@@ -110,7 +102,12 @@ class StackedStep(Step):
         return self._streams.drew
 
     def __call__(self, inputs: StepInputs, keys: Keys) -> tuple[list[Tensor], StackedLog]:
-        """Compute the gradients, and what was logged."""
+        """Compute the gradients ``[n, *shape]`` at the parameters, and what was logged.
+
+        Args:
+            inputs: The models and the batch. Buffers are changed in place.
+            keys: Makes the keys of the clients' random numbers in this step.
+        """
         return self.unpacked(*self.raw(inputs, keys()), inputs)
 
     def raw(self, inputs: StepInputs, keys: Tensor) -> tuple[Outputs, StackedLog]:

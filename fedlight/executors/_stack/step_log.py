@@ -15,6 +15,7 @@ from torchmetrics import Metric
 
 from fedlight._module.log import Log
 from fedlight._module.log_arguments import USUAL, Options, not_one_number, same_options
+from fedlight._module.metric_objects import metrics_of, restored_metrics
 from fedlight._support.reductions import REDUCTIONS
 from fedlight.executors._stack.metric_objects import ungrouped
 
@@ -82,11 +83,7 @@ class StepLog(Log):
 
     def __init__(self, workplace: Workplace) -> None:
         super().__init__(workplace.module)
-        self._metrics = {
-            name: child
-            for name, child in workplace.module.named_modules()
-            if isinstance(child, Metric)
-        }
+        self._metrics = metrics_of(workplace.module)
         self._names = {id(metric): name for name, metric in self._metrics.items()}
         self._device = workplace.state.device
         double = workplace.state.param_layout.dtype == torch.float64
@@ -106,20 +103,14 @@ class StepLog(Log):
 
         They check values of tensors, which ``vmap`` does not allow.
         """
-        before = [(metric, dict(vars(metric))) for metric in self._metrics.values()]
-        for name, metric in self._metrics.items():
-            vars(metric).update(
-                forward=partial(self._feed, name, True),
-                update=partial(self._feed, name, False),
-                compute=partial(self._so_far, name),
-            )
-        try:
-            with ungrouped(self._module):
-                yield
-        finally:
-            for metric, attributes in before:
-                vars(metric).clear()
-                vars(metric).update(attributes)
+        with restored_metrics(self._metrics.values()), ungrouped(self._module):
+            for name, metric in self._metrics.items():
+                vars(metric).update(
+                    forward=partial(self._feed, name, True),
+                    update=partial(self._feed, name, False),
+                    compute=partial(self._so_far, name),
+                )
+            yield
 
     def _feed(self, metric: str, forward: bool, /, *args: Any, **kwargs: Any) -> Deferred:
         """Keep the input of a metric object; return what stands for the result of its call."""

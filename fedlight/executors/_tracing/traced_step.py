@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from fedlight._module.rng import isolated_rng
 from fedlight.executors._random.streams import Keys
-from fedlight.executors._stack.step import Outputs, StackedStep, Step, StepInputs
+from fedlight.executors._stack.step import Outputs, StackedStep, StepInputs
 from fedlight.executors._stack.step_log import StackedLog
 from fedlight.executors._tracing.program import Function, Program, compiled, program, resized
 from fedlight.executors._tracing.surroundings import Surroundings, drawn, reads_index
@@ -52,7 +52,7 @@ class Trace:
         return flat[:one], flat[one:two], flat[two:three], values, given
 
 
-class TracedStep(Step):
+class TracedStep:
     """A `StackedStep` that is traced once per shape and gives the same bits without ``vmap``.
 
     A trace gives the bits of the untraced step, also if it draws torch's random numbers, so the
