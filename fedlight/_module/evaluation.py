@@ -39,10 +39,10 @@ _warnings = WarningCache()
 
 @contextmanager
 def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
-    """Within it the module's ``device`` … answer; afterwards it is back in its place.
+    """Within the context, ``self.device`` is the run's; on exit the module is on its own device.
 
-    `place` moves it to the device, once all its layers are made. Its numbers keep the precision
-    that they have got, as under `lightning.Trainer`.
+    `place` moves the module to the device, once all its layers are made. Its numbers keep the
+    precision that they have got, as under `lightning.Trainer`.
 
     Args:
         module: The module.
@@ -52,14 +52,14 @@ def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
     home = next((tensor.device for tensor in tensors), torch.device("cpu"))
     for child in module.modules():
         if isinstance(child, _DeviceDtypeModuleMixin):
-            child._device = fabric.device  # what ``setup`` reads as ``self.device``
+            child._device = fabric.device  # ``setup`` reads it as ``self.device``
     try:
         yield
     finally:
         module.to(home)
 
 
-def say_if_logged_twice(training: Mapping[str, float], validation: Mapping[str, float]) -> None:
+def warn_if_logged_twice(training: Mapping[str, float], validation: Mapping[str, float]) -> None:
     """Warn once of names under which both training and validation log a value."""
     for name in validation.keys() & training.keys():
         _warnings.warn(
@@ -135,7 +135,7 @@ class Evaluator:
             hooks("on_validation_start")
             with profiler.profile("validation"):
                 found = self("validation", newest)
-            say_if_logged_twice(of_round, found)
+            warn_if_logged_twice(of_round, found)
             of_round.merge(found)
             newest.merge(of_round)
             hooks("on_validation_end")
@@ -279,7 +279,7 @@ def evaluate(
             examples = 0
             logged: dict[str, LoggedValue] = {}
             with torch.inference_mode() if inference_mode else nullcontext():
-                # What Lightning's own versions of the two do to the modes is done here.
+                # Lightning's own hook needs `self.trainer.model`, so its effect is repeated here.
                 if is_overridden(f"on_{stage}_model_eval", module, LightningModule):
                     getattr(module, f"on_{stage}_model_eval")()
                 else:
@@ -319,7 +319,7 @@ def evaluate(
             logged |= recorder.collect(max(examples, 1))
             if is_overridden(f"on_{stage}_model_train", module, LightningModule):
                 getattr(module, f"on_{stage}_model_train")()
-                modes.clear()  # the module has said which modes it goes on in
+                modes.clear()  # the module itself has set the modes to go on with
     finally:
         recorder.clear()
         for child, training in modes.items():

@@ -1,4 +1,4 @@
-"""The batches of a validation or a test, kept from one to the next where they are small."""
+"""The batches of a validation or a test, kept from one to the next if they are small."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def number_of_batches(examples: int, batch_size: int, limit: int | float | None)
 
 
 class EvaluationBatches:
-    """The batches of a validation and their sizes, made once and kept where they are small.
+    """The batches of a validation and their sizes, made once and kept if they are small.
 
     Args:
         examples: An `ExampleTable` or `ExampleList` on the device.

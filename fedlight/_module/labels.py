@@ -45,7 +45,7 @@ def hint_about_batch(error: BaseException, batch: Any, whose: str) -> str:
     Args:
         error: The error of the step.
         batch: The batch.
-        whose: Whose it is, with a capital letter.
+        whose: The owner of the batch, with a capital letter, such as "The client's".
     """
     return _of_labels(error, batch, whose) if _is_out_of_range(error) else _of_form(error, batch)
 

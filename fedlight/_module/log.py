@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Log(ABC):
-    """Stands in for ``log`` and ``log_dict`` of a module: checks the arguments, passes values on.
+    """Replaces ``log`` and ``log_dict`` of a module: checks the arguments and passes values on.
 
     Attributes:
         training: Whether it is ``training_step`` that logs.

@@ -16,7 +16,7 @@ from fedlight.types import LoggedAs, LoggedValue
 
 
 class Options(NamedTuple):
-    """The arguments of ``self.log`` that say what becomes of the values of a name.
+    """The arguments of ``self.log`` that decide how the values of a name are reduced and shown.
 
     Attributes:
         reduce: "mean", "sum", "max" or "min".

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Logged:
-    """What was logged under one name.
+    """The values that were logged under one name.
 
     Attributes:
         how: The arguments of ``self.log``.
@@ -78,7 +78,7 @@ class LogRecorder(Log):
         self._earlier: set[str] = set()
 
     def next_hook(self) -> None:
-        """Say that another hook logs from now on.
+        """Note that another hook logs from now on.
 
         As in Lightning, its value of a name replaces the one that an earlier hook has logged.
         """
@@ -108,7 +108,7 @@ class LogRecorder(Log):
             logged.values, logged.weights = [value.detach().clone()], [self.batch_size]
 
     def _of(self, key: str, how: Options) -> _Logged:
-        """What is logged under a name."""
+        """The record of a name."""
         if key in self._earlier:
             self._earlier.discard(key)
             self._logged.pop(key, None)
@@ -135,7 +135,7 @@ class LogRecorder(Log):
             self._logged = logged
 
     def collect(self, examples: float, reset: bool = True) -> dict[str, LoggedValue]:
-        """Return what was logged since the last call, and reset the module's metric objects.
+        """Return the values logged since the last call, and reset the module's metric objects.
 
         Args:
             examples: The weight of the values of metric objects, in examples.
@@ -175,11 +175,11 @@ class LogRecorder(Log):
 
     @property
     def names(self) -> list[str]:
-        """The names of what was logged since the last call of `collect`."""
+        """The names that were logged since the last call of `collect`."""
         return list(self._logged)
 
     def metrics(self) -> Metrics:
-        """What was logged since the last call, by name; nothing in the usual case."""
+        """The values logged since the last call, by name; usually there are none."""
         return metrics_from(self.collect(1)) if self._logged else Metrics()
 
 

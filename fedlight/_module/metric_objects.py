@@ -35,11 +35,11 @@ def restored_metrics(metrics: Iterable[Metric]) -> Iterator[None]:
 
 
 def no_attribute(metric: Metric, module: LightningModule) -> str:
-    """What to do with a metric object that is kept outside of the module."""
+    """Advice on a metric object that is kept outside of the module."""
     return (
         f"{type(metric).__name__}(), which is no attribute of {type(module).__name__}: assign it "
         "to self in __init__, and several in an nn.ModuleList or nn.ModuleDict, so that it moves "
-        "with the module and starts anew for each client"
+        "with the module and is reset for each client"
     )
 
 

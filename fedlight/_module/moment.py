@@ -1,4 +1,4 @@
-"""The present moment, as ``self.trainer`` of a module shows it: the stage and the local runs."""
+"""The current stage and local runs, as ``self.trainer`` of a module shows them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Moment:
             self.times += 1
 
     def for_actor(self) -> Moment | None:
-        """What ``self.trainer`` is in another process; None if there is no `FedTrainer`."""
+        """The ``self.trainer`` of another process; None if there is no `FedTrainer`."""
         return None
 
     def common(self, name: str, values: Sequence[T]) -> T:
-        """The one value that all local runs of a stack share.
+        """The value that all local runs of a stack share.
 
         Raises:
             RuntimeError: They differ. The executor then splits the stack.
@@ -59,7 +59,7 @@ class Moment:
 
 
 def moment_of(module: LightningModule) -> Moment:
-    """The moment that the module's trainer looks at; a new one if there is no `FedTrainer`."""
+    """The moment that the module's trainer shows; a new one if there is no `FedTrainer`."""
     trainer: object = module._trainer
     return trainer if isinstance(trainer, Moment) else Moment()
 

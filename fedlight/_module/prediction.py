@@ -115,7 +115,7 @@ def predict(
     inference_mode: bool = False,
     seed: int = 0,
 ) -> list[Any] | None:
-    """What ``predict_step`` returns for each batch, on the CPU; a list for each of several loaders.
+    """The outputs of ``predict_step``, on the CPU; for several loaders, a list for each of them.
 
     The module's hooks ``on_predict_…`` are called. The global random generators are left as they
     were.
@@ -136,7 +136,7 @@ def predict(
     try:
         with without_gradient, isolated_rng(), fabric.autocast():
             seed_all(seed)
-            # What Lightning's own versions of the two do to the modes is done here.
+            # Lightning's own hook needs `self.trainer.model`, so its effect is repeated here.
             if is_overridden("on_predict_model_eval", module, LightningModule):
                 module.on_predict_model_eval()
             else:

@@ -24,7 +24,7 @@ def replacing(
 ) -> Iterator[IO[Any]]:
     """An open file that takes the place of `path` when the block ends without an error.
 
-    Until then the old file stays as it is, also if the machine loses its power. After an error
+    Until then the old file is unchanged, also if the machine loses its power. After an error
     nothing is left of the new one.
 
     Args:

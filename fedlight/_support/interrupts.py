@@ -66,7 +66,7 @@ _outer: list[Interrupt] = []  # that of the context around all others, such as a
 def graceful_interrupts() -> Iterator[Interrupt]:
     """Record the first SIGINT or SIGTERM; a second signal has its default effect.
 
-    Within another such context it is the other one's: a signal ends all fits of a study.
+    A context within another one yields the other's record: a signal ends all fits of a study.
     Outside the main thread nothing changes, because Python handles signals in the main thread only.
     """
     interrupt = Interrupt()

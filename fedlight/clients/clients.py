@@ -22,8 +22,7 @@ class Clients:
     """Keeps each local run from its dispatch until the server has used its result.
 
     A client state (SCAFFOLD's c_i) is read when a task is dispatched and replaced when it arrives.
-    Both values may be computed later. So that they are the right ones, a state is represented by
-    the local run that leaves it.
+    Both values may be computed later, so a state is represented by the local run that leaves it.
 
     Args:
         pool: Computes the local runs.
@@ -115,7 +114,7 @@ class Clients:
         return None if run is None else run.client_state()
 
     def memory(self, client_id: int) -> Tensor | None:
-        """Return what the channel has kept of a client, shape ``[P]``; None for nothing."""
+        """Return the channel's memory of a client, shape ``[P]``; None for none."""
         return None if self.pool.order is None else self.pool.order.memory(client_id)
 
     def settle(self) -> None:
@@ -181,7 +180,8 @@ class Clients:
             device: The device of the results' tensors.
         """
         runs: dict[int, PendingRun] = {}
-        for serial in sorted(state["runs"]):  # an earlier run of the same client comes first
+        # By serial, since a run refers to an earlier one of the same client.
+        for serial in sorted(state["runs"]):
             saved = state["runs"][serial]
             task = Task(**saved["task"])
             pulled = versions[task.pulled_version] if saved["pulled"] else None
@@ -190,6 +190,7 @@ class Clients:
             if saved["waiting"]:
                 self.pool.adopt(run)
             runs[serial] = run
+        # A fallback may have a later serial: the order of arrivals is not that of the dispatches.
         for serial, saved in state["runs"].items():
             runs[serial].fallback = runs.get(saved["fallback"])
         self._in_flight = {serial: runs[serial] for serial in state["in_flight"]}

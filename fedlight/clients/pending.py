@@ -54,8 +54,8 @@ class PendingRun:
         arrived: Whether its update has reached the server.
         fallback: The earlier local run whose client state remains if this one fails, or None.
         error: Why it failed, or None.
-        sent: Whether its result is what has come through the channel; only a channel with a memory
-            waits with that until the client's earlier updates are sent.
+        sent: Whether its result has been through the channel. Only with a memory does the channel
+            wait until the client's earlier updates are sent.
         preview: The outcome of an open run for those who read it early, or None.
     """
 
@@ -97,7 +97,7 @@ class PendingRun:
         return self.status is not Status.OPEN and (self.sent or self.error is not None)
 
     def outcome(self) -> Outcome:
-        """Return the result or the error; for a channel with a memory, what arrives of it."""
+        """Return the result or the error; with a channel that has a memory, as it arrives."""
         outcome = self.computed()
         if self.sent or isinstance(outcome, ClientError):
             return outcome
@@ -166,11 +166,13 @@ class PendingRun:
         Args:
             before: The local run that left the client state which was stored until now, or None.
         """
+        # A run that has succeeded leaves a state of its own. An open one may still fail.
         if self.status is Status.OPEN or self.error is not None:
             self.fallback = before
 
     def finish(self, outcome: Outcome) -> None:
         """Store the outcome, and release the reference to the earlier run."""
+        # Each run refers to the one before it: kept, they would all stay in memory.
         self.after = self.preview = None
         if isinstance(outcome, ClientError):
             self.status, self.error = Status.FAILED, outcome
@@ -179,7 +181,7 @@ class PendingRun:
         self._client_state, self.fallback = outcome.client_state, None
 
     def send(self, outcome: Outcome) -> None:
-        """Store what has come through a channel with a memory in place of the result."""
+        """Store the outcome of a channel with a memory in place of the result."""
         self.sent = True
         if isinstance(outcome, ClientError):
             self.status, self.error, self._result = Status.FAILED, outcome, None

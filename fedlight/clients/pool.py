@@ -1,4 +1,4 @@
-"""The pool of local runs: none is computed before the server needs it, then many at once."""
+"""The pool of local runs: they are computed when the server needs one, then many at once."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Pool:
         """Add an open local run, or one that arrives earlier than it was to."""
         task = run.task
         self._open[task.serial] = run
-        if self._executor.max_batch > 1:
+        if self._executor.max_batch > 1:  # else nobody looks for runs that arrive next
             heapq.heappush(self._queue, (task.arrives_at, task.client_id, task.serial))
 
     def arrived(self, run: PendingRun) -> None:
@@ -158,11 +158,13 @@ class Pool:
         Yields:
             Local runs that are computed together. Send the executor's outcomes, in their order.
         """
+        # The members of a stack follow from the schedule alone, so limits must not shorten it.
         if not self._executor.independent:
             until = useful = math.inf
         if self.order is not None:
             needed = self.order.with_earlier(needed)
         for number, target in enumerate(needed):
+            # Several turns if the target waits for earlier runs of its client.
             while target.status is Status.OPEN:
                 batch = self._batch(target, until, useful)
                 if self._executor.independent and self._executor.max_batch == 1:
@@ -174,6 +176,7 @@ class Pool:
                     self._open.pop(run.task.serial, None)
                 self.num_batches += 1
                 self.num_computed += len(batch)
+        # Not before all are computed: the next updates of all clients go through as one block.
         if self.order is not None and send:
             self.order.send(needed)
 
@@ -199,6 +202,7 @@ class Pool:
 
     def _sent(self, runs: Sequence[PendingRun], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """The outcomes, with those that are too large clipped or refused, through the channel."""
+        # The limit comes first: neither the channel nor its memory gets a refused update.
         if self._limit is not None:
             outcomes = [
                 self._limit(run.task, outcome) if isinstance(outcome, LocalResult) else outcome
@@ -226,12 +230,13 @@ class Pool:
             moved = run is not None and run.task.arrives_at != entry[0]
             if run is not None and run is not first and not moved:
                 if not run.arrived:
+                    # The queue is ordered by arrival, so no later entry can be of use either.
                     if not self._ahead or entry[0] > until or ahead >= most or useful < 1:
                         break
                     ahead, useful = ahead + 1, useful - 1
                 if run.waits_for() is None:
                     batch.append(run)
-                else:
+                else:  # it waits for a run of this batch or of a later one, so it stays queued
                     later.append(entry)
             heapq.heappop(self._queue)
         for entry in later:

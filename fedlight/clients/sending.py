@@ -1,4 +1,4 @@
-"""The way of updates to the server: through the channel, and what clients keep on their side."""
+"""Sends updates through the channel, and keeps the clients' memories of it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 class Sending:
     """Takes the deltas of many local runs through the channel as one block.
 
-    A channel without a memory is gone through as soon as a stack is computed. With one, the order
-    of a client's updates matters. It is the order of their arrivals, which is known only when they
-    have arrived: a local run that was dispatched later may arrive earlier. So what is computed
-    ahead of its arrival keeps its delta as it is, and goes through the channel when the server
-    needs it, after the client's earlier ones.
+    Without a memory, the updates of a stack go through the channel as soon as they are computed.
+    With one, the order of a client's updates matters. It is the order of their arrivals, which is
+    known only when they have arrived: a local run that was dispatched later may arrive earlier. So
+    an update that is computed ahead of its arrival waits. It goes through the channel when the
+    server needs it, after the client's earlier ones.
 
     Args:
         channel: The channel.
@@ -48,7 +48,7 @@ class Sending:
         self._dropped: set[int] = set()  # serials of unsent ones that the server did not accept
 
     def through(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Return what arrives of a stack; for channels without a memory.
+        """Return the outcomes of a stack as they arrive; for channels without a memory.
 
         Args:
             tasks: The tasks.
@@ -118,7 +118,7 @@ class Sending:
             run.send(outcome)
 
     def look_ahead(self, run: PendingRun) -> Outcome:
-        """Return what will arrive of a run, and change nothing.
+        """Return the outcome of a run as it will arrive, and change nothing.
 
         It and the earlier ones of its client are known, computed or tried.
         """
@@ -151,12 +151,12 @@ class Sending:
         results: Sequence[LocalResult],
         memory: Sequence[Tensor | None] | None = None,
     ) -> tuple[list[Outcome], list[Tensor]]:
-        """Return what arrives of n runs, and what is remembered then.
+        """Return the outcomes of n runs as they arrive, and their clients' new memories.
 
         Args:
             tasks: The tasks, of different clients if there is a memory.
             results: Their results.
-            memory: What is remembered of their clients, if the channel does so.
+            memory: The memories of their clients, if the channel has any.
         """
         deltas = _stacked([result.delta for result in results])
         senders = Senders(tasks, self._seed)

@@ -10,7 +10,7 @@ from typing import cast
 
 from fedlight._support.checks import positive_int
 from fedlight.executors._remote.fork import Forked, number_of_workers
-from fedlight.executors._remote.forked import SharedTensors, serve, taken_along
+from fedlight.executors._remote.forked import SharedTensors, serve, values_at_fork
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 
@@ -30,8 +30,8 @@ class ProcessExecutor(Executor):
     ``if __name__ == "__main__"``; notebooks, and modules with locks or lambdas, work; the data are
     in memory once, but for the values that an `ExampleTable` keeps converted; a start takes
     milliseconds, where a new interpreter would import torch for seconds. Parameters travel through
-    memory that all share. Threads in place of processes share torch's random generators, so that
-    dropout would depend on which clients run at the same time.
+    memory that all share. Threads would share torch's random generators, so that dropout would
+    depend on which clients run at the same time.
 
     A worker computes with one thread. It has the module and the local optimizer as they were when
     it was forked. If a callback changes a number of theirs, or a frozen parameter, between rounds,
@@ -89,7 +89,7 @@ class ProcessExecutor(Executor):
     def _fork(self) -> None:
         """Fork new workers, and wait until each has tried a step."""
         self._end()
-        self._forked_with = taken_along(self._work)
+        self._forked_with = values_at_fork(self._work)
         try:
             for _ in range(self.workers):
                 tensors = SharedTensors.of(self._work.state.read())
@@ -114,7 +114,7 @@ class ProcessExecutor(Executor):
             raise
 
     def _end(self) -> None:
-        """End the workers, whatever they are doing."""
+        """End the workers, even in the middle of a job."""
         for forked, _ in self._processes:
             forked.stop()
         self._processes = []
@@ -128,9 +128,11 @@ class ProcessExecutor(Executor):
         Raises:
             RuntimeError: A worker died, or failed for a reason that is not the client's.
         """
-        if taken_along(self._work) != self._forked_with:
+        # A callback may have changed a setting that the workers still have as it was.
+        if values_at_fork(self._work) != self._forked_with:
             self._fork()
         outcomes: dict[int, Outcome] = {}
+        # The longest first: a long run that starts last would leave the other cores idle.
         waiting = deque(sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps))
         free = self._processes[::-1]
         busy: dict[Connection, tuple[Forked, SharedTensors, int]] = {}

@@ -227,8 +227,8 @@ class RayExecutor(Executor):
 def _shares(jobs: Sequence[Job], num_actors: int) -> list[list[int]]:
     """Which jobs go to which actor: the longest first, each to the actor with the fewest steps.
 
-    A function of the numbers of steps and their order alone, so that a share, and with it the bits
-    of a stack, does not depend on how fast the actors are.
+    The shares depend on the numbers of steps and their order alone. The bits of a stack must not
+    depend on how fast the actors are.
     """
     shares: list[list[int]] = [[] for _ in range(num_actors)]
     loads = [0] * num_actors

@@ -139,10 +139,11 @@ class SequentialExecutor(Executor):
         return derived_seed(self._work.seed, Concern.TRAINING, task.client_id, task.visit)
 
     def _outcome(self, job: Job, rows: Tensor) -> Outcome:
-        """Run a job, a second time with the streams if it is the first that draws random numbers.
+        """Run a job; if it is the first that draws random numbers, run it again with the streams.
 
-        To watch all calls of torch costs a step of a small module up to a fifth of its time, and
-        most modules draw nothing: then torch's generator is where it was, and nobody watched.
+        Streams watch all calls of torch, which costs a step of a small module up to a fifth of its
+        time, and most modules draw nothing. So jobs run without streams until torch's generator has
+        moved.
         """
         if self._draws:
             self._example_bytes = math.inf
@@ -163,9 +164,10 @@ class SequentialExecutor(Executor):
         return outcome
 
     def _measure_example(self, row: Tensor) -> None:
-        """See how large an example is: small batches of a run are gathered at once from now on.
+        """Measure an example, so that the small batches of later runs are gathered at once.
 
-        Not those of a table whose examples draw random numbers, each batch for its own step.
+        This excludes tables whose examples draw random numbers, since each batch must draw them in
+        its own step.
         """
         examples = self._work.examples
         if examples.stackable:
@@ -196,17 +198,20 @@ class SequentialExecutor(Executor):
                 run.evaluate = partial(self._extra_gradient, batches, k, task, count(1))
                 with torch.no_grad():
                     step_without(work.optimizer, run, grads, unused)
-                del grads  # so that the next ones lie where these are
+                del grads  # the next ones then use the same memory, which is in the cache
             work.state.check_kept()
             if work.optimizer.stackable:
                 _check_place(work.module, work.state, run)
             run.step, run.evaluate = -1, None
-            metrics = self._recorder.collect(rows.numel())
+            metrics = self._recorder.collect(
+                rows.numel()
+            )  # reads all values from the device at once
         except Exception as error:
             self._recorder.clear()
             cause = self._cause(error)
             hint = hint_about(cause, work.examples, work.partition[task.client_id])
             return ClientError.of(task, cause, hint)
+        # The norm and all checks are read from the device together, not after each step.
         with torch.no_grad():
             delta = work.state.moved(job.pulled.params)
             buffers, counters = work.state.read_buffers(), work.state.read_counters()
@@ -225,7 +230,7 @@ class SequentialExecutor(Executor):
         return LocalResult(delta, buffers, counters, metrics, client, measured=measured)
 
     def _cause(self, error: Exception) -> Exception:
-        """Why a local run fails: from a changed set of parameters all else would follow."""
+        """The cause of a failure; a changed set of parameters comes first, as errors follow."""
         try:
             self._work.state.check_kept()
         except ValueError as changed:
@@ -256,7 +261,9 @@ class SequentialExecutor(Executor):
         state = self._work.state
         before = state.read()
         with torch.enable_grad(), self._recorder.paused():
-            _, grads, _ = self._gradient(batches.anew(step), step, task, again(step, next(times)))
+            _, grads, _ = self._gradient(
+                batches.gathered(step), step, task, again(step, next(times))
+            )
         state.write(before)
         return grads
 
@@ -283,7 +290,7 @@ class SequentialExecutor(Executor):
             number: The number of the step's random numbers, if it is another one.
 
         Returns:
-            The loss, or None where the step skips the batch; the gradient, ``[1, *shape]`` per
+            The loss, or None if the step skips the batch; the gradient, ``[1, *shape]`` per
             parameter; the positions of the parameters that the loss does not use.
         """
         work = self._work

@@ -82,8 +82,7 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
     same fit gets the same executor on every machine of a kind.
 
     Args:
-        executor: "auto", "sequential", "vectorized", "processes", or an executor, which is taken
-            as it is.
+        executor: "auto", "sequential", "vectorized", "processes", or an executor.
         workplace: The module, the data and the settings of the local runs.
 
     Returns:

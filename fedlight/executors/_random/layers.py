@@ -1,4 +1,4 @@
-"""Dropout, and layers that have dropout inside, on a stream of random numbers (`_streams`)."""
+"""Dropout, and layers with dropout inside, on a stream of random numbers (`streams`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedlight.executors._random.tensors import stands_for
+from fedlight.executors._random.tensors import replaces
 from fedlight.executors._random.variates import Uncovered, below, uniform
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _dropped(draw: Streams, input: Tensor, p: float, shape: Sequence[int]) -> Te
 
 
 def _alpha_dropped(draw: Streams, input: Tensor, p: float, shape: Sequence[int]) -> Tensor:
-    """What is dropped becomes the limit of SELU, -1.758; then mean and variance are restored.
+    """Set dropped numbers to the limit of SELU, -1.758, then restore mean and variance.
 
     Klambauer et al., "Self-normalizing neural networks", 2017, https://arxiv.org/abs/1706.02515.
     """
@@ -60,11 +60,11 @@ def _register(
     kind: Callable[..., Tensor],
     shape: Callable[[Tensor], Sequence[int]],
 ) -> None:
-    @stands_for(function)
+    @replaces(function)
     def dropout(draw: Streams, input: Tensor, p: float, train: bool) -> Tensor:
         return kind(draw, input, p, shape(input)) if train and p else input
 
-    @stands_for(in_place)
+    @replaces(in_place)
     def dropout_(draw: Streams, input: Tensor, p: float, train: bool) -> Tensor:
         return input.copy_(kind(draw, input, p, shape(input))) if train and p else input
 
@@ -75,7 +75,7 @@ _register(torch.alpha_dropout, torch.alpha_dropout_, _alpha_dropped, lambda x: x
 _register(torch.feature_alpha_dropout, torch.feature_alpha_dropout_, _alpha_dropped, _channels)
 
 
-@stands_for(torch.rrelu)
+@replaces(torch.rrelu)
 def _rrelu(
     draw: Streams,
     input: Tensor,
@@ -91,7 +91,7 @@ def _rrelu(
     return torch.where(input <= 0, input * slopes, input)
 
 
-@stands_for(torch.rrelu_)
+@replaces(torch.rrelu_)
 def _rrelu_(draw: Streams, input: Tensor, *args: Any, **options: Any) -> Tensor:
     return input.copy_(_rrelu(draw, input, *args, **options))
 
@@ -99,7 +99,7 @@ def _rrelu_(draw: Streams, input: Tensor, *args: Any, **options: Any) -> Tensor:
 _attend = functional.scaled_dot_product_attention
 
 
-@stands_for(_attend)
+@replaces(_attend)
 def _attention(
     draw: Streams,
     query: Tensor,
@@ -132,14 +132,16 @@ def _attention(
 
 
 def _layer_by_layer(function: Callable[..., Any]) -> None:
-    """Stand in for a recurrent network that has dropout between its layers."""
+    """Replace a recurrent network that has dropout between its layers."""
 
-    @stands_for(function)
+    @replaces(function)
     def layers(draw: Streams, *args: Any, **kwargs: Any) -> Any:
-        # (input, state, weights, …), or (data, batch_sizes, state, weights, …) if packed
+        # The arguments are (input, state, weights, …), or for a packed sequence (data, batch_sizes,
+        # state, weights, …).
         at = next(index for index, arg in enumerate(args) if isinstance(arg, list))
         *before, state = args[:at]
         weights, biases, count, p, train, both, *rest = args[at:]
+        # torch's own function is faster, and the same if nothing is dropped.
         if count == 1 or not (train and p) or kwargs:
             return function(*args, **kwargs)
         parts = state if isinstance(state, tuple | list) else (state,)
@@ -162,10 +164,10 @@ for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
 
 
 def _open(function: Any) -> None:
-    """Let the functions that a function of torch's own calls be replaced too.
+    """Also replace the random functions that a function of torch calls inside.
 
-    Torch hands the outermost function over, and runs it without the mode. So a copy that does not
-    hand itself over runs within the mode.
+    Torch passes only the outermost function to a mode, and then leaves the mode. So a copy is
+    called within the mode, which does not ask for modes itself.
     """
     unasked: Callable[..., bool] = lambda *_: False  # noqa: E731
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
@@ -175,7 +177,7 @@ def _open(function: Any) -> None:
     )
     copy.__kwdefaults__ = function.__kwdefaults__
 
-    @stands_for(function)
+    @replaces(function)
     def opened(draw: Streams, *args: Any, **kwargs: Any) -> Any:
         with draw:
             return copy(*args, **kwargs)

@@ -4,11 +4,11 @@ The k-th call of a random function within a local step draws from the stream tha
 client, visit, step, k). So a client gets the same numbers alone, in any stack, in a traced program,
 on any device and after a resume, and no generator has to be seeded, kept or restored.
 
-A name is a 64-bit key, and the numbers are the output of SplitMix64 (`_splitmix`) on a counter that
-starts at the key: about twelve operators on whole tensors of integers, which ``vmap`` batches as it
-does any others. Integers are exact, and what is made of them uses one correctly rounded operation
-after the other. Logarithms would not do: their last bits depend on the machine and, with vector
-instructions, on the place of a number in its tensor. Hence the tables of `_variates`.
+A name is a 64-bit key, and the numbers are the output of SplitMix64 (`splitmix`) on a counter that
+starts at the key: about twelve operators on whole tensors of integers, which ``vmap`` batches like
+any others. Integers are exact, and all other numbers come from them by correctly rounded
+operations. Logarithms are avoided: their last bits depend on the machine and, with vector
+instructions, on the place of a number in its tensor. Hence the tables of `variates`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Keys: TypeAlias = Callable[[], Tensor]
 FULL_GRADIENT = 1 << 63
 """The number of the first batch of a pass over all of a client's examples."""
 
-_AGAIN = 1 << 32
+_AGAIN = 1 << 32  # more than a run has steps, so the numbers of further gradients are new
 _CALL = 0xD1342543DE82EF95  # an odd number without a small multiple in common with GAMMA
-_MOST_CALLS = 1 << 31
+_MOST_CALLS = 1 << 31  # a larger distance between seeds is no count of calls
 
 
 def step_keys(
@@ -112,12 +112,12 @@ class Streams(TorchFunctionMode):
 
     `FUNCTIONS` lists what is covered: the ``dropout`` family, ``rand``, ``randn``, ``randint``,
     ``randperm``, ``normal``, ``bernoulli``, ``multinomial``, their ``_like`` and in-place kin, and
-    layers that call them. What is not goes on to torch: functions whose number of draws depends on
+    layers that call them. Other calls go on to torch: functions whose number of draws depends on
     the data (``poisson``, ``_standard_gamma``), a ``generator=``, a ``vmap`` in the step itself.
 
     Args:
-        stacked: Whether several clients are computed at once, so that what is not covered, which
-            they would share, is an error.
+        stacked: Whether several clients are computed at once. They would share the numbers of a
+            call that is not covered, so it is an error.
     """
 
     def __init__(self, stacked: bool) -> None:
@@ -130,6 +130,7 @@ class Streams(TorchFunctionMode):
 
     def at(self, key: Tensor | int) -> Streams:
         """Move to the step that has this key; for a stack, the key of one client under ``vmap``."""
+        # Calls are counted from this seed, and only transforms within the step matter.
         self.key, self._calls = key, 0
         self._first = torch.default_generator.initial_seed()
         self._levels = len(_levels())
@@ -151,11 +152,13 @@ class Streams(TorchFunctionMode):
         number, parts = self._number(), 8 // dtype.itemsize
         count = torch.Size(shape).numel()
         counter = torch.arange(1, -(-count // parts) + 1, device=device) * _signed(GAMMA)
+        # The product is taken modulo 2^64 in both cases: tensors wrap around, Python's numbers do
+        # not.
         if isinstance(self.key, int):
             words = counter + _signed(self.key + number * _CALL)
         else:
             words = counter + (self.key.to(device) + _signed(number * _CALL))
-        # torch shifts the sign in: the masks keep it out
+        # torch's shift to the right repeats the sign; the masks clear it.
         words = (words ^ ((words >> 30) & (MASK >> 30))) * _signed(FIRST)
         words = (words ^ ((words >> 27) & (MASK >> 27))) * _signed(SECOND)
         words = words ^ ((words >> 31) & (MASK >> 31))
@@ -168,8 +171,8 @@ class Streams(TorchFunctionMode):
     def _number(self) -> int:
         """The number of this call in its step.
 
-        One by one, it is kept in the seed of torch's generator. Activation checkpointing puts that
-        back before it computes a part of the step again, which then draws the same numbers.
+        For one client it is kept in the seed of torch's generator. Activation checkpointing puts
+        that back before it computes a part of the step again, which then draws the same numbers.
 
         Raises:
             Uncovered: The step has seeded torch's generator, or it calls ``vmap`` itself.
@@ -181,7 +184,7 @@ class Streams(TorchFunctionMode):
         if not 0 <= number < _MOST_CALLS or (self.stacked and number):
             raise Uncovered("after torch.manual_seed")
         self._calls += 1
-        if self.stacked:
+        if self.stacked:  # `torch.func.grad` supports no checkpointing
             return self._calls - 1
         generator.manual_seed(self._first + number + 1)
         return number
@@ -189,6 +192,7 @@ class Streams(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, or draw from the stream in its place."""
         kwargs = kwargs or {}
+        # One lookup: every call of torch in a step passes here.
         function = FUNCTIONS.get(func)
         if function is None:
             if self.stacked and func in NEVER:

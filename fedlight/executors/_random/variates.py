@@ -1,4 +1,4 @@
-"""Random numbers of the usual distributions, made of the bits of a stream (`_streams`)."""
+"""Random numbers of the usual distributions, made of the bits of a stream (`streams`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def below(draw: Streams, shape: Sequence[int], p: float, device: Any) -> Tensor:
     digits, kind = (16, torch.int16) if (p * 2**16).is_integer() else (32, torch.int32)
     limit = min(round(p * 2**digits), 2**digits - 1) - 2 ** (digits - 1)
     limit = max(limit, 1 - 2 ** (digits - 1))
-    # `bits < limit`; a CPU makes booleans of numbers and numbers of booleans one at a time
+    # This is `bits < limit`. The comparison itself is slow: a CPU converts between numbers and
+    # booleans one at a time.
     drawn: Tensor = limit - draw.bits(shape, device, kind).clamp(limit - 1, limit)
     return drawn
 
@@ -98,7 +99,7 @@ def _table(name: str, device: torch.device) -> tuple[Tensor, Tensor]:
     quantile = _QUANTILES[name]
     parts = []
     for upper in (False, True):
-        # the last piece is one number, 1/2
+        # The last piece is one number, 1/2.
         values = np.array([quantile(min(end * 0.5**32, 0.5), upper) for end in ends])
         slope = np.diff(values) / np.diff(ends)
         parts.append((values[:-1] - slope * np.array(ends[:-1]), slope))

@@ -118,7 +118,7 @@ class Actor:
         return self._executor.independent
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Hand the state of an earlier executor on to this one."""
+        """Pass the state of an earlier executor to this one."""
         self._executor.load_state_dict(state)
 
     def run(self, jobs: Sequence[Job]) -> tuple[list[Outcome], dict[str, Any]]:

@@ -168,8 +168,8 @@ def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
     return ""
 
 
-def taken_along(work: Workplace) -> dict[tuple[Any, str], object]:
-    """Values that a worker keeps from the time when it was forked, as far as they compare."""
+def values_at_fork(work: Workplace) -> dict[tuple[Any, str], object]:
+    """The values that a worker has from the fork on, as far as they can be compared."""
     numbers = {
         (work.optimizer, name): value
         for name, value in vars(work.optimizer).items()

@@ -110,6 +110,7 @@ class _Stack:
     def of(cls, jobs: Sequence[Job], work: Workplace, step: Step, example_bytes: float) -> _Stack:
         """The stack of the clients of these jobs."""
         state, layout, n = work.state, work.state.param_layout, len(jobs)
+        # Padded, so that few sizes of stacks occur and are traced.
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]
         # The seed of the fit; or one for each job, if they are of several fits.
         every = [(job.work or work).seed for job in jobs]
@@ -119,6 +120,7 @@ class _Stack:
         # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
         buffers = pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
         counters = pieces(state.counter_layout, [job.pulled.counters for job in jobs])
+        # The local optimizer must not see the padding.
         own = params if n == len(jobs) else [param[:n] for param in params]
         run = local_run_of(jobs[:n], work, own, pulled[:n])
         rows = _rows(jobs, work, seeds)
@@ -142,6 +144,7 @@ class _Stack:
         part, active = run, len(steps)
         working: _Working | None = None
         for k in range(steps[0]):
+            # The longest runs come first, so those that still work are a prefix: no copy is made.
             while steps[active - 1] <= k:
                 active -= 1
             if working is None or active != working.active:
@@ -155,7 +158,7 @@ class _Stack:
             part.evaluate = partial(working.extra_gradients, k, count(1))
             step_without(optimizer, part, grads, unused)
             part.step, part.evaluate = -1, None
-            del inputs, grads  # so that the next ones lie where these are in the cache
+            del inputs, grads  # the next ones then use the same memory, which is in the cache
         return recorder.collect()
 
     def full_gradients(self, work: Workplace) -> list[Tensor]:
@@ -175,7 +178,7 @@ class _Stack:
                 if k < len(batches):
                     groups[len(batches[k])].append(index)
             for length, indices in groups.items():
-                which = sent(indices, device)
+                which = sent(indices, device)  # indexed, so the step writes to copies of buffers
                 rows = np.stack([parts[index][k] for index in indices])
                 batch = work.examples.gather(torch.from_numpy(rows).to(device, non_blocking=True))
                 models = pulled, *self.models[1:]
@@ -229,8 +232,9 @@ class _Working:
         keys = partial(stack.keys.step, k, width)
         if times:
             keys = partial(stack.keys.one, again(k, times), range(width))
-        if keep == width:
+        if keep == width:  # nearly always: the step may write to the buffers of all
             return stack.step(inputs, keys)
+        # The rows after those to keep belong to runs that have ended, whose buffers are results.
         written = inputs._replace(
             buffers=[block.clone() for block in inputs.buffers],
             counters=[block.clone() for block in inputs.counters],
@@ -245,13 +249,13 @@ class _Working:
         return grads, logged
 
     def extra_gradients(self, k: int, times: Iterator[int]) -> list[Tensor]:
-        """Compute the gradients at the present parameters again, without any other effect.
+        """Compute the gradients at the current parameters again, without any other effect.
 
         Args:
             k: Number of the local step.
             times: Counts the calls for this step.
         """
-        batch = self.stack.batches.anew(k, self.width)  # the step may have changed it in place
+        batch = self.stack.batches.gathered(k, self.width)  # the step may have changed it in place
         inputs = StepInputs(*self.models, batch, k)
         return self.gradients(inputs, keep=0, times=next(times))[0]
 

@@ -18,7 +18,7 @@ from fedlight._module.rng import isolated_rng
 from fedlight._module.steps import step_function
 from fedlight.executors._random.streams import Keys, Streams
 from fedlight.executors._stack.narrow_layers import NarrowLayers
-from fedlight.executors._stack.step_log import LOSS, StackedLog, StepLog, kept
+from fedlight.executors._stack.step_log import LOSS, StackedLog, StepLog, detached_copy
 from fedlight.executors._stack.unused import warn_of_skipped
 from fedlight.executors.base import Workplace, loss_of
 from fedlight.parameters import check_kept
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class StepInputs(NamedTuple):
-    """What one local step of n clients reads, in addition to the keys of random numbers.
+    """The inputs of one local step of n clients, apart from the keys of random numbers.
 
     Attributes:
         params: Stacked parameters, ``[n, *shape]`` each, not changed.
@@ -88,7 +88,7 @@ class StackedStep:
         self._layers = NarrowLayers if narrow and state.device.type == "cpu" else nullcontext
         self._streams = Streams(stacked=True)
         self._gradient = grad(self._loss, has_aux=True)
-        # Whatever `Streams` does not cover, the clients would share: an error.
+        # Clients would share random numbers that `Streams` does not cover, so they are an error.
         self._run = vmap(self._one, in_dims=(0, 0, 0, 0, None, 0), randomness="error")
 
     @property
@@ -147,9 +147,9 @@ class StackedStep:
     def unused(self, inputs: StepInputs, keys: Keys) -> tuple[int, ...]:
         """The positions of the parameters that the loss of a step does not use.
 
-        ``torch.func.grad`` gives zeros for them, which says less: a used parameter may have a
-        gradient of zeros. So the step of the first client is computed once more by itself. What it
-        uses is the same for all clients, since ``vmap`` allows no branch on the values of tensors.
+        ``torch.func.grad`` gives zeros for them, but a used parameter may have a gradient of zeros,
+        too. So the step of the first client is computed once more by itself. All clients use the
+        same parameters, since ``vmap`` allows no branch on the values of tensors.
         """
         alone = apply_to_collection(tuple(inputs), Tensor, lambda each: each[0].detach().clone())
         leaves = [each.requires_grad_() for each in alone[0]]
@@ -192,7 +192,7 @@ class StackedStep:
             loss = torch.zeros((), device=self._work.state.device)
         else:
             loss = loss_of(module, output).reshape(())
-        logged.values[LOSS] = kept(loss).float()
+        logged.values[LOSS] = detached_copy(loss).float()
         inputs = [(args, kwargs) for _, args, kwargs in logged.inputs]
         return loss, (buffers, counters, logged.values, inputs)
 
@@ -200,8 +200,8 @@ class StackedStep:
 class _TrainingStep(nn.Module):
     """``training_step`` as a ``forward``, so that ``functional_call`` can run it.
 
-    It also returns the buffers as the step leaves them, because ``functional_call`` restores those
-    that the step replaces.
+    It also returns the buffers after the step, because ``functional_call`` restores those that the
+    step replaces.
     """
 
     def __init__(self, workplace: Workplace) -> None:

@@ -1,4 +1,4 @@
-"""What ``training_step`` logs under ``vmap``: the values of one client, which become a stack's."""
+"""Keeps the values that ``training_step`` logs under ``vmap``, which stacks them by client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOSS = "fedlight: the loss"
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Stands for the value of a metric object that is updated after the step.
+    """A placeholder for the value of a metric object that is updated after the step.
 
     Attributes:
         metric: The object's name in the module.
@@ -45,7 +45,7 @@ class Deferred:
 
 
 class StackedLog(NamedTuple):
-    """What n clients logged in one step.
+    """The values that n clients logged in one step.
 
     Attributes:
         values: Logged numbers by name, each of shape ``[n]``.
@@ -76,7 +76,7 @@ class StepLog(Log):
         workplace: The module, and the precision in which numbers are kept.
 
     Attributes:
-        logged: What was logged since `begin`.
+        logged: The values logged since `begin`.
     """
 
     training = True
@@ -113,10 +113,10 @@ class StepLog(Log):
             yield
 
     def _feed(self, metric: str, forward: bool, /, *args: Any, **kwargs: Any) -> Deferred:
-        """Keep the input of a metric object; return what stands for the result of its call."""
+        """Keep the input of a metric object; return a placeholder for the result of its call."""
         number = len(self.logged.inputs)
-        named = {key: kept(arg) for key, arg in kwargs.items()}
-        self.logged.inputs.append((metric, tuple(map(kept, args)), named))
+        named = {key: detached_copy(arg) for key, arg in kwargs.items()}
+        self.logged.inputs.append((metric, tuple(map(detached_copy, args)), named))
         if forward:
             self._forwarded[metric] = number
         return Deferred(metric, batch=number)
@@ -135,7 +135,7 @@ class StepLog(Log):
             number = float(value)  # type: ignore[arg-type]
             self._put(key, torch.full((), number, dtype=self._dtype, device=self._device), how)
         elif isinstance(value, Tensor) and value.numel() == 1:
-            value = kept(value).reshape(())
+            value = detached_copy(value).reshape(())
             from_host = value.device.type == "cpu"
             value = value.to(self._device, self._dtype, non_blocking=from_host)
             self._put(key, value, how)
@@ -164,6 +164,6 @@ class StepLog(Log):
         self.logged.values[key] = value
 
 
-def kept(value: Any) -> Any:
+def detached_copy(value: Any) -> Any:
     """Copy a tensor: the step may change it, and the optimizer will, before it is read."""
     return value.detach().clone() if isinstance(value, Tensor) else value
