@@ -78,7 +78,7 @@ def _of_labels(error: BaseException, batch: Any, whose: str) -> str:
     message = str(error)
     found = _OUT_OF_RANGE.search(message)
     ranges = [
-        (_where(path), int(part.min()), int(part.max()), part.dim() == 1)
+        ("".join(map(str, ("batch", *path))), int(part.min()), int(part.max()), part.dim() == 1)
         for path, part in tree_flatten_with_path(batch)[0]
         if isinstance(part, Tensor)
         and part.numel()
@@ -104,8 +104,3 @@ def _of_labels(error: BaseException, batch: Any, whose: str) -> str:
         elif index in (least, most):
             hint += f"; labels must be 0 … C - 1 for C classes, but {where} holds {index}"
     return hint
-
-
-def _where(path: Any) -> str:
-    """The place in the batch, as one would index it."""
-    return "batch" + "".join(str(key) for key in path)

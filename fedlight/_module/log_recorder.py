@@ -66,14 +66,11 @@ class LogRecorder(Log):
         self.batch_size = 1
         self.clear()
 
-    def clear(self) -> None:
-        """Discard the logged values, and reset the metric objects."""
-        for metric in self._metric_objects:
+    def clear(self, reset: bool = True) -> None:
+        """Discard the logged values, and reset the metric objects unless `reset` is False."""
+        for metric in self._metric_objects if reset else ():
             if metric.update_called:
                 metric.reset()
-        self._start()
-
-    def _start(self) -> None:
         self._logged: dict[str, _Logged] = {}
         self._earlier: set[str] = set()
 
@@ -167,10 +164,7 @@ class LogRecorder(Log):
                 values.update(how.reduced(name, numbers, weights))
         for name, computed in tree_unflatten(list(read), form).items() if given else ():
             values.update(metric_values(name, computed, self._logged[name].how, examples))
-        if reset:
-            self.clear()
-        else:
-            self._start()
+        self.clear(reset)
         return values
 
     @property

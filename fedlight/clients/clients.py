@@ -52,7 +52,9 @@ class Clients:
             if before is not None:
                 self._replaced[task.serial] = before
             self._states[task.client_id] = run
-            run.replaces(before)
+            # A run that has succeeded leaves a state of its own. An open one may still fail.
+            if run.status is Status.OPEN or run.error is not None:
+                run.fallback = before
         return self._update(run)
 
     def cancel(self, task: Task) -> None:

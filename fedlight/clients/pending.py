@@ -160,16 +160,6 @@ class PendingRun:
         state = None if self.after is None else self.after.client_state()
         return Job(self.task, self.pulled, state)
 
-    def replaces(self, before: PendingRun | None) -> None:
-        """Note that the run has arrived and now leaves the stored client state.
-
-        Args:
-            before: The local run that left the client state which was stored until now, or None.
-        """
-        # A run that has succeeded leaves a state of its own. An open one may still fail.
-        if self.status is Status.OPEN or self.error is not None:
-            self.fallback = before
-
     def finish(self, outcome: Outcome) -> None:
         """Store the outcome, and release the reference to the earlier run."""
         # Each run refers to the one before it: kept, they would all stay in memory.

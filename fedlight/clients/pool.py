@@ -78,16 +78,15 @@ class Pool:
         Returns:
             The local run of the task.
         """
-        run = PendingRun(self, task, pulled, after)
-        self.adopt(run)
-        return run
+        return self.adopt(PendingRun(self, task, pulled, after))
 
-    def adopt(self, run: PendingRun) -> None:
-        """Add an open local run, or one that arrives earlier than it was to."""
+    def adopt(self, run: PendingRun) -> PendingRun:
+        """Add an open local run, or one that arrives earlier than planned; return it."""
         task = run.task
         self._open[task.serial] = run
         if self._executor.max_batch > 1:  # else nobody looks for runs that arrive next
             heapq.heappush(self._queue, (task.arrives_at, task.client_id, task.serial))
+        return run
 
     def arrived(self, run: PendingRun) -> None:
         """Note that the update of a run has reached the server."""

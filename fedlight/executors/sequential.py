@@ -158,20 +158,14 @@ class SequentialExecutor(Executor):
             if before is not None:
                 before.restore()
             self._recorder.clear()
-            outcome = self._one(job, rows)
-        elif self._example_bytes == math.inf and len(rows) and isinstance(outcome, LocalResult):
-            self._measure_example(rows[0, :1])
+            return self._one(job, rows)
+        measured = self._example_bytes < math.inf or not work.examples.stackable
+        if not measured and len(rows) and isinstance(outcome, LocalResult):
+            # Small batches of later runs are gathered at once. This excludes tables whose examples
+            # draw random numbers, since each batch must draw them in its own step.
+            example = tree_leaves(work.examples.gather(rows[0, :1]))
+            self._example_bytes = sum(part.nbytes for part in example)
         return outcome
-
-    def _measure_example(self, row: Tensor) -> None:
-        """Measure an example, so that the small batches of later runs are gathered at once.
-
-        This excludes tables whose examples draw random numbers, since each batch must draw them in
-        its own step.
-        """
-        examples = self._work.examples
-        if examples.stackable:
-            self._example_bytes = sum(part.nbytes for part in tree_leaves(examples.gather(row)))
 
     def _one(self, job: Job, rows: Tensor) -> Outcome:
         work, task = self._work, job.task
@@ -203,9 +197,7 @@ class SequentialExecutor(Executor):
             if work.optimizer.stackable:
                 _check_place(work.module, work.state, run)
             run.step, run.evaluate = -1, None
-            metrics = self._recorder.collect(
-                rows.numel()
-            )  # reads all values from the device at once
+            metrics = self._recorder.collect(rows.numel())
         except Exception as error:
             self._recorder.clear()
             cause = self._cause(error)
@@ -260,10 +252,9 @@ class SequentialExecutor(Executor):
         """
         state = self._work.state
         before = state.read()
+        number = again(step, next(times))
         with torch.enable_grad(), self._recorder.paused():
-            _, grads, _ = self._gradient(
-                batches.gathered(step), step, task, again(step, next(times))
-            )
+            _, grads, _ = self._gradient(batches.gathered(step), step, task, number)
         state.write(before)
         return grads
 

@@ -192,15 +192,13 @@ def check_executor(executor: object) -> Executor | str:
     if isinstance(executor, Executor):
         return executor
     names = ("auto", *_NAMED)
-    listed = ", ".join(repr(name) for name in names)
+    if isinstance(executor, str) and executor in names:
+        return executor
+    listed = ", ".join(map(repr, names))
+    words = f"executor must be one of {listed} or an Executor, got {executor!r}"
     if isinstance(executor, str):
-        if executor in names:
-            return executor
-        raise ValueError(f"executor must be one of {listed} or an Executor, got {executor!r}")
-    raise TypeError(
-        f"executor must be one of {listed} or an Executor, "
-        f"got {executor!r} ({type(executor).__name__})"
-    )
+        raise ValueError(words)
+    raise TypeError(f"{words} ({type(executor).__name__})")
 
 
 def _layer(module: LightningModule, kinds: tuple[type[nn.Module], ...]) -> str:

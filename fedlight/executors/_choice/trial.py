@@ -42,21 +42,18 @@ class Trial:
         return self.failure is None and bool(self.asks or self.draws or self.changes)
 
     def in_words(self) -> str:
-        """The first thing that speaks against a stack; "" if nothing does."""
+        """The first reason against a stack; "" if there is none."""
         if self.failure is not None:
             return f"training_step fails ({self.failure.reason})"
-        if self.asks:
-            names = ", ".join(f"self.trainer.{name}" for name in self.asks)
-            found = f"training_step reads {names}"
-        elif self.draws:
-            found = f"a local step draws from {' and '.join(self.draws)}"
-        elif self.keeps:
-            found = self.keeps_in_words()
-        elif self.changes:
-            found = f"training_step changes {', '.join(self.changes)}"
-        else:
-            return ""
-        return f"{found}, which stacked clients would share"
+        asked = ", ".join(f"self.trainer.{name}" for name in self.asks)
+        reasons = {
+            f"training_step reads {asked}": self.asks,
+            f"a local step draws from {' and '.join(self.draws)}": self.draws,
+            self.keeps_in_words(): self.keeps,
+            f"training_step changes {', '.join(self.changes)}": self.changes,
+        }
+        found = next((reason for reason, names in reasons.items() if names), None)
+        return f"{found}, which stacked clients would share" if found else ""
 
     def keeps_in_words(self) -> str:
         """The attributes in which the step has left tensors."""

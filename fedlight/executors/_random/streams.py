@@ -124,9 +124,7 @@ class Streams(TorchFunctionMode):
         super().__init__()
         self.stacked = stacked
         self.key: Tensor | int = 0
-        self._calls = 0
-        self._first = 0
-        self._levels = 0
+        self._calls = self._first = self._levels = 0
 
     def at(self, key: Tensor | int) -> Streams:
         """Move to the step that has this key; for a stack, the key of one client under ``vmap``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -22,9 +22,6 @@ from fedlight.executors._stack.step_log import LOSS, StackedLog, StepLog, detach
 from fedlight.executors._stack.unused import warn_of_skipped
 from fedlight.executors.base import Workplace, loss_of
 from fedlight.parameters import check_kept
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
 
 
 class StepInputs(NamedTuple):
@@ -74,11 +71,13 @@ class StackedStep:
     Args:
         workplace: The module, its state and the precision.
         narrow: Whether narrow layers run along the batch on a CPU (`NarrowLayers`).
+
+    Attributes:
+        module: The module whose ``training_step`` is computed.
     """
 
     def __init__(self, workplace: Workplace, narrow: bool = True) -> None:
-        self._work = workplace
-        state = workplace.state
+        self.module, state = workplace.module, workplace.state
         self._call = _TrainingStep(workplace)
         self._names = [
             [f"module.{name}" for name in layout.names]
@@ -90,11 +89,6 @@ class StackedStep:
         self._gradient = grad(self._loss, has_aux=True)
         # Clients would share random numbers that `Streams` does not cover, so they are an error.
         self._run = vmap(self._one, in_dims=(0, 0, 0, 0, None, 0), randomness="error")
-
-    @property
-    def module(self) -> LightningModule:
-        """The module whose ``training_step`` is computed."""
-        return self._work.module
 
     @property
     def drew(self) -> bool:
@@ -171,7 +165,7 @@ class StackedStep:
         index: int,
     ) -> tuple[Tensor, Any]:
         """The loss of one client, and its other outputs."""
-        module, log = self._work.module, self._log
+        module, log = self.module, self._log
         logged = log.begin()
         tensors: dict[str, Tensor] = {}
         for names, values in zip(self._names, (params, buffers, counters), strict=True):
@@ -189,7 +183,7 @@ class StackedStep:
         if output is None:
             warn_of_skipped(module)
             log.logged = logged = logged._replace(skipped=True)
-            loss = torch.zeros((), device=self._work.state.device)
+            loss = torch.zeros((), device=params[0].device)
         else:
             loss = loss_of(module, output).reshape(())
         logged.values[LOSS] = detached_copy(loss).float()

@@ -224,9 +224,7 @@ class FlatStep:
     ) -> None:
         self._step, self._form, self._keys, self._drew = step, form, keys, step.drew
         self._number, self._end = given.number, len(flat)
-        self._sizes = tuple(
-            accumulate((len(given.params), len(given.buffers), len(given.counters)))
-        )
+        self._sizes = tuple(accumulate(map(len, (given.params, given.buffers, given.counters))))
         self._structure: tuple[Any, StackedLog] | None = None  # of the outputs
         self.inputs = [*flat, keys] if self._drew else flat
 
