@@ -206,7 +206,7 @@ class Clients:
 
     def _update(self, run: PendingRun) -> ClientUpdate:
         task = run.task
-        before = self._replaced.get(task.serial) if self._keep_states else None
+        before = self._replaced.get(task.serial)
         replaced = None if before is None else before.client_state
         examples = self._num_examples[task.client_id]
         return new_record(ClientUpdate, (task, examples, run, replaced, run.pulled))

@@ -112,9 +112,8 @@ class VectorizedExecutor(Executor):
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
         stacks: dict[int, list[int]] = defaultdict(list)
         for index, job in enumerate(jobs):
-            offsets = (job.work or self._work).partition.offsets
-            client = job.task.client_id
-            size = int(offsets[client + 1] - offsets[client])
+            partition, client = (job.work or self._work).partition, job.task.client_id
+            size = int(partition.offsets[client + 1] - partition.offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
         most = self.max_batch
