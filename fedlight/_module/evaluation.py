@@ -84,7 +84,7 @@ class Evaluator:
         datamodule: The data, set up. Batches are made at the first call and kept.
         fabric: Gives device and precision.
         limits: At most so many batches (int) or this share of them (float), by stage.
-        seed: Seed of what a step draws.
+        seed: Seed of the random numbers that a step draws.
         inference_mode: Run under ``torch.inference_mode`` instead of ``torch.no_grad``.
         most: In addition to the limits, at most so many batches of each data set.
     """
@@ -187,7 +187,7 @@ class Evaluator:
 
         Args:
             stage: The stage.
-            newest: Gets what the steps have logged before the hooks at the end.
+            newest: Gets the values that the steps have logged, before the hooks at the end.
         """
         if stage not in self._batches:
             device, dtype = self.fabric.device, input_dtype(self.module)
@@ -244,7 +244,7 @@ def evaluate(
     ``on_<stage>_batch_end``, then ``on_<stage>_epoch_end``, ``on_<stage>_end`` and
     ``on_<stage>_model_train``. The global random generators are left as they were.
 
-    As in Lightning, what a step logs over the k-th of several data sets has the name
+    As in Lightning, a value logged over the k-th of several data sets has the name
     ``<name>/dataloader_idx_k``. A metric object is not reset between them.
 
     Args:
@@ -252,10 +252,10 @@ def evaluate(
         batches: Sizes and batches, on the module's device.
         stage: "validation" or "test".
         autocast: The context of the run's precision.
-        seed: Seed of what the step draws.
+        seed: Seed of the random numbers that the step draws.
         more: Sizes and batches of further data sets.
         inference_mode: Run the steps under ``torch.inference_mode`` instead of ``torch.no_grad``.
-        newest: Gets what the steps have logged before the hooks at the end, which may read it.
+        newest: Gets the values that the steps have logged. The hooks at the end may read it.
 
     Raises:
         ValueError: The step does not take the ``dataloader_idx`` that it needs, or needs one though

@@ -57,7 +57,7 @@ class EvaluationBatches:
     def _watched(self, kept: list[Any]) -> Iterator[tuple[int, Any]]:
         """The kept batches; if a step writes to one of them, the next pass gets new ones.
 
-        torch counts what is written to a tensor, but not through ``tensor.data`` or an array of
+        torch counts the writes to a tensor, but not those through ``tensor.data`` or an array of
         numpy in the same memory: in the first pass the numbers themselves are compared.
         """
         for size, batch in zip(self._sizes, kept, strict=True):

@@ -1,4 +1,4 @@
-"""The arguments of ``self.log``: what they mean, and which are refused."""
+"""The arguments of ``self.log``: their meaning, and checks of them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Options(NamedTuple):
 
 
 USUAL = Options()
-"""What ``self.log(name, value)`` means: the mean over examples."""
+"""The meaning of ``self.log(name, value)``: the mean over examples."""
 
 _FUNCTIONS: dict[Any, str] = {
     getattr(place, name): name
@@ -105,7 +105,7 @@ def options(
     reduce_fx: Any,
     enable_graph: bool,
 ) -> Options:
-    """Check the arguments of ``self.log`` and return what they mean.
+    """Check the arguments of ``self.log`` and return their meaning.
 
     As in Lightning, ``training_step`` logs on the step unless told otherwise, and everything else
     logs on the epoch. One thing differs: with neither argument given, ``training_step`` logs the
@@ -126,6 +126,7 @@ def options(
             f"{call}): add_dataloader_idx=True adds the number of the data loader; leave it out of "
             "the name, or pass add_dataloader_idx=False"
         )
+    # `on_step` first, as the default of `on_epoch` depends on it.
     if on_step is None:
         on_step = training and on_epoch is not None
     if on_epoch is None:

@@ -1,4 +1,4 @@
-"""Records what a module logs while one of its steps or hooks runs, and reduces it."""
+"""Records the values that a module logs in its steps and hooks, and reduces them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Logged:
 
 
 class LogRecorder(Log):
-    """Keeps what a module logs, and reduces it.
+    """Keeps the values that a module logs, and reduces them.
 
     Numbers are averaged over examples unless ``reduce_fx`` says otherwise. A torchmetrics object is
     kept; `collect` computes its value and resets it.
@@ -88,7 +88,7 @@ class LogRecorder(Log):
             raise not_one_number(key, value)
         value = value.detach().clone()
         if value.device != self._module.device:  # all are read at once later
-            # Only on the way to a device: the host must not read what has not arrived.
+            # Only on the way to a device: the host must not read a value before it has arrived.
             to_device = value.device.type == "cpu"
             value = value.to(self._module.device, non_blocking=to_device)
         logged = self._of(key, how)

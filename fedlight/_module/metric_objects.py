@@ -80,11 +80,11 @@ def number_of(name: str, value: Any) -> float:
 def metric_values(
     name: str, computed: Any, how: Options, examples: float
 ) -> Iterator[tuple[str, LoggedValue]]:
-    """The values to be kept of what a metric object has computed over all steps.
+    """The values to be kept of a metric object's result over all steps.
 
     Args:
         name: The name under which the object was logged; a dictionary has names of its own.
-        computed: What it gives.
+        computed: The result.
         how: The arguments of ``self.log``. The object has reduced its values itself, and local
             runs are averaged.
         examples: The weight of the values.

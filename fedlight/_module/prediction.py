@@ -126,7 +126,7 @@ def predict(
         loaders: The batches, one iterable for each loader.
         keep: Whether to return anything but None.
         inference_mode: Run under ``torch.inference_mode`` instead of ``torch.no_grad``.
-        seed: Seed of what the step draws.
+        seed: Seed of the random numbers that the step draws.
     """
     step = _step(module, several=len(loaders) > 1)
     modes = {child: child.training for child in module.modules()}

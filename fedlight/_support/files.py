@@ -114,7 +114,7 @@ def appending(
             with path.open(mode, newline=newline, encoding=encoding) as file:
                 yield file
         except BaseException:
-            # A full disk may have taken the first half of what was written.
+            # On a full disk the first half may have been written.
             if path.exists():
                 os.truncate(path, length)
             raise

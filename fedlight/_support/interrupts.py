@@ -23,7 +23,7 @@ class Interrupt:
     signal: signal.Signals | None = None
 
     def end_the_script(self) -> None:
-        """Raise what the signal raises in other programs, now that the run has ended in order.
+        """Raise the usual exception of the signal, once the run has ended in order.
 
         Raises:
             KeyboardInterrupt: It was SIGINT.
@@ -59,7 +59,7 @@ class Alone:
         self._entered = False
 
 
-_outer: list[Interrupt] = []  # that of the context around all others, such as a study's
+_outer: list[Interrupt] = []  # of the context around all others, such as a study's
 
 
 @contextmanager

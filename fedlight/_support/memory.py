@@ -104,7 +104,7 @@ def sent(
 ) -> Tensor:
     """Return a number or several as a tensor on a device.
 
-    Unlike ``torch.tensor(values, device=device)``, it does not wait for what the device is doing.
+    Unlike ``torch.tensor(values, device=device)``, it does not wait for the device.
     """
     return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 

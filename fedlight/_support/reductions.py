@@ -16,8 +16,8 @@ class Reduction(NamedTuple):
     Attributes:
         weighted: Whether a value counts by its weight. Then the total that is kept of values is the
             sum of their products with their weights; otherwise it is their reduced value.
-        joined: From what a step has logged under the name so far, its next value and the number of
-            both together to one value. For tensors, also under ``vmap``.
+        joined: From the value of a name so far, its next value in the step, and their number, to
+            one value. For tensors, also under ``vmap``.
         over_steps: From the values of several steps and their weights to the total.
         over_runs: From the totals of several local runs to the total of all.
     """

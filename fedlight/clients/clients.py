@@ -91,7 +91,7 @@ class Clients:
         return _run_of(update).error
 
     def fail(self, update: ClientUpdate) -> None:
-        """Release a failed update; the client state is what it was before."""
+        """Release a failed update; the client state does not change."""
         self.release([update])
 
     def drop(self, update: ClientUpdate) -> None:

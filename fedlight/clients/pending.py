@@ -30,7 +30,7 @@ class Status(Enum):
     COMPUTED = "computed"
     """Its result is known."""
     FAILED = "failed"
-    """It has an error in place of a result, and the client state is what it was before."""
+    """It has an error in place of a result, and the client state does not change."""
     RELEASED = "released"
     """The server no longer needs it; only the client state may be left."""
 

@@ -251,7 +251,7 @@ def _in_turn(batch: list[PendingRun], needed: Sequence[PendingRun]) -> list[Pend
 
     Args:
         batch: The first one.
-        needed: What the server needs, from the one on for which `batch` is computed.
+        needed: The runs that the server needs, from the one on for which `batch` is computed.
     """
     if batch[0] is not needed[0]:  # an earlier one, for which it waits
         return batch

@@ -95,7 +95,7 @@ class Sending:
             self._take(turn)
 
     def _take(self, turn: Sequence[PendingRun]) -> None:
-        """Send runs of different clients, or add to the memory what the server dropped."""
+        """Send runs of different clients, or add dropped ones to the memory."""
         good = []
         for run in turn:
             outcome = run.computed()

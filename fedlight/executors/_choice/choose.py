@@ -97,7 +97,7 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
     try:
         check_step(workplace)
     except Exception as error:
-        if not ran_out_of_memory(error):  # two clients may have no room where one has
+        if not ran_out_of_memory(error):  # one client may have room even if two have not
             raise
     if executor == "auto":
         return _chosen(workplace)
@@ -129,7 +129,7 @@ def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Cho
         return Choice(executor, _AS_GIVEN)
     if trial.draws and not trial.asks:
         raise ValueError(
-            f'{trial.in_words()}; draw with torch.rand and its kin, or use executor="sequential"'
+            f'{trial.in_words()}; draw with torch.rand and the like, or use executor="sequential"'
         )
     return Choice(executor, f"{_AS_GIVEN}; {trial.in_words()}", shares=True)
 

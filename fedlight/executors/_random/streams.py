@@ -110,9 +110,9 @@ class Streams(TorchFunctionMode):
         with streams.at(key):
             loss = module.training_step(batch, k)
 
-    `FUNCTIONS` lists what is covered: the ``dropout`` family, ``rand``, ``randn``, ``randint``,
-    ``randperm``, ``normal``, ``bernoulli``, ``multinomial``, their ``_like`` and in-place kin, and
-    layers that call them. Other calls go on to torch: functions whose number of draws depends on
+    `FUNCTIONS` lists the covered functions: the ``dropout`` family, ``rand``, ``randn``,
+    ``randint``, ``randperm``, ``normal``, ``bernoulli``, ``multinomial``, their ``_like`` and
+    in-place forms, and layers that call them. Other calls go on to torch: functions whose number of draws depends on
     the data (``poisson``, ``_standard_gamma``), a ``generator=``, a ``vmap`` in the step itself.
 
     Args:

@@ -64,7 +64,7 @@ def quantiles(
 ) -> Tensor:
     """Numbers of a continuous distribution: "normal", "exponential" or "cauchy".
 
-    Inversion of a 32-bit uniform number u, piecewise linear. The pieces lie densely where the
+    Inversion of a 32-bit uniform number u, piecewise linear. The pieces are narrow where the
     quantile function is steep: each octave [2^-k, 2^(1-k)) of u and of 1 - u has 256, so that the
     first bits of u as a floating number are the number of its piece. (Cheung, Lee, Luk and
     Villasenor, "Hardware generation of arbitrary random number distributions from uniform

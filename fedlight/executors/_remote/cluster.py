@@ -72,7 +72,7 @@ def checked_gpus(value: object) -> float:
 
 
 def share_of_gpus(cards: int, workers: int) -> float:
-    """GPUs of a worker such that all fit: one, or what is left of one that several share.
+    """GPUs of a worker such that all fit: one, or an equal share of one.
 
     A GPU cannot be put together from parts of two. So three workers on two GPUs get a half each,
     not two thirds, of which only two would start.

@@ -47,7 +47,7 @@ def run_stack(
     Args:
         jobs: The jobs, sorted by their number of steps, the largest first: at step k, only the
             first of them still work.
-        work: What the local runs share.
+        work: The workplace of the local runs.
         step: Computes a local step.
         example_bytes: Size of one example.
     """
@@ -221,7 +221,7 @@ class _Working:
     def gradients(
         self, inputs: StepInputs, keep: int, times: int = 0
     ) -> tuple[list[Tensor], StackedLog]:
-        """Compute the clients' gradients, ``[active, *shape]`` each, and what they logged.
+        """Compute the clients' gradients, ``[active, *shape]`` each, and their logged values.
 
         Args:
             inputs: The inputs of a step.

@@ -21,7 +21,7 @@ def most_clients(
     """How many clients a stack may hold.
 
     Args:
-        workplace: What is computed, and where.
+        workplace: The workplace of the local runs.
         asked: The largest number that is wanted.
         max_bytes: Bytes that a stack may take, or None for no limit.
         block_bytes: Bytes of the largest tensor of a stack, or None for the default.

@@ -40,7 +40,7 @@ def values_of_metrics(
 
     Args:
         module: The module, for its metric objects.
-        logs: What the clients logged in each step.
+        logs: The logged values of each step.
         steps: Number of local steps of each client.
     """
     objects: dict[str, Any] = dict(module.named_modules())

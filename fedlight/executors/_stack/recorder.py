@@ -24,7 +24,7 @@ Series: TypeAlias = dict[str, dict[int, list[tuple[float, float]]]]
 
 
 class StackedRecorder:
-    """Sums what a stack of clients logs, separately for each client.
+    """Sums the logged values of a stack, separately for each client.
 
     Args:
         module: The module, for its metric objects.
@@ -40,7 +40,7 @@ class StackedRecorder:
         self._active: list[int] = []
 
     def add(self, log: StackedLog, active: int) -> None:
-        """Add what the first `active` clients logged in the next step."""
+        """Add the values that the first `active` clients logged in the next step."""
         self._logs.append(log)
         self._active.append(active)
 

@@ -23,7 +23,7 @@ def local_run_of(
 
     Args:
         jobs: The jobs.
-        work: What the local runs share. Jobs of another fit have a seed and a rate of their own.
+        work: The workplace of the local runs, except for seeds and rates of jobs of other fits.
         params: The parameters that the steps change, ``[n, *shape]`` each.
         pulled: The parameters that were pulled, flat, ``[n, P]``.
     """

@@ -55,7 +55,7 @@ class Step(Protocol):
     """Computes a local step of a stack. However that is done, the bits are the same."""
 
     def __call__(self, inputs: StepInputs, keys: Keys) -> tuple[list[Tensor], StackedLog]:
-        """Compute the gradients, and what was logged."""
+        """Compute the gradients and the logged values."""
 
     def unused(self, inputs: StepInputs, keys: Keys) -> tuple[int, ...]:
         """The positions of the parameters that the loss of a step does not use."""
@@ -96,7 +96,7 @@ class StackedStep:
         return self._streams.drew
 
     def __call__(self, inputs: StepInputs, keys: Keys) -> tuple[list[Tensor], StackedLog]:
-        """Compute the gradients ``[n, *shape]`` at the parameters, and what was logged.
+        """Compute the gradients ``[n, *shape]`` at the parameters, and the logged values.
 
         Args:
             inputs: The models and the batch. Buffers are changed in place.
@@ -105,7 +105,7 @@ class StackedStep:
         return self.unpacked(*self.raw(inputs, keys()), inputs)
 
     def raw(self, inputs: StepInputs, keys: Tensor) -> tuple[Outputs, StackedLog]:
-        """Return all outputs without writing to the buffers, and the names of what was logged."""
+        """Return all outputs without writing to the buffers, and the log with its names."""
         with torch.enable_grad():
             grads, outputs = self._run(*inputs, keys)
         return (list(grads), *outputs), self._log.logged

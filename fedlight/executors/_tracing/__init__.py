@@ -12,7 +12,7 @@ Why it is safe
     No part is trusted. A program is used only after three calls that gave the outputs, the changes
     of its inputs and the state of torch's generator of the untraced step, compared number by number
     on the inputs at hand; otherwise that shape stays untraced. So it changes no result when a shape
-    is traced. What a program holds as a constant is watched: if an attribute or a mode of the
+    is traced. The constants of a program are watched: if an attribute or a mode of the
     module has changed before a stack, all programs are dropped. A step that itself changes an
     attribute, or draws from the generators of Python or NumPy, stays untraced, and a step that may
     read ``batch_idx`` is traced for each value. The check is made on one input and cannot see a

@@ -23,7 +23,7 @@ class Constants:
     """The attributes of a module and of its layers that a step may read.
 
     A trace holds their values as constants. Tensors are compared by identity only, because a
-    program refers to the tensor itself and sees what is written to it.
+    program refers to the tensor itself and reads its current numbers.
 
     Args:
         module: The module; its metric objects are left out, since they are updated after the step.

@@ -34,7 +34,7 @@ class Trace:
         ends: The positions in the outputs at which the gradients, the floating buffers, the integer
             buffers and the logged numbers end.
         tree: The structure of the rest, which are the inputs of metric objects.
-        log: The names of what is logged.
+        log: The names of the logged values.
     """
 
     function: Function
@@ -71,7 +71,7 @@ class TracedStep:
         step: The untraced step.
         after: Number of untraced steps before the first trace.
         most: Largest number of traces.
-        without: Parts to leave out, to measure what they buy: "simplify", "sizes" (programs for
+        without: Parts to leave out, to measure their gain: "simplify", "sizes" (programs for
             other numbers of clients), "interpreter" (TorchScript's).
 
     Attributes:
