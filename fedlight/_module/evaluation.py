@@ -264,6 +264,7 @@ def evaluate(
     recorder = LogRecorder(module)
     sets = [batches, *more]
     step = evaluation_step(module, stage, len(sets))
+    # By layer: a module may keep some of its layers in evaluation mode while it trains.
     modes = {child: child.training for child in module.modules()}
     prepared = batch_hooks(module)
     before, after = (getattr(module, f"on_{stage}_batch_{moment}") for moment in ("start", "end"))

@@ -86,7 +86,7 @@ class LogRecorder(Log):
             value = sent(float(value), self._module.device)  # type: ignore[arg-type]  # complex fails here
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise not_one_number(key, value)
-        value = value.detach().clone()
+        value = value.detach().clone()  # the step may change the tensor before it is read
         if value.device != self._module.device:  # all are read at once later
             # Only on the way to a device: the host must not read a value before it has arrived.
             to_device = value.device.type == "cpu"

@@ -150,7 +150,7 @@ def predict(
                     module.on_predict_batch_start(batch, index, number)
                     predicted = step(batch, index, number)
                     module.on_predict_batch_end(predicted, batch, index, number)
-                    if keep:
+                    if keep:  # on the CPU, as all of them could fill the device
                         found[number].append(move_data_to_device(predicted, torch.device("cpu")))
             module.on_predict_epoch_end()
             module.on_predict_end()

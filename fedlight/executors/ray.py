@@ -173,6 +173,7 @@ class RayExecutor(Executor):
         outcomes: dict[int, Outcome] = {}
         shares = [share for share in _shares(jobs, self.num_actors) if share]
         parts = [[jobs[index] for index in share] for share in shares]
+        # All shares are sent before the first result is awaited, so the actors work side by side.
         sent = [self._send(number, part) for number, part in enumerate(parts)]
         for number, share in enumerate(shares):
             received = self._receive(number, parts[number], sent[number])
@@ -197,6 +198,7 @@ class RayExecutor(Executor):
             try:
                 results, kept = self._ray.get(reference)
             except self._ray.exceptions.RayActorError:
+                # A new actor with the state of the old one computes the share again: the same bits.
                 self._actors[number] = self._make()
                 self._actors[number].load_state_dict.remote(self._kept[number])
                 self.num_replaced += 1

@@ -171,6 +171,7 @@ class SequentialExecutor(Executor):
         work, task = self._work, job.task
         self._moment.tasks = (task,)
         seed_all(self._seed(task))
+        # Taken after the seeding: if the generator is elsewhere afterwards, the step has drawn.
         if not self._draws:
             self._seeded = torch_position()
         self._keys: dict[int, int] = {}

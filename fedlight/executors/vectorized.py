@@ -193,6 +193,7 @@ class VectorizedExecutor(Executor):
         for task in trial_tasks(work):
             try:
                 with isolated_rng(), at_stage(work.module, "train") as self._moment:
+                    # Two clients: `vmap` leaves out operators for a single one.
                     job = Job(task, work.state.read())
                     if self._fitting([job] * 2) is None:
                         self._fitting([job])

@@ -108,6 +108,7 @@ def _rereads(probe: SequentialExecutor, job: Job, left: Sequence[Change]) -> boo
     """Whether a step reads the tensors that the step before has left, or adds to them."""
     if any(not isinstance(each.owner.get(each.key), Tensor) for each in left):
         return True  # a list or the like, to whose tensors it adds
+    # No operator takes such an object, so a step that reads it fails.
     for each in left:
         each.owner[each.key] = NotATensor()
     return bool(left) and isinstance(probe.watch(job)[0], ClientError)

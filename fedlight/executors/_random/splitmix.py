@@ -42,7 +42,7 @@ def names(
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The output of SplitMix64 at the states `words`."""
-    words = words + np.uint64(GAMMA)
+    words = words + np.uint64(GAMMA)  # a new array, so all further operations are in place
     words ^= words >> np.uint64(30)
     words *= np.uint64(FIRST)
     words ^= words >> np.uint64(27)

@@ -112,8 +112,9 @@ class Streams(TorchFunctionMode):
 
     `FUNCTIONS` lists the covered functions: the ``dropout`` family, ``rand``, ``randn``,
     ``randint``, ``randperm``, ``normal``, ``bernoulli``, ``multinomial``, their ``_like`` and
-    in-place forms, and layers that call them. Other calls go on to torch: functions whose number of draws depends on
-    the data (``poisson``, ``_standard_gamma``), a ``generator=``, a ``vmap`` in the step itself.
+    in-place forms, and layers that call them. Other calls go on to torch: functions whose number of
+    draws depends on the data (``poisson``, ``_standard_gamma``), a ``generator=``, a ``vmap`` in
+    the step itself.
 
     Args:
         stacked: Whether several clients are computed at once. They would share the numbers of a

@@ -193,7 +193,7 @@ def _fills(*functions: Any) -> Callable[[Callable[..., Tensor]], Callable[..., A
             try:
                 return tensor.copy_(values)
             except RuntimeError as error:
-                if "vmap" in str(error):
+                if "vmap" in str(error):  # one tensor cannot hold the numbers of all clients
                     raise Uncovered("into a tensor that the step did not make itself") from error
                 raise
 

@@ -58,6 +58,7 @@ def _copy(module: LightningModule) -> LightningModule:
         ValueError: Something in it cannot be copied; the error names it.
     """
     fabric, trainer = module._fabric, module._trainer
+    # Both belong to this process: devices, loggers, locks.
     module.fabric = module.trainer = None
     try:
         copied = deepcopy(module).cpu()

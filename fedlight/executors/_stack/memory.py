@@ -30,6 +30,7 @@ def most_clients(
     layout, fitting = workplace.state.param_layout, asked
     model = layout.numel * layout.dtype.itemsize
     batch = min(workplace.batch_size, int(workplace.partition.sizes.max()))
+    # The models, their gradients and the pulled models.
     if max_bytes is not None:
         fitting = min(fitting, max_bytes // (3 * model + batch * sum(example_bytes)))
     if block_bytes is None and workplace.state.device.type == "cpu":
