@@ -12,7 +12,7 @@ _HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batc
 
 
 def batch_hooks(module: LightningModule) -> Callable[[Any], Any] | None:
-    """What the module's own hooks make of a batch, in Lightning's order; None without any.
+    """Return the module's own hooks, in Lightning's order, as one function; None without any.
 
     The batch is on the device before the first of them, since a federation keeps all examples
     there.

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
 from lightning.fabric.utilities.device_dtype_mixin import _DeviceDtypeModuleMixin
-from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning_utilities.core.rank_zero import WarningCache
 from rich.console import Console
 from rich.table import Table
 
@@ -21,7 +20,7 @@ from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.evaluation_batches import EvaluationBatches
 from fedlight._module.labels import hint_about_batch
 from fedlight._module.log_recorder import LogRecorder, metrics_from
-from fedlight._module.moment import checking_sanity, evaluating
+from fedlight._module.moment import SANITY_CHECK, at_stage
 from fedlight._module.rng import isolated_rng, seed_all
 from fedlight._module.steps import evaluation_step
 from fedlight.parameters import input_dtype
@@ -35,12 +34,15 @@ if TYPE_CHECKING:
     from fedlight.types import Metrics
 
 
+_warnings = WarningCache()
+
+
 @contextmanager
 def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
-    """Within it the module's ``device`` … answer; afterwards it is back in its place.
+    """Within the context, ``self.device`` is the run's; on exit the module is on its own device.
 
-    `place` moves it to the device, once all its layers are made. Its numbers keep the precision
-    that they have got, as under `lightning.Trainer`.
+    `place` moves the module to the device, once all its layers are made. Its numbers keep the
+    precision that they have got, as under `lightning.Trainer`.
 
     Args:
         module: The module.
@@ -50,26 +52,21 @@ def lent(module: LightningModule, fabric: Fabric) -> Iterator[None]:
     home = next((tensor.device for tensor in tensors), torch.device("cpu"))
     for child in module.modules():
         if isinstance(child, _DeviceDtypeModuleMixin):
-            child._device = fabric.device  # what ``setup`` reads as ``self.device``
+            child._device = fabric.device  # ``setup`` reads it as ``self.device``
     try:
         yield
     finally:
         module.to(home)
 
 
-def say_if_logged_twice(training: Mapping[str, float], validation: Mapping[str, float]) -> None:
+def warn_if_logged_twice(training: Mapping[str, float], validation: Mapping[str, float]) -> None:
     """Warn once of names under which both training and validation log a value."""
     for name in validation.keys() & training.keys():
-        _warn_of_one_name(name)
-
-
-@cache
-def _warn_of_one_name(name: str) -> None:
-    rank_zero_warn(
-        f"fedlight: self.log({name!r}, …) is called in training and in validation; a round has one "
-        "value for a name, and the validation's replaces the other in rounds that are validated. "
-        f"Give them two names, such as 'train_{name}' and 'val_{name}'"
-    )
+        _warnings.warn(
+            f"fedlight: self.log({name!r}, …) is called in training and in validation; a round has "
+            "one value for a name, and the validation's replaces the other in rounds that are "
+            f"validated. Give them two names, such as 'train_{name}' and 'val_{name}'"
+        )
 
 
 def place(module: LightningModule, fabric: Fabric) -> None:
@@ -87,7 +84,7 @@ class Evaluator:
         datamodule: The data, set up. Batches are made at the first call and kept.
         fabric: Gives device and precision.
         limits: At most so many batches (int) or this share of them (float), by stage.
-        seed: Seed of what a step draws.
+        seed: Seed of the random numbers that a step draws.
         inference_mode: Run under ``torch.inference_mode`` instead of ``torch.no_grad``.
         most: In addition to the limits, at most so many batches of each data set.
     """
@@ -133,12 +130,12 @@ class Evaluator:
             hooks: Calls a hook of the callbacks by its name.
             profiler: Measures it.
         """
-        with evaluating(self.module, "validation"):
+        with at_stage(self.module, "validate"):
             self.module.on_validation_model_zero_grad()
             hooks("on_validation_start")
             with profiler.profile("validation"):
                 found = self("validation", newest)
-            say_if_logged_twice(of_round, found)
+            warn_if_logged_twice(of_round, found)
             of_round.merge(found)
             newest.merge(of_round)
             hooks("on_validation_end")
@@ -154,7 +151,7 @@ class Evaluator:
         if not self.can("validation"):
             return
         first = replace(self, most=None if steps == -1 else steps)
-        with checking_sanity(self.module):
+        with at_stage(self.module, SANITY_CHECK):
             hooks("on_sanity_check_start")
             hooks("on_validation_start")
             newest.merge(first("validation", newest))
@@ -190,7 +187,7 @@ class Evaluator:
 
         Args:
             stage: The stage.
-            newest: Gets what the steps have logged before the hooks at the end.
+            newest: Gets the values that the steps have logged, before the hooks at the end.
         """
         if stage not in self._batches:
             device, dtype = self.fabric.device, input_dtype(self.module)
@@ -247,7 +244,7 @@ def evaluate(
     ``on_<stage>_batch_end``, then ``on_<stage>_epoch_end``, ``on_<stage>_end`` and
     ``on_<stage>_model_train``. The global random generators are left as they were.
 
-    As in Lightning, what a step logs over the k-th of several data sets has the name
+    As in Lightning, a value logged over the k-th of several data sets has the name
     ``<name>/dataloader_idx_k``. A metric object is not reset between them.
 
     Args:
@@ -255,10 +252,10 @@ def evaluate(
         batches: Sizes and batches, on the module's device.
         stage: "validation" or "test".
         autocast: The context of the run's precision.
-        seed: Seed of what the step draws.
+        seed: Seed of the random numbers that the step draws.
         more: Sizes and batches of further data sets.
         inference_mode: Run the steps under ``torch.inference_mode`` instead of ``torch.no_grad``.
-        newest: Gets what the steps have logged before the hooks at the end, which may read it.
+        newest: Gets the values that the steps have logged. The hooks at the end may read it.
 
     Raises:
         ValueError: The step does not take the ``dataloader_idx`` that it needs, or needs one though
@@ -267,12 +264,13 @@ def evaluate(
     recorder = LogRecorder(module)
     sets = [batches, *more]
     step = evaluation_step(module, stage, len(sets))
+    # By layer: a module may keep some of its layers in evaluation mode while it trains.
     modes = {child: child.training for child in module.modules()}
     prepared = batch_hooks(module)
     before, after = (getattr(module, f"on_{stage}_batch_{moment}") for moment in ("start", "end"))
     try:
         with (
-            evaluating(module, stage),
+            at_stage(module, "validate" if stage == "validation" else stage),
             torch.no_grad(),
             isolated_rng(),
             recorder.recording(),
@@ -282,7 +280,7 @@ def evaluate(
             examples = 0
             logged: dict[str, LoggedValue] = {}
             with torch.inference_mode() if inference_mode else nullcontext():
-                # What Lightning's own versions of the two do to the modes is done here.
+                # Lightning's own hook needs `self.trainer.model`, so its effect is repeated here.
                 if is_overridden(f"on_{stage}_model_eval", module, LightningModule):
                     getattr(module, f"on_{stage}_model_eval")()
                 else:
@@ -322,7 +320,7 @@ def evaluate(
             logged |= recorder.collect(max(examples, 1))
             if is_overridden(f"on_{stage}_model_train", module, LightningModule):
                 getattr(module, f"on_{stage}_model_train")()
-                modes.clear()  # the module has said which modes it goes on in
+                modes.clear()  # the module itself has set the modes to go on with
     finally:
         recorder.clear()
         for child, training in modes.items():

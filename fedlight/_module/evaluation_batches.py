@@ -1,4 +1,4 @@
-"""The batches of a validation or a test, kept from one to the next where they are small."""
+"""The batches of a validation or a test, kept from one to the next if they are small."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def number_of_batches(examples: int, batch_size: int, limit: int | float | None)
 
 
 class EvaluationBatches:
-    """The batches of a validation and their sizes, made once and kept where they are small.
+    """The batches of a validation and their sizes, made once and kept if they are small.
 
     Args:
         examples: An `ExampleTable` or `ExampleList` on the device.
@@ -57,7 +57,7 @@ class EvaluationBatches:
     def _watched(self, kept: list[Any]) -> Iterator[tuple[int, Any]]:
         """The kept batches; if a step writes to one of them, the next pass gets new ones.
 
-        torch counts what is written to a tensor, but not through ``tensor.data`` or an array of
+        torch counts the writes to a tensor, but not those through ``tensor.data`` or an array of
         numpy in the same memory: in the first pass the numbers themselves are compared.
         """
         for size, batch in zip(self._sizes, kept, strict=True):

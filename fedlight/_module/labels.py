@@ -45,7 +45,7 @@ def hint_about_batch(error: BaseException, batch: Any, whose: str) -> str:
     Args:
         error: The error of the step.
         batch: The batch.
-        whose: Whose it is, with a capital letter.
+        whose: The owner of the batch, with a capital letter, such as "The client's".
     """
     return _of_labels(error, batch, whose) if _is_out_of_range(error) else _of_form(error, batch)
 
@@ -78,9 +78,11 @@ def _of_labels(error: BaseException, batch: Any, whose: str) -> str:
     message = str(error)
     found = _OUT_OF_RANGE.search(message)
     ranges = [
-        (_where(path), int(part.min()), int(part.max()), part.dim() == 1)
+        ("".join(map(str, ("batch", *path))), int(part.min()), int(part.max()), part.dim() == 1)
         for path, part in tree_flatten_with_path(batch)[0]
-        if isinstance(part, Tensor) and part.numel() and _is_integer(part)
+        if isinstance(part, Tensor)
+        and part.numel()
+        and not (part.dtype == torch.bool or part.is_floating_point() or part.is_complex())
     ]
     if not ranges:
         return ""
@@ -102,12 +104,3 @@ def _of_labels(error: BaseException, batch: Any, whose: str) -> str:
         elif index in (least, most):
             hint += f"; labels must be 0 … C - 1 for C classes, but {where} holds {index}"
     return hint
-
-
-def _is_integer(part: Tensor) -> bool:
-    return part.dtype != torch.bool and not part.is_floating_point() and not part.is_complex()
-
-
-def _where(path: Any) -> str:
-    """The place in the batch, as one would index it."""
-    return "batch" + "".join(str(key) for key in path)

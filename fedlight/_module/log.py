@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torchmetrics import Metric, MetricCollection
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Log(ABC):
-    """Stands in for ``log`` and ``log_dict`` of a module: checks the arguments, passes values on.
+    """Replaces ``log`` and ``log_dict`` of a module: checks the arguments and passes values on.
 
     Attributes:
         training: Whether it is ``training_step`` that logs.
@@ -29,7 +29,7 @@ class Log(ABC):
 
     def __init__(self, module: LightningModule) -> None:
         self._module = module
-        self._known = {id(metric) for metric in metrics_of(module)}
+        self._known = set(map(id, metrics_of(module).values()))
 
     def log(
         self,
@@ -85,16 +85,14 @@ class Log(ABC):
         for name, value in dictionary.items():
             self.log(name, value, *args, **kwargs)
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> AbstractContextManager[None]:
         """Replace the module's ``log`` and ``log_dict`` within the context."""
-        with replaced_log(self._module, self.log, self.log_dict):
-            yield
+        return replaced_log(self._module, self.log, self.log_dict)
 
     def _check_known(self, name: str, metric: Metric) -> None:
         """Refuse a metric that is no part of the module: it would not be reset between clients."""
         if id(metric) not in self._known:
-            self._known = {id(each) for each in metrics_of(self._module)}
+            self._known = set(map(id, metrics_of(self._module).values()))
         if id(metric) not in self._known:
             raise TypeError(f"self.log({name!r}, …) got {no_attribute(metric, self._module)}")
 

@@ -1,4 +1,4 @@
-"""The arguments of ``self.log``: what they mean, and which are refused."""
+"""The arguments of ``self.log``: their meaning, and checks of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedlight.types import LoggedAs, LoggedValue
 
 
 class Options(NamedTuple):
-    """The arguments of ``self.log`` that say what becomes of the values of a name.
+    """The arguments of ``self.log`` that decide how the values of a name are reduced and shown.
 
     Attributes:
         reduce: "mean", "sum", "max" or "min".
@@ -82,7 +82,7 @@ class Options(NamedTuple):
 
 
 USUAL = Options()
-"""What ``self.log(name, value)`` means: the mean over examples."""
+"""The meaning of ``self.log(name, value)``: the mean over examples."""
 
 _FUNCTIONS: dict[Any, str] = {
     getattr(place, name): name
@@ -105,7 +105,7 @@ def options(
     reduce_fx: Any,
     enable_graph: bool,
 ) -> Options:
-    """Check the arguments of ``self.log`` and return what they mean.
+    """Check the arguments of ``self.log`` and return their meaning.
 
     As in Lightning, ``training_step`` logs on the step unless told otherwise, and everything else
     logs on the epoch. One thing differs: with neither argument given, ``training_step`` logs the
@@ -126,14 +126,11 @@ def options(
             f"{call}): add_dataloader_idx=True adds the number of the data loader; leave it out of "
             "the name, or pass add_dataloader_idx=False"
         )
-    if on_step is None and on_epoch is None:
-        on_step, on_epoch = False, True
-    elif training:
-        on_step = bool(on_epoch is not None) if on_step is None else on_step
-        on_epoch = not on_step if on_epoch is None else on_epoch
-    else:
-        on_step = bool(on_step)
-        on_epoch = True if on_epoch is None else on_epoch
+    # `on_step` first, as the default of `on_epoch` depends on it.
+    if on_step is None:
+        on_step = training and on_epoch is not None
+    if on_epoch is None:
+        on_epoch = not (training and on_step)
     if not (on_step or on_epoch):
         raise ValueError(f"{call}, on_step=False, on_epoch=False) logs nothing; set one of them")
     reduce = reduce_fx.lower() if isinstance(reduce_fx, str) else _FUNCTIONS.get(reduce_fx)

@@ -1,4 +1,4 @@
-"""Records what a module logs while one of its steps or hooks runs, and reduces it."""
+"""Records the values that a module logs in its steps and hooks, and reduces them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from torchmetrics import Metric
 
 from fedlight._module.log import Log
 from fedlight._module.log_arguments import USUAL, Options, not_one_number, same_options
-from fedlight._module.metric_objects import as_float, metric_values, metrics_of, read_together
+from fedlight._module.metric_objects import (
+    as_float,
+    metric_values,
+    metrics_of,
+    read_together,
+    restored_metrics,
+)
 from fedlight._support.memory import sent
 from fedlight._support.reductions import REDUCTIONS
 from fedlight.types import LoggedValue, Metrics
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Logged:
-    """What was logged under one name.
+    """The values that were logged under one name.
 
     Attributes:
         how: The arguments of ``self.log``.
@@ -43,7 +49,7 @@ class _Logged:
 
 
 class LogRecorder(Log):
-    """Keeps what a module logs, and reduces it.
+    """Keeps the values that a module logs, and reduces them.
 
     Numbers are averaged over examples unless ``reduce_fx`` says otherwise. A torchmetrics object is
     kept; `collect` computes its value and resets it.
@@ -56,23 +62,20 @@ class LogRecorder(Log):
     def __init__(self, module: LightningModule, training: bool = False) -> None:
         super().__init__(module)
         self.training = training
-        self._metric_objects = metrics_of(module)
+        self._metric_objects = list(metrics_of(module).values())
         self.batch_size = 1
         self.clear()
 
-    def clear(self) -> None:
-        """Discard the logged values, and reset the metric objects."""
-        for metric in self._metric_objects:
+    def clear(self, reset: bool = True) -> None:
+        """Discard the logged values, and reset the metric objects unless `reset` is False."""
+        for metric in self._metric_objects if reset else ():
             if metric.update_called:
                 metric.reset()
-        self._start()
-
-    def _start(self) -> None:
         self._logged: dict[str, _Logged] = {}
         self._earlier: set[str] = set()
 
     def next_hook(self) -> None:
-        """Say that another hook logs from now on.
+        """Note that another hook logs from now on.
 
         As in Lightning, its value of a name replaces the one that an earlier hook has logged.
         """
@@ -83,9 +86,9 @@ class LogRecorder(Log):
             value = sent(float(value), self._module.device)  # type: ignore[arg-type]  # complex fails here
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise not_one_number(key, value)
-        value = value.detach().clone()
+        value = value.detach().clone()  # the step may change the tensor before it is read
         if value.device != self._module.device:  # all are read at once later
-            # Only on the way to a device: the host must not read what has not arrived.
+            # Only on the way to a device: the host must not read a value before it has arrived.
             to_device = value.device.type == "cpu"
             value = value.to(self._module.device, non_blocking=to_device)
         logged = self._of(key, how)
@@ -102,7 +105,7 @@ class LogRecorder(Log):
             logged.values, logged.weights = [value.detach().clone()], [self.batch_size]
 
     def _of(self, key: str, how: Options) -> _Logged:
-        """What is logged under a name."""
+        """The record of a name."""
         if key in self._earlier:
             self._earlier.discard(key)
             self._logged.pop(key, None)
@@ -117,22 +120,19 @@ class LogRecorder(Log):
     def paused(self) -> Iterator[None]:
         """Record nothing within, and leave metric objects as they were before."""
         logged, self._logged = self._logged, {}
-        kept = [(each, dict(vars(each))) for each in self._metric_objects]
-        for metric in self._metric_objects:
-            # An update may change a state in place, so it gets a copy to change.
-            for name, state in metric.metric_state.items():
-                own = list(state) if isinstance(state, list) else state.clone()
-                setattr(metric, name, own)
         try:
-            yield
+            with restored_metrics(self._metric_objects):
+                for metric in self._metric_objects:
+                    # An update may change a state in place, so it gets a copy to change.
+                    for name, state in metric.metric_state.items():
+                        own = list(state) if isinstance(state, list) else state.clone()
+                        setattr(metric, name, own)
+                yield
         finally:
             self._logged = logged
-            for each, attributes in kept:
-                vars(each).clear()
-                vars(each).update(attributes)
 
     def collect(self, examples: float, reset: bool = True) -> dict[str, LoggedValue]:
-        """Return what was logged since the last call, and reset the module's metric objects.
+        """Return the values logged since the last call, and reset the module's metric objects.
 
         Args:
             examples: The weight of the values of metric objects, in examples.
@@ -164,19 +164,16 @@ class LogRecorder(Log):
                 values.update(how.reduced(name, numbers, weights))
         for name, computed in tree_unflatten(list(read), form).items() if given else ():
             values.update(metric_values(name, computed, self._logged[name].how, examples))
-        if reset:
-            self.clear()
-        else:
-            self._start()
+        self.clear(reset)
         return values
 
     @property
     def names(self) -> list[str]:
-        """The names of what was logged since the last call of `collect`."""
+        """The names that were logged since the last call of `collect`."""
         return list(self._logged)
 
     def metrics(self) -> Metrics:
-        """What was logged since the last call, by name; nothing in the usual case."""
+        """The values logged since the last call, by name; usually there are none."""
         return metrics_from(self.collect(1)) if self._logged else Metrics()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,17 +17,29 @@ if TYPE_CHECKING:
     from lightning import LightningModule
 
 
-def metrics_of(module: LightningModule) -> list[Metric]:
-    """The metric objects that are part of a module."""
-    return [child for child in module.modules() if isinstance(child, Metric)]
+def metrics_of(module: LightningModule) -> dict[str, Metric]:
+    """The metric objects that are part of a module, by their names in it."""
+    return {name: each for name, each in module.named_modules() if isinstance(each, Metric)}
+
+
+@contextmanager
+def restored_metrics(metrics: Iterable[Metric]) -> Iterator[None]:
+    """Within the context, metric objects may be changed; on exit they are as before."""
+    before = [(metric, dict(vars(metric))) for metric in metrics]
+    try:
+        yield
+    finally:
+        for metric, attributes in before:
+            vars(metric).clear()
+            vars(metric).update(attributes)
 
 
 def no_attribute(metric: Metric, module: LightningModule) -> str:
-    """What to do with a metric object that is kept outside of the module."""
+    """Advice on a metric object that is kept outside of the module."""
     return (
         f"{type(metric).__name__}(), which is no attribute of {type(module).__name__}: assign it "
         "to self in __init__, and several in an nn.ModuleList or nn.ModuleDict, so that it moves "
-        "with the module and starts anew for each client"
+        "with the module and is reset for each client"
     )
 
 
@@ -67,11 +80,11 @@ def number_of(name: str, value: Any) -> float:
 def metric_values(
     name: str, computed: Any, how: Options, examples: float
 ) -> Iterator[tuple[str, LoggedValue]]:
-    """The values to be kept of what a metric object has computed over all steps.
+    """The values to be kept of a metric object's result over all steps.
 
     Args:
         name: The name under which the object was logged; a dictionary has names of its own.
-        computed: What it gives.
+        computed: The result.
         how: The arguments of ``self.log``. The object has reduced its values itself, and local
             runs are averaged.
         examples: The weight of the values.

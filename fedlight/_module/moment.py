@@ -1,4 +1,4 @@
-"""The present moment, as ``self.trainer`` of a module shows it: the stage and the local runs."""
+"""The current stage and local runs, as ``self.trainer`` of a module shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SANITY = "sanity_check"
+SANITY_CHECK = "sanity_check"
 
 
 class Moment:
@@ -41,11 +41,11 @@ class Moment:
             self.times += 1
 
     def for_actor(self) -> Moment | None:
-        """What ``self.trainer`` is in another process; None if there is no `FedTrainer`."""
+        """The ``self.trainer`` of another process; None if there is no `FedTrainer`."""
         return None
 
     def common(self, name: str, values: Sequence[T]) -> T:
-        """The one value that all local runs of a stack share.
+        """The value that all local runs of a stack share.
 
         Raises:
             RuntimeError: They differ. The executor then splits the stack.
@@ -59,42 +59,26 @@ class Moment:
 
 
 def moment_of(module: LightningModule) -> Moment:
-    """The moment that the module's trainer looks at; a new one if there is no `FedTrainer`."""
+    """The moment that the module's trainer shows; a new one if there is no `FedTrainer`."""
     trainer: object = module._trainer
     return trainer if isinstance(trainer, Moment) else Moment()
 
 
 @contextmanager
-def local_runs(module: LightningModule) -> Iterator[Moment]:
-    """The moment in which local runs are computed; set its `tasks` before each."""
-    with _restored(module) as moment:
-        moment.stage = "train"
-        yield moment
+def at_stage(module: LightningModule, stage: str) -> Iterator[Moment]:
+    """The module's moment at a stage; on exit it is at the stage from before.
 
-
-@contextmanager
-def evaluating(module: LightningModule, stage: str) -> Iterator[None]:
-    """The moment of a validation or a test: `stage` is "validation" or "test"."""
-    with _restored(module) as moment:
-        moment.tasks = ()
-        if moment.stage != _SANITY:
-            moment.stage = {"validation": "validate"}.get(stage, stage)
-        yield
-
-
-@contextmanager
-def checking_sanity(module: LightningModule) -> Iterator[None]:
-    """The moment of the validation before the first round."""
-    with _restored(module) as moment:
-        moment.stage = _SANITY
-        yield
-
-
-@contextmanager
-def _restored(module: LightningModule) -> Iterator[Moment]:
-    """The module's moment, which is afterwards as it was before."""
+    Args:
+        module: The module.
+        stage: "train", for local runs, whose `tasks` are then set before each of them; or
+            "validate", "sanity_check" or "test".
+    """
     moment = moment_of(module)
     before = moment.stage, moment.tasks
+    # An evaluation has no tasks, so that nothing it asks the trainer is noted.
+    moment.tasks = ()
+    if moment.stage != SANITY_CHECK:  # the validation within a sanity check belongs to it
+        moment.stage = stage
     try:
         yield moment
     finally:

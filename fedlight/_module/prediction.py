@@ -115,7 +115,7 @@ def predict(
     inference_mode: bool = False,
     seed: int = 0,
 ) -> list[Any] | None:
-    """What ``predict_step`` returns for each batch, on the CPU; a list for each of several loaders.
+    """The outputs of ``predict_step``, on the CPU; for several loaders, a list for each of them.
 
     The module's hooks ``on_predict_…`` are called. The global random generators are left as they
     were.
@@ -126,7 +126,7 @@ def predict(
         loaders: The batches, one iterable for each loader.
         keep: Whether to return anything but None.
         inference_mode: Run under ``torch.inference_mode`` instead of ``torch.no_grad``.
-        seed: Seed of what the step draws.
+        seed: Seed of the random numbers that the step draws.
     """
     step = _step(module, several=len(loaders) > 1)
     modes = {child: child.training for child in module.modules()}
@@ -136,7 +136,7 @@ def predict(
     try:
         with without_gradient, isolated_rng(), fabric.autocast():
             seed_all(seed)
-            # What Lightning's own versions of the two do to the modes is done here.
+            # Lightning's own hook needs `self.trainer.model`, so its effect is repeated here.
             if is_overridden("on_predict_model_eval", module, LightningModule):
                 module.on_predict_model_eval()
             else:
@@ -150,7 +150,7 @@ def predict(
                     module.on_predict_batch_start(batch, index, number)
                     predicted = step(batch, index, number)
                     module.on_predict_batch_end(predicted, batch, index, number)
-                    if keep:
+                    if keep:  # on the CPU, as all of them could fill the device
                         found[number].append(move_data_to_device(predicted, torch.device("cpu")))
             module.on_predict_epoch_end()
             module.on_predict_end()

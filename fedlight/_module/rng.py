@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LENT = np.random.MT19937(0)
+_SPARE = np.random.MT19937(0)
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def isolated_rng() -> Iterator[None]:
     python, numpy = random.getstate(), np.random.mtrand.get_bit_generator()
     # Swapping NumPy's generator for a spare one is ten times as fast as copying its state.
     # A nested call gets a new one, since the spare one is in use.
-    np.random.mtrand.set_bit_generator(np.random.MT19937(0) if numpy is _LENT else _LENT)
+    np.random.mtrand.set_bit_generator(np.random.MT19937(0) if numpy is _SPARE else _SPARE)
     cpu = torch.default_generator.get_state()
     # Reading the state of CUDA's generators would initialise CUDA.
     cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else []
@@ -50,13 +50,13 @@ def _cuda_in_use() -> bool:
 
 
 def torch_position() -> tuple[Tensor, list[int]]:
-    """Where torch's generators are: the state on the CPU, and how far those on cards have come."""
+    """The positions of torch's generators: the state on the CPU, the offsets on the cards."""
     cards = torch.cuda.default_generators if _cuda_in_use() else ()
     return torch.default_generator.get_state(), [each.get_offset() for each in cards]
 
 
 def has_moved(before: tuple[Tensor, list[int]]) -> bool:
-    """Whether torch's generators are elsewhere than they were."""
+    """Whether torch's generators have another position than before."""
     state, offsets = torch_position()
     # The states lie on the CPU. As bytes: a comparison of tensors would count as one of the device.
     return state.numpy().tobytes() != before[0].numpy().tobytes() or offsets != before[1]

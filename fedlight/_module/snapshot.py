@@ -83,6 +83,7 @@ class Snapshot:
                 self._tensors[id(tensor)] = tensor, tensor._version, content
 
     def _remember(self, value: Any, depth: int) -> None:
+        # The copy restores the numbers; the version tells whether that is needed.
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
             self._tensors[id(value)] = value, value._version, value.detach().clone()
         holder = _holder(value)
@@ -97,6 +98,7 @@ class Snapshot:
         """The values that were removed or added, at any depth."""
         if before is not now:
             if isinstance(before, _PLAIN) and isinstance(now, _PLAIN):
+                # By repr, since nan differs from itself.
                 if type(before) is not type(now) or repr(before) != repr(now):
                     yield now
                 return

@@ -47,7 +47,7 @@ class Strategy:
         """Return the call that makes this strategy, as text.
 
         Args:
-            name: What is called; None for the class.
+            name: The name to call; None for that of the class.
         """
         kind = type(self)
         given = self.arguments()
@@ -80,7 +80,7 @@ class Summary:
     """Stands for an argument that is too long, or not fit, to be written out.
 
     Attributes:
-        text: What the repr says instead.
+        text: The text in the repr.
         whole: Whether the text identifies all arguments of the strategy, so that the repr needs no
             other.
     """

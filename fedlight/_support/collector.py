@@ -11,16 +11,16 @@ from contextlib import contextmanager
 _RARER = 10
 
 _lock = threading.Lock()
-_under_way: list[tuple[int, int, int]] = []
-"""The thresholds from before the first of the fits that are under way, once for each of them."""
+_current: list[tuple[int, int, int]] = []
+"""The thresholds from before the first of the current fits, once for each of them."""
 
 
 def leave_libraries_alone() -> None:
-    """Take what is imported by now out of the garbage collector's sight, once, in a script.
+    """Exclude all imported objects from garbage collection, once, in a script.
 
     torch and Lightning consist of half a million objects that live as long as the process. Each
-    full collection looks at all of them, also the several at the end of the process, which take a
-    second together. What is made afterwards is collected as usual, and files in it are closed.
+    full collection looks at all of them. The collections at the end of the process alone take a
+    second. Later objects are collected as usual, and their files are closed.
 
     In an interactive session much more may have been made before the import, so nothing is done.
     """
@@ -39,15 +39,15 @@ def rarer_full_collections() -> Iterator[None]:
     order. Thresholds that somebody else sets meanwhile stay.
     """
     with _lock:
-        before = _under_way[0] if _under_way else gc.get_threshold()
+        before = _current[0] if _current else gc.get_threshold()
         rarer = (*before[:2], before[2] * _RARER)
-        if not _under_way:
+        if not _current:
             gc.set_threshold(*rarer)
-        _under_way.append(before)
+        _current.append(before)
     try:
         yield
     finally:
         with _lock:
-            _under_way.pop()
-            if not _under_way and gc.get_threshold() == rarer:
+            _current.pop()
+            if not _current and gc.get_threshold() == rarer:
                 gc.set_threshold(*before)

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +24,7 @@ def replacing(
 ) -> Iterator[IO[Any]]:
     """An open file that takes the place of `path` when the block ends without an error.
 
-    Until then the old file stays as it is, also if the machine loses its power. After an error
+    Until then the old file is unchanged, also if the machine loses its power. After an error
     nothing is left of the new one.
 
     Args:
@@ -45,13 +45,13 @@ def replacing(
         >>> path.read_text()
         '1 2 3'
     """
-    path = Path(path)
+    path, encoding = Path(path), None if "b" in mode else "utf-8"
     # The process number tells who is writing. The random part separates two writers of one path,
     # also on two machines that share a folder and may have equal process numbers.
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     with _naming(path, beside):
         try:
-            with beside.open(mode, newline=newline, encoding=_encoding(mode)) as file:
+            with beside.open(mode, newline=newline, encoding=encoding) as file:
                 yield file
                 file.flush()
                 # Without this, some file systems carry out the rename before the writing: after a
@@ -86,11 +86,10 @@ def remove_torn(folder: Path) -> None:
 
 def _lives(process: int) -> bool:
     try:
-        os.kill(process, 0)  # signal 0 is not sent; it only checks that there is such a process
+        with suppress(PermissionError):  # a process of another user lives, too
+            os.kill(process, 0)  # signal 0 is not sent; it only checks that there is such a process
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True  # of another user
     return True
 
 
@@ -108,14 +107,14 @@ def appending(
     Raises:
         OSError: The file cannot be written; the error names `path`.
     """
-    path = Path(path)
+    path, encoding = Path(path), None if "b" in mode else "utf-8"
     with _naming(path):
         length = path.stat().st_size if path.exists() else 0
         try:
-            with path.open(mode, newline=newline, encoding=_encoding(mode)) as file:
+            with path.open(mode, newline=newline, encoding=encoding) as file:
                 yield file
         except BaseException:
-            # A full disk may have taken the first half of what was written.
+            # On a full disk the first half may have been written.
             if path.exists():
                 os.truncate(path, length)
             raise
@@ -134,10 +133,6 @@ def _naming(path: Path, beside: Path | None = None) -> Iterator[None]:
             raise  # of another file, which the block was reading
         reason = error.strerror or str(error)
         raise OSError(error.errno or errno.EIO, reason, str(path)) from error
-
-
-def _encoding(mode: str) -> str | None:
-    return None if "b" in mode else "utf-8"
 
 
 def sync_folder(folder: Path) -> None:

@@ -23,7 +23,7 @@ class Interrupt:
     signal: signal.Signals | None = None
 
     def end_the_script(self) -> None:
-        """Raise what the signal raises in other programs, now that the run has ended in order.
+        """Raise the usual exception of the signal, once the run has ended in order.
 
         Raises:
             KeyboardInterrupt: It was SIGINT.
@@ -59,14 +59,14 @@ class Alone:
         self._entered = False
 
 
-_outer: list[Interrupt] = []  # that of the context around all others, such as a study's
+_outer: list[Interrupt] = []  # of the context around all others, such as a study's
 
 
 @contextmanager
 def graceful_interrupts() -> Iterator[Interrupt]:
     """Record the first SIGINT or SIGTERM; a second signal has its default effect.
 
-    Within another such context it is the other one's: a signal ends all fits of a study.
+    A context within another one yields the other's record: a signal ends all fits of a study.
     Outside the main thread nothing changes, because Python handles signals in the main thread only.
     """
     interrupt = Interrupt()
@@ -77,10 +77,8 @@ def graceful_interrupts() -> Iterator[Interrupt]:
         yield _outer[0]
         return
 
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.getsignal(number)  # None if it was not set from Python
-        before[number] = signal.SIG_DFL if handler is None else handler
+    # `getsignal` returns None for a handler that was not set from Python.
+    before = {n: signal.getsignal(n) or signal.SIG_DFL for n in (signal.SIGINT, signal.SIGTERM)}
 
     def restore() -> None:
         for number, handler in before.items():

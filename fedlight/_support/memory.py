@@ -17,7 +17,7 @@ _ALIGNMENT = 64  # as torch aligns its own tensors
 
 
 class Blocks:
-    """Blocks of memory for large tensors; those that nobody uses any more are used again.
+    """Blocks of memory for large tensors, which are reused once nobody uses them any more.
 
     A large block from the C library is new memory of the system, which fills it with zeros page by
     page. That takes longer than the arithmetic of a local step on it, and the updates and versions
@@ -84,7 +84,7 @@ class Blocks:
 
 
 BLOCKS = Blocks(most=2**30)
-"""Those of this process."""
+"""The blocks of this process."""
 
 
 def new_tensor(shape: torch.Size | tuple[int, ...], like: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def sent(
 ) -> Tensor:
     """Return a number or several as a tensor on a device.
 
-    Unlike ``torch.tensor(values, device=device)``, it does not wait for what the device is doing.
+    Unlike ``torch.tensor(values, device=device)``, it does not wait for the device.
     """
     return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 

@@ -1,4 +1,4 @@
-"""Who says what a run has to say: the run at once, or a study once for all of its runs."""
+"""Messages of a run: printed at once, or once by a study for all of its runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 _said: set[str] = set()
-_kept: list[str] | None = None  # what is left to the process that has started this one
+_kept: list[str] | None = None  # messages for the process that has started this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Note:
     """A message about how a run went, told at its end.
 
     Attributes:
-        kind: Notes of one kind say the same of different runs, perhaps with other numbers.
+        kind: Notes of one kind are the same message for different runs, perhaps with other numbers.
         words: The message.
         warns: Whether it is a warning.
     """
@@ -30,24 +30,24 @@ class Note:
 
 
 class Voice:
-    """Prints what a run says, at once.
+    """Prints the messages of a run at once.
 
     Attributes:
-        of_many: Whether the run is one of a study, about which something is said once.
+        of_many: Whether the run is one of a study, which prints a message once for all runs.
     """
 
     of_many = False
 
     def executor(self, executor: object, device: str, reason: str) -> None:
-        """Say, once a process, which executor computes the local runs, and why that one."""
+        """Print, once a process, which executor computes the local runs, and the reason."""
         say_once(f"fedlight: {executor!r} on {device}: {reason}")
 
     def note(self, run: object, note: Note) -> None:
-        """Say how a run went."""
+        """Print a note about how a run went."""
         say(note)
 
     def notes_of(self, run: object) -> list[Note]:
-        """Hand over the notes of a run that were not printed."""
+        """Return the notes of a run that were not printed."""
         return []
 
 
@@ -57,13 +57,13 @@ _ALONE = Voice()
 
 
 def voice() -> Voice:
-    """The voice of the run that is under way."""
+    """The voice of the current run."""
     return _voice.get(_ALONE)
 
 
 @contextmanager
 def speaking(new: _V) -> Iterator[_V]:
-    """Let another voice speak for the runs in this context."""
+    """Within the context, another voice prints the messages of runs."""
     before = _voice.set(new)
     try:
         yield new
@@ -73,25 +73,18 @@ def speaking(new: _V) -> Iterator[_V]:
 
 def say(note: Note) -> None:
     """Print a note."""
-    if note.warns:
-        rank_zero_warn(note.words)
-    else:
-        rank_zero_info(note.words)
+    (rank_zero_warn if note.warns else rank_zero_info)(note.words)
 
 
 def say_once(message: str) -> None:
-    """Say something that is not said again by this process."""
-    if message in _said:
-        return
-    _said.add(message)
-    if _kept is None:
-        rank_zero_info(message)
-    else:
-        _kept.append(message)
+    """Print a message once in this process."""
+    if message not in _said:
+        _said.add(message)
+        (rank_zero_info if _kept is None else _kept.append)(message)
 
 
 def keep_what_is_said_once() -> list[str]:
-    """Collect what `say_once` is given, so that of several processes one can say it."""
+    """Collect the messages of `say_once`, so that one of several processes can print them."""
     global _kept
     _kept = []
     return _kept

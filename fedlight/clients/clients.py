@@ -22,8 +22,7 @@ class Clients:
     """Keeps each local run from its dispatch until the server has used its result.
 
     A client state (SCAFFOLD's c_i) is read when a task is dispatched and replaced when it arrives.
-    Both values may be computed later. So that they are the right ones, a state is represented by
-    the local run that leaves it.
+    Both values may be computed later, so a state is represented by the local run that leaves it.
 
     Args:
         pool: Computes the local runs.
@@ -53,7 +52,9 @@ class Clients:
             if before is not None:
                 self._replaced[task.serial] = before
             self._states[task.client_id] = run
-            run.replaces(before)
+            # A run that has succeeded leaves a state of its own. An open one may still fail.
+            if run.status is Status.OPEN or run.error is not None:
+                run.fallback = before
         return self._update(run)
 
     def cancel(self, task: Task) -> None:
@@ -90,9 +91,8 @@ class Clients:
         return _run_of(update).error
 
     def fail(self, update: ClientUpdate) -> None:
-        """Release a failed update; the client state is what it was before."""
-        self._replaced.pop(update.task.serial, None)
-        _run_of(update).release()
+        """Release a failed update; the client state does not change."""
+        self.release([update])
 
     def drop(self, update: ClientUpdate) -> None:
         """Release a dropped update, which is computed only if a client state depends on it."""
@@ -116,7 +116,7 @@ class Clients:
         return None if run is None else run.client_state()
 
     def memory(self, client_id: int) -> Tensor | None:
-        """Return what the channel has kept of a client, shape ``[P]``; None for nothing."""
+        """Return the channel's memory of a client, shape ``[P]``; None for none."""
         return None if self.pool.order is None else self.pool.order.memory(client_id)
 
     def settle(self) -> None:
@@ -182,7 +182,8 @@ class Clients:
             device: The device of the results' tensors.
         """
         runs: dict[int, PendingRun] = {}
-        for serial in sorted(state["runs"]):  # an earlier run of the same client comes first
+        # By serial, since a run refers to an earlier one of the same client.
+        for serial in sorted(state["runs"]):
             saved = state["runs"][serial]
             task = Task(**saved["task"])
             pulled = versions[task.pulled_version] if saved["pulled"] else None
@@ -191,6 +192,7 @@ class Clients:
             if saved["waiting"]:
                 self.pool.adopt(run)
             runs[serial] = run
+        # A fallback may have a later serial: the order of arrivals is not that of the dispatches.
         for serial, saved in state["runs"].items():
             runs[serial].fallback = runs.get(saved["fallback"])
         self._in_flight = {serial: runs[serial] for serial in state["in_flight"]}
@@ -204,7 +206,7 @@ class Clients:
 
     def _update(self, run: PendingRun) -> ClientUpdate:
         task = run.task
-        before = self._replaced.get(task.serial) if self._keep_states else None
+        before = self._replaced.get(task.serial)
         replaced = None if before is None else before.client_state
         examples = self._num_examples[task.client_id]
         return new_record(ClientUpdate, (task, examples, run, replaced, run.pulled))

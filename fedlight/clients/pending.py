@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from fedlight.clients.pool import Pool
     from fedlight.types import ServerState, Task
 
+_TENSORS = ("delta", "buffers", "counters")
+
 
 class Status(Enum):
     """The states of a local run."""
@@ -27,11 +30,12 @@ class Status(Enum):
     COMPUTED = "computed"
     """Its result is known."""
     FAILED = "failed"
-    """It has an error in place of a result, and the client state is what it was before."""
+    """It has an error in place of a result, and the client state does not change."""
     RELEASED = "released"
     """The server no longer needs it; only the client state may be left."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingRun:
     """A local run that was dispatched; calling it returns its result.
 
@@ -41,55 +45,35 @@ class PendingRun:
           │ └──> FAILED
           └─────────────────> RELEASED    if dropped, and no client state depends on it
 
-    Args:
+    Attributes:
         pool: The pool that computes it.
         task: The task.
         pulled: The version that the client pulled; None if it is no longer needed.
         after: The earlier local run of the same client whose state this one reads, or None.
-
-    Attributes:
         status: Its state.
         arrived: Whether its update has reached the server.
         fallback: The earlier local run whose client state remains if this one fails, or None.
         error: Why it failed, or None.
-        sent: Whether its result is what has come through the channel; only a channel with a memory
-            waits with that until the client's earlier updates are sent.
+        sent: Whether its result has been through the channel. Only with a memory does the channel
+            wait until the client's earlier updates are sent.
+        preview: The outcome of an open run for those who read it early, or None.
     """
 
-    __slots__ = (
-        "_client_state",
-        "_pool",
-        "_preview",
-        "_result",
-        "after",
-        "arrived",
-        "error",
-        "fallback",
-        "pulled",
-        "sent",
-        "status",
-        "task",
-    )
+    pool: Pool
+    task: Task
+    pulled: ServerState | None
+    after: PendingRun | None = None
+    status: Status = field(default=Status.OPEN, init=False)
+    arrived: bool = field(default=False, init=False)
+    fallback: PendingRun | None = field(default=None, init=False)
+    error: ClientError | None = field(default=None, init=False)
+    sent: bool = field(init=False)
+    preview: Outcome | None = field(default=None, init=False)
+    _result: LocalResult | None = field(default=None, init=False)
+    _client_state: Tensor | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        pool: Pool,
-        task: Task,
-        pulled: ServerState | None,
-        after: PendingRun | None = None,
-    ) -> None:
-        self.task = task
-        self.status = Status.OPEN
-        self.pulled = pulled
-        self.after = after
-        self.arrived = False
-        self.fallback: PendingRun | None = None
-        self.error: ClientError | None = None
-        self.sent = pool.order is None
-        self._pool = pool
-        self._result: LocalResult | None = None
-        self._client_state: Tensor | None = None
-        self._preview: Outcome | None = None
+    def __post_init__(self) -> None:
+        self.sent = self.pool.order is None
 
     def __call__(self) -> LocalResult:
         """Return the result; see `outcome`.
@@ -105,7 +89,7 @@ class PendingRun:
     @property
     def known(self) -> bool:
         """Whether `computed` has an answer already, perhaps one for those who read it early."""
-        return self.status is not Status.OPEN or self._preview is not None
+        return self.status is not Status.OPEN or self.preview is not None
 
     @property
     def ready(self) -> bool:
@@ -113,11 +97,11 @@ class PendingRun:
         return self.status is not Status.OPEN and (self.sent or self.error is not None)
 
     def outcome(self) -> Outcome:
-        """Return the result or the error; for a channel with a memory, what arrives of it."""
+        """Return the result or the error; with a channel that has a memory, as it arrives."""
         outcome = self.computed()
         if self.sent or isinstance(outcome, ClientError):
             return outcome
-        return self._pool.look_ahead(self)
+        return self.pool.look_ahead(self)
 
     def computed(self) -> Outcome:
         """Return the result or the error, before a channel with a memory.
@@ -126,11 +110,11 @@ class PendingRun:
         members of a stack must not depend on who reads a result (`Pool`).
         """
         if self.status is Status.OPEN:
-            if self._preview is None:
-                self._pool.preview([self])
+            if self.preview is None:
+                self.pool.preview([self])
             if self.status is Status.OPEN:
-                assert self._preview is not None
-                return self._preview
+                assert self.preview is not None
+                return self.preview
         if self.error is not None:
             return self.error
         if self._result is None:
@@ -176,22 +160,10 @@ class PendingRun:
         state = None if self.after is None else self.after.client_state()
         return Job(self.task, self.pulled, state)
 
-    def replaces(self, before: PendingRun | None) -> None:
-        """Note that the run has arrived and now leaves the stored client state.
-
-        Args:
-            before: The local run that left the client state which was stored until now, or None.
-        """
-        if self.status is Status.OPEN or self.error is not None:
-            self.fallback = before
-
-    def preview(self, outcome: Outcome) -> None:
-        """Store an outcome for those who read it early."""
-        self._preview = outcome
-
     def finish(self, outcome: Outcome) -> None:
         """Store the outcome, and release the reference to the earlier run."""
-        self.after = self._preview = None
+        # Each run refers to the one before it: kept, they would all stay in memory.
+        self.after = self.preview = None
         if isinstance(outcome, ClientError):
             self.status, self.error = Status.FAILED, outcome
             return
@@ -199,7 +171,7 @@ class PendingRun:
         self._client_state, self.fallback = outcome.client_state, None
 
     def send(self, outcome: Outcome) -> None:
-        """Store what has come through a channel with a memory in place of the result."""
+        """Store the outcome of a channel with a memory in place of the result."""
         self.sent = True
         if isinstance(outcome, ClientError):
             self.status, self.error, self._result = Status.FAILED, outcome, None
@@ -210,7 +182,7 @@ class PendingRun:
         """Release the result once the server no longer needs it; the client state stays."""
         if self.status is not Status.FAILED:
             self.status = Status.RELEASED
-        self._result = self.pulled = self._preview = None
+        self._result = self.pulled = self.preview = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the run as plain data.
@@ -224,7 +196,7 @@ class PendingRun:
             "status": self.status.value,
             "arrived": self.arrived,
             "sent": self.sent,
-            "waiting": self._pool.waits(self),
+            "waiting": self.pool.waits(self),
             "pulled": self.pulled is not None,
             "after": None if self.after is None else self.after.task.serial,
             "fallback": None if self.fallback is None else self.fallback.task.serial,
@@ -233,9 +205,7 @@ class PendingRun:
             "result": None
             if result is None
             else {
-                "delta": _copied(result.delta),
-                "buffers": _copied(result.buffers),
-                "counters": _copied(result.counters),
+                **{name: _copied(getattr(result, name)) for name in _TENSORS},
                 "metrics": {name: _plain(value) for name, value in result.metrics.items()},
                 "clipped_from": result.clipped_from,
             },
@@ -257,9 +227,7 @@ class PendingRun:
         result = state["result"]
         if result is not None:
             self._result = LocalResult(
-                delta=result["delta"].to(device),
-                buffers=result["buffers"].to(device),
-                counters=result["counters"].to(device),
+                **{name: result[name].to(device) for name in _TENSORS},
                 metrics={name: _logged(*value) for name, value in result["metrics"].items()},
                 client_state=self._client_state,
                 clipped_from=result["clipped_from"],

@@ -1,4 +1,4 @@
-"""The pool of local runs: none is computed before the server needs it, then many at once."""
+"""The pool of local runs: they are computed when the server needs one, then many at once."""
 
 from __future__ import annotations
 
@@ -78,16 +78,15 @@ class Pool:
         Returns:
             The local run of the task.
         """
-        run = PendingRun(self, task, pulled, after)
-        self.adopt(run)
-        return run
+        return self.adopt(PendingRun(self, task, pulled, after))
 
-    def adopt(self, run: PendingRun) -> None:
-        """Add an open local run, or one that arrives earlier than it was to."""
+    def adopt(self, run: PendingRun) -> PendingRun:
+        """Add an open local run, or one that arrives earlier than planned; return it."""
         task = run.task
         self._open[task.serial] = run
-        if self._executor.max_batch > 1:
+        if self._executor.max_batch > 1:  # else nobody looks for runs that arrive next
             heapq.heappush(self._queue, (task.arrives_at, task.client_id, task.serial))
+        return run
 
     def arrived(self, run: PendingRun) -> None:
         """Note that the update of a run has reached the server."""
@@ -158,11 +157,13 @@ class Pool:
         Yields:
             Local runs that are computed together. Send the executor's outcomes, in their order.
         """
+        # The members of a stack follow from the schedule alone, so limits must not shorten it.
         if not self._executor.independent:
             until = useful = math.inf
         if self.order is not None:
             needed = self.order.with_earlier(needed)
         for number, target in enumerate(needed):
+            # Several turns if the target waits for earlier runs of its client.
             while target.status is Status.OPEN:
                 batch = self._batch(target, until, useful)
                 if self._executor.independent and self._executor.max_batch == 1:
@@ -174,6 +175,7 @@ class Pool:
                     self._open.pop(run.task.serial, None)
                 self.num_batches += 1
                 self.num_computed += len(batch)
+        # Not before all are computed: the next updates of all clients go through as one block.
         if self.order is not None and send:
             self.order.send(needed)
 
@@ -189,7 +191,7 @@ class Pool:
             runs = [run for run in self.order.with_earlier(runs) if not run.known]
         outcomes = self._executor.run([run.job() for run in runs]) if runs else ()
         for run, outcome in zip(runs, self._sent(runs, outcomes), strict=True):
-            run.preview(outcome)
+            run.preview = outcome
 
     def look_ahead(self, run: PendingRun) -> Outcome:
         """Return what will arrive of a run through a channel with a memory."""
@@ -199,6 +201,7 @@ class Pool:
 
     def _sent(self, runs: Sequence[PendingRun], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """The outcomes, with those that are too large clipped or refused, through the channel."""
+        # The limit comes first: neither the channel nor its memory gets a refused update.
         if self._limit is not None:
             outcomes = [
                 self._limit(run.task, outcome) if isinstance(outcome, LocalResult) else outcome
@@ -226,12 +229,13 @@ class Pool:
             moved = run is not None and run.task.arrives_at != entry[0]
             if run is not None and run is not first and not moved:
                 if not run.arrived:
+                    # The queue is ordered by arrival, so no later entry can be of use either.
                     if not self._ahead or entry[0] > until or ahead >= most or useful < 1:
                         break
                     ahead, useful = ahead + 1, useful - 1
                 if run.waits_for() is None:
                     batch.append(run)
-                else:
+                else:  # it waits for a run of this batch or of a later one, so it stays queued
                     later.append(entry)
             heapq.heappop(self._queue)
         for entry in later:
@@ -247,7 +251,7 @@ def _in_turn(batch: list[PendingRun], needed: Sequence[PendingRun]) -> list[Pend
 
     Args:
         batch: The first one.
-        needed: What the server needs, from the one on for which `batch` is computed.
+        needed: The runs that the server needs, from the one on for which `batch` is computed.
     """
     if batch[0] is not needed[0]:  # an earlier one, for which it waits
         return batch

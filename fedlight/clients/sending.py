@@ -1,15 +1,17 @@
-"""The way of updates to the server: through the channel, and what clients keep on their side."""
+"""Sends updates through the channel, and keeps the clients' memories of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fedlight.channel import Senders
 from fedlight.channel._draws import row_norms
+from fedlight.executors._stack.blocks import rows_of
 from fedlight.executors.base import ClientError, Outcome
 from fedlight.types import LocalResult, Measured
 
@@ -20,17 +22,15 @@ if TYPE_CHECKING:
     from fedlight.clients.pending import PendingRun
     from fedlight.types import Task
 
-_SHARED_BYTES = 16 * 2**20
-
 
 class Sending:
     """Takes the deltas of many local runs through the channel as one block.
 
-    A channel without a memory is gone through as soon as a stack is computed. With one, the order
-    of a client's updates matters. It is the order of their arrivals, which is known only when they
-    have arrived: a local run that was dispatched later may arrive earlier. So what is computed
-    ahead of its arrival keeps its delta as it is, and goes through the channel when the server
-    needs it, after the client's earlier ones.
+    Without a memory, the updates of a stack go through the channel as soon as they are computed.
+    With one, the order of a client's updates matters. It is the order of their arrivals, which is
+    known only when they have arrived: a local run that was dispatched later may arrive earlier. So
+    an update that is computed ahead of its arrival waits. It goes through the channel when the
+    server needs it, after the client's earlier ones.
 
     Args:
         channel: The channel.
@@ -48,20 +48,16 @@ class Sending:
         self._dropped: set[int] = set()  # serials of unsent ones that the server did not accept
 
     def through(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Return what arrives of a stack; for channels without a memory.
+        """Return the outcomes of a stack as they arrive; for channels without a memory.
 
         Args:
             tasks: The tasks.
             outcomes: Their results, or errors, which stay as they are.
         """
-        arriving = list(outcomes)
-        good = [number for number, each in enumerate(outcomes) if isinstance(each, LocalResult)]
-        if good:
-            results = [outcomes[number] for number in good]
-            sent, _ = self._block([tasks[number] for number in good], results, None)  # type: ignore[arg-type]
-            for number, outcome in zip(good, sent, strict=True):
-                arriving[number] = outcome
-        return arriving
+        pairs = zip(tasks, outcomes, strict=True)
+        good = [(task, each) for task, each in pairs if isinstance(each, LocalResult)]
+        sent = iter(self._block(*zip(*good, strict=True))[0] if good else ())
+        return [next(sent) if isinstance(each, LocalResult) else each for each in outcomes]
 
     def arrived(self, run: PendingRun) -> None:
         """Put a run behind the client's others that have arrived and are not sent."""
@@ -72,9 +68,8 @@ class Sending:
         self._dropped.add(run.task.serial)
 
     def unsent(self) -> Iterator[PendingRun]:
-        """Yield all runs that have arrived and are not sent."""
-        for runs in self._unsent.values():
-            yield from runs
+        """Return all runs that have arrived and are not sent."""
+        return chain.from_iterable(self._unsent.values())
 
     def with_earlier(self, runs: Iterable[PendingRun]) -> list[PendingRun]:
         """Return runs, each after the unsent ones of its client that have arrived before it."""
@@ -100,7 +95,7 @@ class Sending:
             self._take(turn)
 
     def _take(self, turn: Sequence[PendingRun]) -> None:
-        """Send runs of different clients, or add to the memory what the server dropped."""
+        """Send runs of different clients, or add dropped ones to the memory."""
         good = []
         for run in turn:
             outcome = run.computed()
@@ -115,16 +110,15 @@ class Sending:
                 good.append((run, outcome))
         if not good:
             return
-        results = [outcome for _, outcome in good]
-        before = [self._memory.get(run.task.client_id) for run, _ in good]
-        sent, kept_now = self._block([run.task for run, _ in good], results, before)
+        tasks, results = [run.task for run, _ in good], [outcome for _, outcome in good]
+        sent, kept_now = self._block(tasks, results, [self._memory.get(t.client_id) for t in tasks])
         for (run, _), outcome, kept in zip(good, sent, kept_now, strict=True):
             if isinstance(outcome, LocalResult):
                 self._memory[run.task.client_id] = kept
             run.send(outcome)
 
     def look_ahead(self, run: PendingRun) -> Outcome:
-        """Return what will arrive of a run, and change nothing.
+        """Return the outcome of a run as it will arrive, and change nothing.
 
         It and the earlier ones of its client are known, computed or tried.
         """
@@ -155,14 +149,14 @@ class Sending:
         self,
         tasks: Sequence[Task],
         results: Sequence[LocalResult],
-        memory: Sequence[Tensor | None] | None,
+        memory: Sequence[Tensor | None] | None = None,
     ) -> tuple[list[Outcome], list[Tensor]]:
-        """Return what arrives of n runs, and what is remembered then.
+        """Return the outcomes of n runs as they arrive, and their clients' new memories.
 
         Args:
             tasks: The tasks, of different clients if there is a memory.
             results: Their results.
-            memory: What is remembered of their clients, if the channel does so.
+            memory: The memories of their clients, if the channel has any.
         """
         deltas = _stacked([result.delta for result in results])
         senders = Senders(tasks, self._seed)
@@ -176,12 +170,9 @@ class Sending:
                 f"of shape {list(deltas.shape)}, got {list(sent.shape)}"
             )
         norms = row_norms(sent)[:, 0].tolist()
-        kept = [] if senders.memory is None else _rows(senders.memory, apart=True)
+        kept = [] if senders.memory is None else rows_of(senders.memory, apart=True)
         outcomes: list[Outcome] = []
-        # a row of a large block keeps all of it alive
-        for task, result, row, norm in zip(
-            tasks, results, _rows(sent, sent.nbytes > _SHARED_BYTES), norms, strict=True
-        ):
+        for task, result, row, norm in zip(tasks, results, rows_of(sent), norms, strict=True):
             if math.isfinite(norm):
                 measured = Measured(row, row._version, norm)
                 outcomes.append(result._replace(delta=row, measured=measured))
@@ -220,11 +211,6 @@ class Sending:
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:
     return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
-
-
-def _rows(block: Tensor, apart: bool) -> list[Tensor]:
-    """The rows of a block, as views of it or apart from one another."""
-    return [row.clone() for row in block] if apart and len(block) > 1 else list(block.unbind())
 
 
 def _added(delta: Tensor, kept: Tensor | None) -> Tensor:

@@ -52,9 +52,16 @@ def trial_task(client_id: int) -> Task:
     return Task(client_id, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
 
 
+def trial_tasks(workplace: Workplace) -> list[Task]:
+    """Trial tasks of up to three clients with data, since a failure may be due to one's data."""
+    holders = np.flatnonzero(workplace.partition.sizes)
+    clients: list[int] = holders[[0, len(holders) // 2, -1]].tolist()
+    return [trial_task(client) for client in dict.fromkeys(clients)]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Workplace:
-    """What all local runs of one fit share.
+    """The objects and settings that all local runs of one fit share.
 
     Attributes:
         module: The module. Executors may write to its parameters and buffers.
@@ -97,8 +104,6 @@ class Workplace:
     def lr(self, task: Task) -> float:
         """The local learning rate of a task; 0.0 if the optimizer has rates of its own."""
         rate = self.optimizer.lr
-        if isinstance(rate, float | int):
-            return float(rate)
         return 0.0 if rate is None else float(rate_at("lr", rate, task.pulled_version))
 
 
@@ -187,7 +192,7 @@ class ClientError(RuntimeError):
         Raises:
             Exception: `cause` itself, if the machine failed and not the client.
         """
-        # Dropping clients because memory ran out would bias the run without a word.
+        # To drop clients because memory ran out would silently bias the run.
         if ran_out_of_memory(cause) or "CUDA error" in str(cause):
             raise cause
         notes = "".join(f" {note}" for note in getattr(cause, "__notes__", ()))
@@ -244,15 +249,13 @@ def not_finite(
     Returns:
         For each run, a reason in words ("" if all values are finite), and the norm of its delta.
     """
-    # A sum is finite only if all its terms are, so one look at the total is nearly always enough.
+    # A sum is finite only if all its terms are, so the total alone is nearly always enough.
     n, figures = len(losses), [torch.linalg.vector_norm(deltas, dim=1)]
     if isinstance(losses, Tensor):
         figures.append(losses)
-    if buffers.shape[1]:
-        figures.append(buffers.sum()[None])
-    if states is not None:
-        figures.append(states.sum()[None])
-    # All are read at once: the host waits for the device once.
+    blocks = (buffers, states)
+    figures += [block.sum()[None] for block in blocks if block is not None and block.shape[1]]
+    # All are read at once, so the host waits for the device once.
     read: list[float] = (figures[0] if len(figures) == 1 else torch.cat(figures)).tolist()
     norms = read[:n]
     if isinstance(losses, Tensor):

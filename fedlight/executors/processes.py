@@ -5,16 +5,16 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from typing import cast
 
 from fedlight._support.checks import positive_int
 from fedlight.executors._remote.fork import Forked, number_of_workers
-from fedlight.executors._remote.forked import Board, serve, taken_along
+from fedlight.executors._remote.forked import SharedTensors, serve, values_at_fork
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 
+_NAME = "a worker of ProcessExecutor"
 _PATIENCE = 300.0  # seconds for the first step of a worker
 _PER_WORKER = 8  # jobs of a call: the last ones to finish leave few cores idle
 
@@ -30,8 +30,8 @@ class ProcessExecutor(Executor):
     ``if __name__ == "__main__"``; notebooks, and modules with locks or lambdas, work; the data are
     in memory once, but for the values that an `ExampleTable` keeps converted; a start takes
     milliseconds, where a new interpreter would import torch for seconds. Parameters travel through
-    memory that all share. Threads in place of processes share torch's random generators, so that
-    dropout would depend on which clients run at the same time.
+    memory that all share. Threads would share torch's random generators, so that dropout would
+    depend on which clients run at the same time.
 
     A worker computes with one thread. It has the module and the local optimizer as they were when
     it was forked. If a callback changes a number of theirs, or a frozen parameter, between rounds,
@@ -61,7 +61,7 @@ class ProcessExecutor(Executor):
         if max_batch is None:
             max_batch = _PER_WORKER * self.workers
         self.max_batch = positive_int("max_batch", max_batch)
-        self._team: list[_Worker] = []
+        self._processes: list[tuple[Forked, SharedTensors]] = []
 
     def setup(self, workplace: Workplace) -> None:
         """Fork the workers; each tries one step.
@@ -89,11 +89,14 @@ class ProcessExecutor(Executor):
     def _fork(self) -> None:
         """Fork new workers, and wait until each has tried a step."""
         self._end()
-        self._forked_with = taken_along(self._work)
+        self._forked_with = values_at_fork(self._work)
         try:
             for _ in range(self.workers):
-                self._team.append(_Worker.start(self._inner, self._work))
-            waiting = {worker.forked.pipe: worker for worker in self._team}
+                tensors = SharedTensors.of(self._work.state.read())
+                given = self._inner, self._work, tensors
+                forked = Forked.start(serve, *given, name=_NAME, daemon=True)
+                self._processes.append((forked, tensors))
+            waiting = {forked.pipe: forked for forked, _ in self._processes}
             while waiting:
                 ready = wait([*waiting], timeout=_PATIENCE)
                 if not ready:
@@ -103,7 +106,7 @@ class ProcessExecutor(Executor):
                         "this process held when they were forked: write executor='sequential'"
                     )
                 for pipe in ready:
-                    refusal = waiting.pop(cast(Connection, pipe)).forked.receive()
+                    refusal = waiting.pop(cast(Connection, pipe)).receive()
                     if refusal:
                         raise ValueError(refusal)
         except BaseException:
@@ -111,10 +114,10 @@ class ProcessExecutor(Executor):
             raise
 
     def _end(self) -> None:
-        """End the workers, whatever they are doing."""
-        for worker in self._team:
-            worker.forked.stop()
-        self._team = []
+        """End the workers, even in the middle of a job."""
+        for forked, _ in self._processes:
+            forked.stop()
+        self._processes = []
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Compute jobs, those with most steps first.
@@ -125,20 +128,25 @@ class ProcessExecutor(Executor):
         Raises:
             RuntimeError: A worker died, or failed for a reason that is not the client's.
         """
-        if taken_along(self._work) != self._forked_with:
+        # A callback may have changed a setting that the workers still have as it was.
+        if values_at_fork(self._work) != self._forked_with:
             self._fork()
         outcomes: dict[int, Outcome] = {}
+        # The longest first: a long run that starts last would leave the other cores idle.
         waiting = deque(sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps))
-        free, busy = self._team[::-1], dict[Any, tuple[_Worker, int]]()
+        free = self._processes[::-1]
+        busy: dict[Connection, tuple[Forked, SharedTensors, int]] = {}
         while waiting or busy:
             while waiting and free:
-                worker, index = free.pop(), waiting.popleft()
-                worker.begin(jobs[index])
-                busy[worker.forked.pipe] = worker, index
+                (forked, tensors), index = free.pop(), waiting.popleft()
+                forked.send(tensors.put_job(jobs[index]))
+                busy[forked.pipe] = forked, tensors, index
             for pipe in wait([*busy]):
-                worker, index = busy.pop(cast(Connection, pipe))
-                outcomes[index] = worker.end()
-                free.append(worker)
+                forked, tensors, index = busy.pop(cast(Connection, pipe))
+                answer = forked.receive()
+                failed = isinstance(answer, ClientError)
+                outcomes[index] = answer if failed else tensors.result(answer)
+                free.append((forked, tensors))
         return [outcomes[index] for index in range(len(jobs))]
 
     def teardown(self) -> None:
@@ -149,31 +157,3 @@ class ProcessExecutor(Executor):
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self.workers})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    """A forked process and the memory that it shares with this one."""
-
-    forked: Forked
-    board: Board
-
-    @classmethod
-    def start(cls, inner: SequentialExecutor, work: Workplace) -> _Worker:
-        """Fork a worker; its first message is the reason why it cannot run the module, or ""."""
-        board = Board.of(work.state.read())
-        name = "a worker of ProcessExecutor"
-        return cls(Forked.start(serve, inner, work, board, name=name, daemon=True), board)
-
-    def begin(self, job: Job) -> None:
-        """Send a job."""
-        self.forked.send(self.board.put_job(job))
-
-    def end(self) -> Outcome:
-        """Receive the result of the job.
-
-        Raises:
-            RuntimeError: The worker has died, or something other than a client has failed.
-        """
-        answer = self.forked.receive()
-        return answer if isinstance(answer, ClientError) else self.board.result(answer)

@@ -125,17 +125,16 @@ class RayExecutor(Executor):
     def _check_room(self, there: Mapping[str, float], gpus: float) -> None:
         """Refuse actors for which the cluster has no room: they would never start."""
         cores, cards = float(there.get("CPU", 0)), int(there.get("GPU", 0))
-        if self.num_actors * self.num_cpus > cores:
-            words, asked, found = "CPU cores", self.num_cpus, cores
-        elif self.num_actors > room(cards, gpus):
-            words, asked, found = "GPUs", gpus, cards
-        else:
-            return
-        raise ValueError(
-            f"{self.num_actors} actors of {asked:g} {words} each would wait for ever in a cluster "
-            f"of {found:g}: write a smaller num_actors or num_{words.split()[0].lower()}s, or add "
-            "nodes first"
-        )
+        for words, asked, found, fit in (
+            ("CPU cores", self.num_cpus, cores, self.num_actors * self.num_cpus <= cores),
+            ("GPUs", gpus, cards, self.num_actors <= room(cards, gpus)),
+        ):
+            if not fit:
+                raise ValueError(
+                    f"{self.num_actors} actors of {asked:g} {words} each would wait for ever in a "
+                    f"cluster of {found:g}: write a smaller num_actors or "
+                    f"num_{words.split()[0].lower()}s, or add nodes first"
+                )
 
     def _check_actors(self) -> None:
         """Wait until all actors are there, and say so if others hold the cores that they need.
@@ -174,6 +173,7 @@ class RayExecutor(Executor):
         outcomes: dict[int, Outcome] = {}
         shares = [share for share in _shares(jobs, self.num_actors) if share]
         parts = [[jobs[index] for index in share] for share in shares]
+        # All shares are sent before the first result is awaited, so the actors work side by side.
         sent = [self._send(number, part) for number, part in enumerate(parts)]
         for number, share in enumerate(shares):
             received = self._receive(number, parts[number], sent[number])
@@ -198,6 +198,7 @@ class RayExecutor(Executor):
             try:
                 results, kept = self._ray.get(reference)
             except self._ray.exceptions.RayActorError:
+                # A new actor with the state of the old one computes the share again: the same bits.
                 self._actors[number] = self._make()
                 self._actors[number].load_state_dict.remote(self._kept[number])
                 self.num_replaced += 1
@@ -228,8 +229,8 @@ class RayExecutor(Executor):
 def _shares(jobs: Sequence[Job], num_actors: int) -> list[list[int]]:
     """Which jobs go to which actor: the longest first, each to the actor with the fewest steps.
 
-    A function of the numbers of steps and their order alone, so that a share, and with it the bits
-    of a stack, does not depend on how fast the actors are.
+    The shares depend on the numbers of steps and their order alone. The bits of a stack must not
+    depend on how fast the actors are.
     """
     shares: list[list[int]] = [[] for _ in range(num_actors)]
     loads = [0] * num_actors

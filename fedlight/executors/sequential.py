@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.labels import hint_about
 from fedlight._module.log_recorder import LogRecorder
-from fedlight._module.moment import local_runs, moment_of
+from fedlight._module.moment import at_stage, moment_of
 from fedlight._module.rng import (
     drawn_from,
     has_moved,
@@ -26,9 +26,9 @@ from fedlight._module.rng import (
 )
 from fedlight._module.snapshot import Snapshot
 from fedlight._module.steps import step_function
-from fedlight._support.memory import sent
 from fedlight.executors._random.streams import FULL_GRADIENT, Streams, again, step_keys
 from fedlight.executors._stack.batches import StackedBatches, rows_in_turn
+from fedlight.executors._stack.start import local_run_of
 from fedlight.executors._stack.unused import step_without, warn_of_skipped
 from fedlight.executors.base import (
     ClientError,
@@ -43,13 +43,13 @@ from fedlight.executors.base import (
     ran_out_of_memory,
     trial_task,
 )
-from fedlight.local_optimizers import LocalRun
 from fedlight.randomness import Concern, derived_seed
 from fedlight.types import LocalResult, Measured
 
 if TYPE_CHECKING:
     from lightning import LightningModule
 
+    from fedlight.local_optimizers import LocalRun
     from fedlight.parameters import ModuleState
     from fedlight.types import Task
 
@@ -81,7 +81,7 @@ class SequentialExecutor(Executor):
         if not workplace.optimizer.stackable:
             task = trial_task(0)
             run = self._local_run(Job(task, workplace.state.read()))
-            with local_runs(workplace.module) as moment:
+            with at_stage(workplace.module, "train") as moment:
                 # A schedule may be longer than one step (`trainer.estimated_stepping_batches`).
                 moment.tasks = (task._replace(num_steps=100),)
                 workplace.optimizer.begin(run, workplace.module)
@@ -118,33 +118,15 @@ class SequentialExecutor(Executor):
             with (
                 isolated_rng(),
                 self._recorder.recording(),
-                local_runs(work.module) as self._moment,
+                at_stage(work.module, "train") as self._moment,
             ):
                 yield
         finally:
             work.state.write(before)
 
     def _local_run(self, job: Job) -> LocalRun:
-        work, task, layout = self._work, job.task, self._work.state.param_layout
-        run = LocalRun(
-            params=[param.detach().unsqueeze(0) for param in work.state.params],
-            pulled=layout.views(job.pulled.params.unsqueeze(0)),
-            lr=work.lr(task),
-            num_steps=sent([task.num_steps], work.state.device),
-            tasks=[task],
-            seed=work.seed,
-        )
-
-        def stored(state: Tensor | None) -> list[Tensor]:
-            flat = torch.zeros_like(job.pulled.params) if state is None else state
-            return layout.views(flat.unsqueeze(0))
-
-        if work.optimizer.client_state:
-            run.client = stored(job.client_state)
-            run.has_state = [job.client_state is not None]
-        if work.optimizer.shared_state:
-            run.shared = stored(job.pulled.shared)
-        return run
+        params = [param.detach().unsqueeze(0) for param in self._work.state.params]
+        return local_run_of([job], self._work, params, job.pulled.params.unsqueeze(0))
 
     def _rows(self, jobs: Sequence[Job]) -> Iterator[Tensor]:
         """The row numbers of the batches of one job after another, ``[K, b]`` each."""
@@ -157,10 +139,11 @@ class SequentialExecutor(Executor):
         return derived_seed(self._work.seed, Concern.TRAINING, task.client_id, task.visit)
 
     def _outcome(self, job: Job, rows: Tensor) -> Outcome:
-        """Run a job, a second time with the streams if it is the first that draws random numbers.
+        """Run a job; if it is the first that draws random numbers, run it again with the streams.
 
-        To watch all calls of torch costs a step of a small module up to a fifth of its time, and
-        most modules draw nothing: then torch's generator is where it was, and nobody watched.
+        Streams watch all calls of torch, which costs a step of a small module up to a fifth of its
+        time, and most modules draw nothing. So jobs run without streams until torch's generator has
+        moved.
         """
         if self._draws:
             self._example_bytes = math.inf
@@ -175,27 +158,23 @@ class SequentialExecutor(Executor):
             if before is not None:
                 before.restore()
             self._recorder.clear()
-            outcome = self._one(job, rows)
-        elif self._example_bytes == math.inf and len(rows) and isinstance(outcome, LocalResult):
-            self._measure_example(rows[0, :1])
+            return self._one(job, rows)
+        measured = self._example_bytes < math.inf or not work.examples.stackable
+        if not measured and len(rows) and isinstance(outcome, LocalResult):
+            # Small batches of later runs are gathered at once. This excludes tables whose examples
+            # draw random numbers, since each batch must draw them in its own step.
+            example = tree_leaves(work.examples.gather(rows[0, :1]))
+            self._example_bytes = sum(part.nbytes for part in example)
         return outcome
 
-    def _measure_example(self, row: Tensor) -> None:
-        """See how large an example is: small batches of a run are gathered at once from now on.
-
-        Not those of a table whose examples draw random numbers, each batch for its own step.
-        """
-        examples = self._work.examples
-        if examples.stackable:
-            self._example_bytes = sum(part.nbytes for part in tree_leaves(examples.gather(row)))
-
     def _one(self, job: Job, rows: Tensor) -> Outcome:
-        work, task, layout = self._work, job.task, self._work.state.param_layout
+        work, task = self._work, job.task
         self._moment.tasks = (task,)
         seed_all(self._seed(task))
+        # Taken after the seeding: if the generator is elsewhere afterwards, the step has drawn.
         if not self._draws:
             self._seeded = torch_position()
-        self._keys: Sequence[int] = ()
+        self._keys: dict[int, int] = {}
         work.state.write(job.pulled)
         run = self._local_run(job)
         self._recorder.batch_size = rows.shape[1]
@@ -214,7 +193,7 @@ class SequentialExecutor(Executor):
                 run.evaluate = partial(self._extra_gradient, batches, k, task, count(1))
                 with torch.no_grad():
                     step_without(work.optimizer, run, grads, unused)
-                del grads  # so that the next ones lie where these are
+                del grads  # the next ones then use the same memory, which is in the cache
             work.state.check_kept()
             if work.optimizer.stackable:
                 _check_place(work.module, work.state, run)
@@ -225,11 +204,12 @@ class SequentialExecutor(Executor):
             cause = self._cause(error)
             hint = hint_about(cause, work.examples, work.partition[task.client_id])
             return ClientError.of(task, cause, hint)
+        # The norm and all checks are read from the device together, not after each step.
         with torch.no_grad():
             delta = work.state.moved(job.pulled.params)
             buffers, counters = work.state.read_buffers(), work.state.read_counters()
             states = work.optimizer.finish(run)
-        client = layout.flatten([state[0] for state in states]) if states else None
+        client = work.state.param_layout.flatten([state[0] for state in states]) if states else None
         (reason,), (norm,) = not_finite(
             torch.stack([loss.reshape(()) for loss in losses]).sum()[None] if losses else [0.0],
             delta[None],
@@ -243,7 +223,7 @@ class SequentialExecutor(Executor):
         return LocalResult(delta, buffers, counters, metrics, client, measured=measured)
 
     def _cause(self, error: Exception) -> Exception:
-        """Why a local run fails: from a changed set of parameters all else would follow."""
+        """The cause of a failure; a changed set of parameters comes first, as errors follow."""
         try:
             self._work.state.check_kept()
         except ValueError as changed:
@@ -273,8 +253,9 @@ class SequentialExecutor(Executor):
         """
         state = self._work.state
         before = state.read()
+        number = again(step, next(times))
         with torch.enable_grad(), self._recorder.paused():
-            _, grads, _ = self._gradient(batches.anew(step), step, task, again(step, next(times)))
+            _, grads, _ = self._gradient(batches.gathered(step), step, task, number)
         state.write(before)
         return grads
 
@@ -282,12 +263,11 @@ class SequentialExecutor(Executor):
         """The stream of random numbers of a task's step."""
         if not self._draws:
             return nullcontext()
-        if number >= task.num_steps:
-            (key,) = step_keys(self._work.seed, [task], [number])[:, 0].tolist()
-            return self._streams.at(key)
-        if not self._keys:
-            numbers = range(task.num_steps)
-            self._keys = step_keys(self._work.seed, [task], numbers)[:, 0].tolist()
+        if number not in self._keys:
+            # Those of all local steps at once: a call costs more than its numbers.
+            numbers = range(task.num_steps) if number < task.num_steps else [number]
+            keys = step_keys(self._work.seed, [task], numbers)[:, 0].tolist()
+            self._keys.update(zip(numbers, keys, strict=True))
         return self._streams.at(self._keys[number])
 
     def _gradient(
@@ -302,7 +282,7 @@ class SequentialExecutor(Executor):
             number: The number of the step's random numbers, if it is another one.
 
         Returns:
-            The loss, or None where the step skips the batch; the gradient, ``[1, *shape]`` per
+            The loss, or None if the step skips the batch; the gradient, ``[1, *shape]`` per
             parameter; the positions of the parameters that the loss does not use.
         """
         work = self._work

@@ -6,17 +6,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch.utils._pytree import tree_leaves
 
 from fedlight._module.labels import hint_about
-from fedlight._module.moment import local_runs, moment_of
+from fedlight._module.moment import at_stage, moment_of
 from fedlight._module.rng import isolated_rng
 from fedlight._support.checks import positive_int
 from fedlight.executors._stack.local_runs import run_stack
-from fedlight.executors._stack.memory import Splitting, most_clients, unpadded
+from fedlight.executors._stack.memory import most_clients, unpadded
 from fedlight.executors._stack.step import StackedStep
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors.base import (
@@ -25,7 +25,9 @@ from fedlight.executors.base import (
     Job,
     Outcome,
     Workplace,
-    trial_task,
+    advised,
+    ran_out_of_memory,
+    trial_tasks,
 )
 
 _LONG = 500
@@ -98,38 +100,63 @@ class VectorizedExecutor(Executor):
             workplace, self._asked, self.max_bytes, self.block_bytes, sizes
         )
         self._reduced_to = None
-        self._splitting = Splitting(self._stack, self._reduce, workplace)
         most = self.max_batch
         self._try()
         self._say_if_reduced(most)
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._step, self._moment, self._example_bytes, self._splitting
+        del self._work, self._step, self._moment, self._example_bytes
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
         stacks: dict[int, list[int]] = defaultdict(list)
         for index, job in enumerate(jobs):
-            offsets = (job.work or self._work).partition.offsets
-            client = job.task.client_id
-            size = int(offsets[client + 1] - offsets[client])
+            partition, client = (job.work or self._work).partition, job.task.client_id
+            size = int(partition.offsets[client + 1] - partition.offsets[client])
             stacks[min(self._work.batch_size, size)].append(index)
         results: dict[int, Outcome] = {}
         most = self.max_batch
         self._work.state.show()
         self._work.state.check_kept()  # a callback may have frozen a layer since
-        with isolated_rng(), local_runs(self._work.module) as self._moment:
+        with isolated_rng(), at_stage(self._work.module, "train") as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
-                start = 0
-                while start < len(indices):
-                    chunk = indices[start : start + self.max_batch]
-                    start += len(chunk)
-                    outcomes = self._splitting.outcomes([jobs[index] for index in chunk])
+                while indices:
+                    chunk = indices[: self.max_batch]  # which may shrink from stack to stack
+                    del indices[: len(chunk)]
+                    outcomes = self._split([jobs[index] for index in chunk])
                     results.update(zip(chunk, outcomes, strict=True))
         self._say_if_reduced(most)
         return [results[index] for index in range(len(jobs))]
+
+    def _split(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Compute a stack; if it fails, split it in halves until the failing clients are isolated.
+
+        An error under ``vmap`` does not say whose data caused it.
+        """
+        try:
+            outcomes = self._fitting(jobs)
+            if outcomes is not None:
+                return outcomes
+        except ClientError as error:
+            if len(jobs) == 1:
+                return [error]
+        half = len(jobs) // 2
+        return [*self._split(jobs[:half]), *self._split(jobs[half:])]
+
+    def _fitting(self, jobs: Sequence[Job]) -> list[Outcome] | None:
+        """Compute a stack; None if memory ran out, and later stacks are then half as large."""
+        try:
+            return self._stack(jobs)
+        except Exception as error:
+            if not ran_out_of_memory(error):
+                raise
+            if len(jobs) == 1:
+                raise advised(error, self._work) from error.__cause__
+        garbage_collection_cuda()  # not before: the error's traceback holds the stack's tensors
+        self._reduce(len(jobs) - len(jobs) // 2)
+        return None
 
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Compute a stack: clients with batches of one size, those with most steps first."""
@@ -162,15 +189,14 @@ class VectorizedExecutor(Executor):
     def _try(self) -> None:
         """Try one step on the data of up to three clients; raise if it fails for all of them."""
         work = self._work
-        holders = np.flatnonzero(work.partition.sizes)
         failures: list[ClientError] = []
-        for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
-            task = trial_task(client)
+        for task in trial_tasks(work):
             try:
-                with isolated_rng(), local_runs(work.module) as self._moment:
+                with isolated_rng(), at_stage(work.module, "train") as self._moment:
+                    # Two clients: `vmap` leaves out operators for a single one.
                     job = Job(task, work.state.read())
-                    if self._splitting.fitting([job] * 2) is None:
-                        self._splitting.fitting([job])
+                    if self._fitting([job] * 2) is None:
+                        self._fitting([job])
             except ClientError as error:
                 failures.append(error)
             else:
@@ -181,7 +207,7 @@ class VectorizedExecutor(Executor):
             words = str(cause).splitlines()[0]
             if len(words) > _LONG:  # torch lists all its backends
                 words = words.partition(". ")[0]
-            hint = hint_about(cause, work.examples, work.partition[int(holders[0])])
+            hint = hint_about(cause, work.examples, work.partition[failures[0].task.client_id])
         raise ValueError(
             f"{type(work.module).__name__} cannot be vectorised ({words}{hint})"
         ) from cause

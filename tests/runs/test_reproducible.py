@@ -82,7 +82,7 @@ def test_data_callbacks_and_reports_leave_the_generators_alone(partitioner, tmp_
 
 
 # One lends the generators out, the other looks at their states.
-ALLOWED = {"_module/rng.py", "executors/_tracing/surroundings.py"}
+ALLOWED = {"_module/rng.py", "executors/_tracing/constants.py"}
 GLOBAL = {
     "random": {"random", "seed", "choice", "choices", "shuffle", "sample", "randint", "uniform"},
     "np.random": {"rand", "randn", "seed", "choice", "shuffle", "permutation", "get_state"},

@@ -82,8 +82,7 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
     same fit gets the same executor on every machine of a kind.
 
     Args:
-        executor: "auto", "sequential", "vectorized", "processes", or an executor, which is taken
-            as it is.
+        executor: "auto", "sequential", "vectorized", "processes", or an executor.
         workplace: The module, the data and the settings of the local runs.
 
     Returns:
@@ -98,7 +97,7 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
     try:
         check_step(workplace)
     except Exception as error:
-        if not ran_out_of_memory(error):  # two clients may have no room where one has
+        if not ran_out_of_memory(error):  # one client may have room even if two have not
             raise
     if executor == "auto":
         return _chosen(workplace)
@@ -130,7 +129,7 @@ def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Cho
         return Choice(executor, _AS_GIVEN)
     if trial.draws and not trial.asks:
         raise ValueError(
-            f'{trial.in_words()}; draw with torch.rand and its kin, or use executor="sequential"'
+            f'{trial.in_words()}; draw with torch.rand and the like, or use executor="sequential"'
         )
     return Choice(executor, f"{_AS_GIVEN}; {trial.in_words()}", shares=True)
 
@@ -193,15 +192,13 @@ def check_executor(executor: object) -> Executor | str:
     if isinstance(executor, Executor):
         return executor
     names = ("auto", *_NAMED)
-    listed = ", ".join(repr(name) for name in names)
+    if isinstance(executor, str) and executor in names:
+        return executor
+    listed = ", ".join(map(repr, names))
+    words = f"executor must be one of {listed} or an Executor, got {executor!r}"
     if isinstance(executor, str):
-        if executor in names:
-            return executor
-        raise ValueError(f"executor must be one of {listed} or an Executor, got {executor!r}")
-    raise TypeError(
-        f"executor must be one of {listed} or an Executor, "
-        f"got {executor!r} ({type(executor).__name__})"
-    )
+        raise ValueError(words)
+    raise TypeError(f"{words} ({type(executor).__name__})")
 
 
 def _layer(module: LightningModule, kinds: tuple[type[nn.Module], ...]) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from fedlight._module.attributes import own_generators
 from fedlight._module.moment import moment_of
 from fedlight._module.snapshot import Change, NotATensor, Snapshot
-from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_task
+from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_tasks
 from fedlight.executors.sequential import SequentialExecutor
 
 
@@ -43,21 +42,18 @@ class Trial:
         return self.failure is None and bool(self.asks or self.draws or self.changes)
 
     def in_words(self) -> str:
-        """The first thing that speaks against a stack; "" if nothing does."""
+        """The first reason against a stack; "" if there is none."""
         if self.failure is not None:
             return f"training_step fails ({self.failure.reason})"
-        if self.asks:
-            names = ", ".join(f"self.trainer.{name}" for name in self.asks)
-            found = f"training_step reads {names}"
-        elif self.draws:
-            found = f"a local step draws from {' and '.join(self.draws)}"
-        elif self.keeps:
-            found = self.keeps_in_words()
-        elif self.changes:
-            found = f"training_step changes {', '.join(self.changes)}"
-        else:
-            return ""
-        return f"{found}, which stacked clients would share"
+        asked = ", ".join(f"self.trainer.{name}" for name in self.asks)
+        reasons = {
+            f"training_step reads {asked}": self.asks,
+            f"a local step draws from {' and '.join(self.draws)}": self.draws,
+            self.keeps_in_words(): self.keeps,
+            f"training_step changes {', '.join(self.changes)}": self.changes,
+        }
+        found = next((reason for reason, names in reasons.items() if names), None)
+        return f"{found}, which stacked clients would share" if found else ""
 
     def keeps_in_words(self) -> str:
         """The attributes in which the step has left tensors."""
@@ -99,11 +95,9 @@ def try_step(workplace: Workplace) -> Trial:
 
 
 def _one_step(probe: SequentialExecutor, workplace: Workplace) -> tuple[Job, Outcome, list[str]]:
-    """A step of the first of three clients with which it succeeds, and the generators it used."""
-    holders = np.flatnonzero(workplace.partition.sizes)
-    # Three clients, since a failure may be due to the data of one.
-    for client in dict.fromkeys(holders[[0, len(holders) // 2, -1]].tolist()):
-        job = Job(trial_task(client), workplace.state.read())
+    """A step of the first client with which it succeeds, and the generators it used."""
+    for task in trial_tasks(workplace):
+        job = Job(task, workplace.state.read())
         outcome, drawn = probe.watch(job)
         if not isinstance(outcome, ClientError):
             break
@@ -114,6 +108,7 @@ def _rereads(probe: SequentialExecutor, job: Job, left: Sequence[Change]) -> boo
     """Whether a step reads the tensors that the step before has left, or adds to them."""
     if any(not isinstance(each.owner.get(each.key), Tensor) for each in left):
         return True  # a list or the like, to whose tensors it adds
+    # No operator takes such an object, so a step that reads it fails.
     for each in left:
         each.owner[each.key] = NotATensor()
     return bool(left) and isinstance(probe.watch(job)[0], ClientError)

@@ -1,4 +1,4 @@
-"""Dropout, and layers that have dropout inside, on a stream of random numbers (`_streams`)."""
+"""Dropout, and layers with dropout inside, on a stream of random numbers (`streams`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedlight.executors._random.tensors import stands_for
+from fedlight.executors._random.tensors import replaces
 from fedlight.executors._random.variates import Uncovered, below, uniform
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _dropped(draw: Streams, input: Tensor, p: float, shape: Sequence[int]) -> Te
 
 
 def _alpha_dropped(draw: Streams, input: Tensor, p: float, shape: Sequence[int]) -> Tensor:
-    """What is dropped becomes the limit of SELU, -1.758; then mean and variance are restored.
+    """Set dropped numbers to the limit of SELU, -1.758, then restore mean and variance.
 
     Klambauer et al., "Self-normalizing neural networks", 2017, https://arxiv.org/abs/1706.02515.
     """
@@ -60,11 +60,11 @@ def _register(
     kind: Callable[..., Tensor],
     shape: Callable[[Tensor], Sequence[int]],
 ) -> None:
-    @stands_for(function)
+    @replaces(function)
     def dropout(draw: Streams, input: Tensor, p: float, train: bool) -> Tensor:
         return kind(draw, input, p, shape(input)) if train and p else input
 
-    @stands_for(in_place)
+    @replaces(in_place)
     def dropout_(draw: Streams, input: Tensor, p: float, train: bool) -> Tensor:
         return input.copy_(kind(draw, input, p, shape(input))) if train and p else input
 
@@ -75,7 +75,7 @@ _register(torch.alpha_dropout, torch.alpha_dropout_, _alpha_dropped, lambda x: x
 _register(torch.feature_alpha_dropout, torch.feature_alpha_dropout_, _alpha_dropped, _channels)
 
 
-@stands_for(torch.rrelu)
+@replaces(torch.rrelu)
 def _rrelu(
     draw: Streams,
     input: Tensor,
@@ -91,12 +91,15 @@ def _rrelu(
     return torch.where(input <= 0, input * slopes, input)
 
 
-@stands_for(torch.rrelu_)
+@replaces(torch.rrelu_)
 def _rrelu_(draw: Streams, input: Tensor, *args: Any, **options: Any) -> Tensor:
     return input.copy_(_rrelu(draw, input, *args, **options))
 
 
-@stands_for(functional.scaled_dot_product_attention)
+_attend = functional.scaled_dot_product_attention
+
+
+@replaces(_attend)
 def _attention(
     draw: Streams,
     query: Tensor,
@@ -110,15 +113,8 @@ def _attention(
 ) -> Tensor:
     """With dropout, softmax(q k' * scale + mask) is dropped from before it weighs the values."""
     if not dropout_p:
-        return functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask,
-            is_causal=is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
+        options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+        return _attend(query, key, value, attn_mask, 0.0, is_causal, **options)
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key = key.repeat_interleave(repeats, -3)
@@ -136,33 +132,27 @@ def _attention(
 
 
 def _layer_by_layer(function: Callable[..., Any]) -> None:
-    """Stand in for a recurrent network that has dropout between its layers."""
+    """Replace a recurrent network that has dropout between its layers."""
 
-    @stands_for(function)
+    @replaces(function)
     def layers(draw: Streams, *args: Any, **kwargs: Any) -> Any:
-        # (input, state, weights, …), or (data, batch_sizes, state, weights, …) if packed
+        # The arguments are (input, state, weights, …), or for a packed sequence (data, batch_sizes,
+        # state, weights, …).
         at = next(index for index, arg in enumerate(args) if isinstance(arg, list))
         *before, state = args[:at]
         weights, biases, count, p, train, both, *rest = args[at:]
+        # torch's own function is faster, and the same if nothing is dropped.
         if count == 1 or not (train and p) or kwargs:
             return function(*args, **kwargs)
         parts = state if isinstance(state, tuple | list) else (state,)
         ways, each = 1 + both, len(weights) // count
         given, final = before[0], list[Any]()
+        single = biases, 1, 0.0, train, both, *rest  # the options of one layer, without dropout
         for layer in range(count):
-            own = [part[ways * layer : ways * (layer + 1)] for part in parts]
-            given, *left = function(
-                given,
-                *before[1:],
-                tuple(own) if isinstance(state, tuple | list) else own[0],
-                list(weights[each * layer : each * (layer + 1)]),
-                biases,
-                1,
-                0.0,
-                train,
-                both,
-                *rest,
-            )
+            states = tuple([part[ways * layer : ways * (layer + 1)] for part in parts])
+            own = states if isinstance(state, tuple | list) else states[0]
+            of_layer = list(weights[each * layer : each * (layer + 1)])
+            given, *left = function(given, *before[1:], own, of_layer, *single)
             final.append(left)
             if layer + 1 < count:
                 given = _dropped(draw, given, p, given.shape)
@@ -174,10 +164,10 @@ for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
 
 
 def _open(function: Any) -> None:
-    """Let the functions that a function of torch's own calls be replaced too.
+    """Also replace the random functions that a function of torch calls inside.
 
-    Torch hands the outermost function over, and runs it without the mode. So a copy that does not
-    hand itself over runs within the mode.
+    Torch passes only the outermost function to a mode, and then leaves the mode. So a copy is
+    called within the mode, which does not ask for modes itself.
     """
     unasked: Callable[..., bool] = lambda *_: False  # noqa: E731
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
@@ -187,13 +177,13 @@ def _open(function: Any) -> None:
     )
     copy.__kwdefaults__ = function.__kwdefaults__
 
-    @stands_for(function)
+    @replaces(function)
     def opened(draw: Streams, *args: Any, **kwargs: Any) -> Any:
         with draw:
             return copy(*args, **kwargs)
 
 
-_OPENED: tuple[Any, ...] = (
+for _each in (
     functional.dropout,
     functional.dropout1d,
     functional.dropout2d,
@@ -205,6 +195,5 @@ _OPENED: tuple[Any, ...] = (
     functional.multi_head_attention_forward,
     # activation checkpointing computes parts of the step again in the backward pass
     torch.autograd.grad,
-)
-for _each in _OPENED:
+):
     _open(_each)

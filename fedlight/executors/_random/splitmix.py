@@ -42,7 +42,7 @@ def names(
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The output of SplitMix64 at the states `words`."""
-    words = words + np.uint64(GAMMA)
+    words = words + np.uint64(GAMMA)  # a new array, so all further operations are in place
     words ^= words >> np.uint64(30)
     words *= np.uint64(FIRST)
     words ^= words >> np.uint64(27)
@@ -51,8 +51,10 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return words
 
 
+# Cached, since each stack and each step of a sequential run asks for the same few.
 @lru_cache(maxsize=1024)
 def _base(seed: int, concern: int) -> NDArray[np.uint64]:
+    # Word by word, as a seed may have more than 64 bits.
     base = np.zeros(1, dtype=np.uint64)
     for word in (seed & MASK, (seed >> 64) & MASK, concern):
         base = mixed(base ^ np.uint64(word))

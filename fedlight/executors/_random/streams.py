@@ -4,16 +4,17 @@ The k-th call of a random function within a local step draws from the stream tha
 client, visit, step, k). So a client gets the same numbers alone, in any stack, in a traced program,
 on any device and after a resume, and no generator has to be seeded, kept or restored.
 
-A name is a 64-bit key, and the numbers are the output of SplitMix64 (`_splitmix`) on a counter that
-starts at the key: about twelve operators on whole tensors of integers, which ``vmap`` batches as it
-does any others. Integers are exact, and what is made of them uses one correctly rounded operation
-after the other. Logarithms would not do: their last bits depend on the machine and, with vector
-instructions, on the place of a number in its tensor. Hence the tables of `_variates`.
+A name is a 64-bit key, and the numbers are the output of SplitMix64 (`splitmix`) on a counter that
+starts at the key: about twelve operators on whole tensors of integers, which ``vmap`` batches like
+any others. Integers are exact, and all other numbers come from them by correctly rounded
+operations. Logarithms are avoided: their last bits depend on the machine and, with vector
+instructions, on the place of a number in its tensor. Hence the tables of `variates`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -38,9 +39,9 @@ Keys: TypeAlias = Callable[[], Tensor]
 FULL_GRADIENT = 1 << 63
 """The number of the first batch of a pass over all of a client's examples."""
 
-_AGAIN = 1 << 32
+_AGAIN = 1 << 32  # more than a run has steps, so the numbers of further gradients are new
 _CALL = 0xD1342543DE82EF95  # an odd number without a small multiple in common with GAMMA
-_MOST_CALLS = 1 << 31
+_MOST_CALLS = 1 << 31  # a larger distance between seeds is no count of calls
 
 
 def step_keys(
@@ -65,43 +66,40 @@ def again(step: int, times: int) -> int:
     return step + times * _AGAIN
 
 
+@dataclass(slots=True)
 class StackKeys:
     """The keys of a stack of n clients, made when a step first asks for them.
 
-    Args:
+    Attributes:
         seed: The seed of the fit; or one for each task, if they are of several fits.
         tasks: The tasks of the clients, and of the padding.
         num_steps: Largest number of local steps.
         device: Where the keys go.
     """
 
-    def __init__(
-        self,
-        seed: int | Sequence[int],
-        tasks: Sequence[Task],
-        num_steps: int,
-        device: torch.device,
-    ) -> None:
-        self._seed, self._tasks, self._num_steps, self._device = seed, tasks, num_steps, device
-        self._steps: Sequence[Tensor] = ()
+    seed: int | Sequence[int]
+    tasks: Sequence[Task]
+    num_steps: int
+    device: torch.device
+    _steps: Sequence[Tensor] = field(default=(), init=False)
 
     def step(self, k: int, width: int) -> Tensor:
         """The keys of the first `width` clients in local step k, ``[width]``."""
         if not self._steps:
-            self._steps = self._made(self._seed, self._tasks, range(self._num_steps)).unbind()
+            self._steps = self._made(self.seed, self.tasks, range(self.num_steps)).unbind()
         return self._steps[k][:width]
 
     def one(self, number: int, which: Sequence[int]) -> Tensor:
         """The keys of some of the clients in the step of any number, ``[len(which)]``."""
-        seed = self._seed
+        seed = self.seed
         seeds = seed if isinstance(seed, int) else [seed[index] for index in which]
-        return self._made(seeds, [self._tasks[index] for index in which], [number])[0]
+        return self._made(seeds, [self.tasks[index] for index in which], [number])[0]
 
     def _made(
         self, seed: int | Sequence[int], tasks: Sequence[Task], numbers: Sequence[int]
     ) -> Tensor:
         keys = torch.from_numpy(step_keys(seed, tasks, numbers))
-        return keys.to(self._device, non_blocking=True)
+        return keys.to(self.device, non_blocking=True)
 
 
 class Streams(TorchFunctionMode):
@@ -112,26 +110,26 @@ class Streams(TorchFunctionMode):
         with streams.at(key):
             loss = module.training_step(batch, k)
 
-    `FUNCTIONS` lists what is covered: the ``dropout`` family, ``rand``, ``randn``, ``randint``,
-    ``randperm``, ``normal``, ``bernoulli``, ``multinomial``, their ``_like`` and in-place kin, and
-    layers that call them. What is not goes on to torch: functions whose number of draws depends on
-    the data (``poisson``, ``_standard_gamma``), a ``generator=``, a ``vmap`` in the step itself.
+    `FUNCTIONS` lists the covered functions: the ``dropout`` family, ``rand``, ``randn``,
+    ``randint``, ``randperm``, ``normal``, ``bernoulli``, ``multinomial``, their ``_like`` and
+    in-place forms, and layers that call them. Other calls go on to torch: functions whose number of
+    draws depends on the data (``poisson``, ``_standard_gamma``), a ``generator=``, a ``vmap`` in
+    the step itself.
 
     Args:
-        stacked: Whether several clients are computed at once, so that what is not covered, which
-            they would share, is an error.
+        stacked: Whether several clients are computed at once. They would share the numbers of a
+            call that is not covered, so it is an error.
     """
 
     def __init__(self, stacked: bool) -> None:
         super().__init__()
         self.stacked = stacked
         self.key: Tensor | int = 0
-        self._calls = 0
-        self._first = 0
-        self._levels = 0
+        self._calls = self._first = self._levels = 0
 
     def at(self, key: Tensor | int) -> Streams:
         """Move to the step that has this key; for a stack, the key of one client under ``vmap``."""
+        # Calls are counted from this seed, and only transforms within the step matter.
         self.key, self._calls = key, 0
         self._first = torch.default_generator.initial_seed()
         self._levels = len(_levels())
@@ -153,11 +151,13 @@ class Streams(TorchFunctionMode):
         number, parts = self._number(), 8 // dtype.itemsize
         count = torch.Size(shape).numel()
         counter = torch.arange(1, -(-count // parts) + 1, device=device) * _signed(GAMMA)
+        # The product is taken modulo 2^64 in both cases: tensors wrap around, Python's numbers do
+        # not.
         if isinstance(self.key, int):
             words = counter + _signed(self.key + number * _CALL)
         else:
             words = counter + (self.key.to(device) + _signed(number * _CALL))
-        # torch shifts the sign in: the masks keep it out
+        # torch's shift to the right repeats the sign; the masks clear it.
         words = (words ^ ((words >> 30) & (MASK >> 30))) * _signed(FIRST)
         words = (words ^ ((words >> 27) & (MASK >> 27))) * _signed(SECOND)
         words = words ^ ((words >> 31) & (MASK >> 31))
@@ -170,8 +170,8 @@ class Streams(TorchFunctionMode):
     def _number(self) -> int:
         """The number of this call in its step.
 
-        One by one, it is kept in the seed of torch's generator. Activation checkpointing puts that
-        back before it computes a part of the step again, which then draws the same numbers.
+        For one client it is kept in the seed of torch's generator. Activation checkpointing puts
+        that back before it computes a part of the step again, which then draws the same numbers.
 
         Raises:
             Uncovered: The step has seeded torch's generator, or it calls ``vmap`` itself.
@@ -183,20 +183,15 @@ class Streams(TorchFunctionMode):
         if not 0 <= number < _MOST_CALLS or (self.stacked and number):
             raise Uncovered("after torch.manual_seed")
         self._calls += 1
-        if self.stacked:
+        if self.stacked:  # `torch.func.grad` supports no checkpointing
             return self._calls - 1
         generator.manual_seed(self._first + number + 1)
         return number
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, or draw from the stream in its place."""
         kwargs = kwargs or {}
+        # One lookup: every call of torch in a step passes here.
         function = FUNCTIONS.get(func)
         if function is None:
             if self.stacked and func in NEVER:

@@ -1,4 +1,4 @@
-"""Torch functions that make or fill a tensor with random numbers, on a stream (`_streams`)."""
+"""Torch functions that make or fill a tensor with random numbers, on a stream (`streams`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
-"""What is covered: functions of torch, and what stands in for each on a stream."""
+"""The covered functions of torch, with the replacement of each on a stream."""
 
 
-def stands_for(*functions: Any) -> Callable[[F], F]:
-    """Put a function into `FUNCTIONS`."""
+def replaces(*functions: Any) -> Callable[[F], F]:
+    """Register a function in `FUNCTIONS` as the replacement of others."""
 
     def listed(function: F) -> F:
         FUNCTIONS.update(dict.fromkeys(functions, function))
@@ -38,14 +38,12 @@ def _filled(
     dtype: torch.dtype | None = None,
     device: Any = None,
     requires_grad: bool = False,
-    generator: None = None,
-    pin_memory: bool = False,
-    layout: Any = torch.strided,
     **others: Any,
 ) -> Tensor:
-    unknown = sorted(name for name, value in others.items() if value is not None)
-    if unknown or layout not in (None, torch.strided):
-        raise Uncovered(f"with {', '.join(unknown) or 'layout'}=")
+    usual = {"generator": None, "pin_memory": others.get("pin_memory"), "layout": torch.strided}
+    unknown = [name for name, each in others.items() if each not in (None, usual.get(name))]
+    if unknown:
+        raise Uncovered(f"with {', '.join(sorted(unknown))}=")
     where = torch.get_default_device() if device is None else torch.device(device)
     with torch.no_grad():
         made = values(tuple(size), dtype or torch.get_default_dtype(), where)
@@ -59,36 +57,33 @@ def _size(size: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, ...]:
 
 def _like(tensor: Tensor, options: dict[str, Any]) -> dict[str, Any]:
     options.pop("memory_format", None)
-    return {
-        **options,
-        "dtype": options.get("dtype") or tensor.dtype,
-        "device": options.get("device") or tensor.device,
-    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return {"dtype": tensor.dtype, "device": tensor.device} | given
 
 
-@stands_for(torch.rand)
+@replaces(torch.rand)
 def _rand(draw: Streams, *size: Any, **options: Any) -> Tensor:
     shape = _size(size, options)
     return _filled(lambda *how: uniform(draw, *how), shape, **options)
 
 
-@stands_for(torch.rand_like)
+@replaces(torch.rand_like)
 def _rand_like(draw: Streams, input: Tensor, **options: Any) -> Tensor:
     return _rand(draw, input.shape, **_like(input, options))
 
 
-@stands_for(torch.randn)
+@replaces(torch.randn)
 def _randn(draw: Streams, *size: Any, **options: Any) -> Tensor:
     shape = _size(size, options)
     return _filled(lambda *how: quantiles(draw, "normal", *how), shape, **options)
 
 
-@stands_for(torch.randn_like)
+@replaces(torch.randn_like)
 def _randn_like(draw: Streams, input: Tensor, **options: Any) -> Tensor:
     return _randn(draw, input.shape, **_like(input, options))
 
 
-@stands_for(torch.randint)
+@replaces(torch.randint)
 def _randint(draw: Streams, *args: Any, **options: Any) -> Tensor:
     numbers = list(args)
     if numbers and isinstance(numbers[-1], list | tuple):
@@ -102,12 +97,12 @@ def _randint(draw: Streams, *args: Any, **options: Any) -> Tensor:
     return _filled(lambda s, dt, dev: whole(draw, low, high, s, dev).to(dt), shape, **options)
 
 
-@stands_for(torch.randint_like)
+@replaces(torch.randint_like)
 def _randint_like(draw: Streams, input: Tensor, *args: Any, **options: Any) -> Tensor:
     return _randint(draw, *args, tuple(input.shape), **_like(input, options))
 
 
-@stands_for(torch.randperm)
+@replaces(torch.randperm)
 def _randperm(draw: Streams, n: int, **options: Any) -> Tensor:
     options["dtype"] = options.get("dtype") or torch.int64
 
@@ -117,7 +112,7 @@ def _randperm(draw: Streams, n: int, **options: Any) -> Tensor:
     return _filled(values, (n,), **options)
 
 
-@stands_for(torch.empty)
+@replaces(torch.empty)
 def _empty(draw: Streams, *size: Any, **options: Any) -> Tensor:
     """In a stack, a tensor for each client, so that it can be filled with random numbers."""
     key = draw.key
@@ -128,7 +123,7 @@ def _empty(draw: Streams, *size: Any, **options: Any) -> Tensor:
     return key.new_empty(shape, dtype=dtype, device=options.get("device"))
 
 
-@stands_for(torch.normal)
+@replaces(torch.normal)
 def _normal(
     draw: Streams, mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any
 ) -> Tensor:
@@ -145,7 +140,7 @@ def _normal(
     return made
 
 
-@stands_for(torch.bernoulli, torch.Tensor.bernoulli)
+@replaces(torch.bernoulli, torch.Tensor.bernoulli)
 def _bernoulli(draw: Streams, input: Tensor, p: Any = None, **options: Any) -> Tensor:
     if options.get("out") is not None:
         raise Uncovered("with out=")
@@ -161,7 +156,7 @@ def _coins(draw: Streams, input: Tensor, p: Any) -> Tensor:
     return drawn
 
 
-@stands_for(torch.multinomial, torch.Tensor.multinomial)
+@replaces(torch.multinomial, torch.Tensor.multinomial)
 def _multinomial(
     draw: Streams, input: Tensor, num_samples: int, replacement: bool = False, **options: Any
 ) -> Tensor:
@@ -174,7 +169,8 @@ def _multinomial(
             drawn = uniform(draw, shape, sums.dtype, input.device) * sums[..., -1:]
             places = (sums.unsqueeze(-2) <= drawn.unsqueeze(-1)).sum(-1)
             return places.clamp(max=input.shape[-1] - 1)
-        # The first of independent exponential clocks with these rates to ring, and those after it.
+        # Of independent exponential times with these rates, the smallest ones. Unlike a search in
+        # cumulated sums, this draws without replacement.
         clocks = _exponential(draw, input.shape, input.dtype, input.device)
         found: Tensor = (input / clocks).topk(num_samples, dim=-1).indices
         return found
@@ -185,7 +181,7 @@ def _exponential(draw: Streams, shape: Sequence[int], dtype: torch.dtype, device
 
 
 def _fills(*functions: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Any]]:
-    """Let a function that returns new values stand for methods that write them to a tensor."""
+    """Register a function that returns new values for methods that write them to a tensor."""
 
     def listed(function: Callable[..., Tensor]) -> Callable[..., Any]:
         @wraps(function)
@@ -197,11 +193,11 @@ def _fills(*functions: Any) -> Callable[[Callable[..., Tensor]], Callable[..., A
             try:
                 return tensor.copy_(values)
             except RuntimeError as error:
-                if "vmap" in str(error):
+                if "vmap" in str(error):  # one tensor cannot hold the numbers of all clients
                     raise Uncovered("into a tensor that the step did not make itself") from error
                 raise
 
-        return stands_for(*functions)(fill)
+        return replaces(*functions)(fill)
 
     return listed
 

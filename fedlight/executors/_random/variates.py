@@ -1,4 +1,4 @@
-"""Random numbers of the usual distributions, made of the bits of a stream (`_streams`)."""
+"""Random numbers of the usual distributions, made of the bits of a stream (`streams`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from fedlight.executors._random.streams import Streams
 
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -47,7 +45,8 @@ def below(draw: Streams, shape: Sequence[int], p: float, device: Any) -> Tensor:
     digits, kind = (16, torch.int16) if (p * 2**16).is_integer() else (32, torch.int32)
     limit = min(round(p * 2**digits), 2**digits - 1) - 2 ** (digits - 1)
     limit = max(limit, 1 - 2 ** (digits - 1))
-    # `bits < limit`; a CPU makes booleans of numbers and numbers of booleans one at a time
+    # This is `bits < limit`. The comparison itself is slow: a CPU converts between numbers and
+    # booleans one at a time.
     drawn: Tensor = limit - draw.bits(shape, device, kind).clamp(limit - 1, limit)
     return drawn
 
@@ -65,7 +64,7 @@ def quantiles(
 ) -> Tensor:
     """Numbers of a continuous distribution: "normal", "exponential" or "cauchy".
 
-    Inversion of a 32-bit uniform number u, piecewise linear. The pieces lie densely where the
+    Inversion of a 32-bit uniform number u, piecewise linear. The pieces are narrow where the
     quantile function is steep: each octave [2^-k, 2^(1-k)) of u and of 1 - u has 256, so that the
     first bits of u as a floating number are the number of its piece. (Cheung, Lee, Luk and
     Villasenor, "Hardware generation of arbitrary random number distributions from uniform
@@ -100,13 +99,10 @@ def _table(name: str, device: torch.device) -> tuple[Tensor, Tensor]:
     quantile = _QUANTILES[name]
     parts = []
     for upper in (False, True):
-        # the last piece is one number, 1/2
+        # The last piece is one number, 1/2.
         values = np.array([quantile(min(end * 0.5**32, 0.5), upper) for end in ends])
         slope = np.diff(values) / np.diff(ends)
         parts.append((values[:-1] - slope * np.array(ends[:-1]), slope))
-    offsets, slopes = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _single(offsets, device), _single(slopes, device)
-
-
-def _single(numbers: NDArray[np.float64], device: torch.device) -> Tensor:
-    return torch.from_numpy(numbers.astype(np.float32)).to(device)
+    numbers = np.concatenate(parts, axis=1).astype(np.float32)
+    offsets, slopes = torch.from_numpy(numbers).to(device)
+    return offsets, slopes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from fedlight._module.moment import Moment, moment_of
 from fedlight.executors._choice.choose import resolve_executor
@@ -57,6 +58,7 @@ def _copy(module: LightningModule) -> LightningModule:
         ValueError: Something in it cannot be copied; the error names it.
     """
     fabric, trainer = module._fabric, module._trainer
+    # Both belong to this process: devices, loggers, locks.
     module.fabric = module.trainer = None
     try:
         copied = deepcopy(module).cpu()
@@ -117,7 +119,7 @@ class Actor:
         return self._executor.independent
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Hand the state of an earlier executor on to this one."""
+        """Pass the state of an earlier executor to this one."""
         self._executor.load_state_dict(state)
 
     def run(self, jobs: Sequence[Job]) -> tuple[list[Outcome], dict[str, Any]]:
@@ -128,28 +130,26 @@ class Actor:
 
 def job_on(job: Job, device: torch.device | str) -> Job:
     """A job with its tensors on a device, without its workplace."""
-    pulled = job.pulled
-    moved = replace(
-        pulled,
-        params=pulled.params.to(device),
-        buffers=pulled.buffers.to(device),
-        counters=pulled.counters.to(device),
-        shared=None if pulled.shared is None else pulled.shared.to(device),
-    )
-    own = None if job.client_state is None else job.client_state.to(device)
-    return Job(job.task, moved, own)
+    state, own = job.pulled, job.client_state
+    moved = _moved({each.name: getattr(state, each.name) for each in fields(state)}, device)
+    return Job(job.task, replace(state, **moved), None if own is None else own.to(device))
 
 
 def result_on(result: LocalResult, device: torch.device | str, copy: bool = False) -> LocalResult:
     """A result with its tensors on a device; `copy` copies those that are there already."""
-    state = result.client_state
-    return result._replace(
-        delta=result.delta.to(device, copy=copy),
-        buffers=result.buffers.to(device, copy=copy),
-        counters=result.counters.to(device, copy=copy),
-        client_state=None if state is None else state.to(device, copy=copy),
-        measured=None,  # it refers to the tensor before the move
-    )
+    moved = _moved(result._asdict(), device, copy)
+    return result._replace(**moved, measured=None)  # it refers to the tensor before the move
+
+
+def _moved(
+    values: Mapping[str, Any], device: torch.device | str, copy: bool = False
+) -> dict[str, Any]:
+    """The tensors among named values, on a device."""
+    return {
+        name: value.to(device, copy=copy)
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def _to_send(outcome: Outcome) -> Outcome:

@@ -48,8 +48,7 @@ class Cluster:
 
     def resources(self) -> dict[str, float]:
         """The resources of the cluster, such as ``{"CPU": 8.0, "GPU": 1.0}``."""
-        found: dict[str, float] = self._ray.cluster_resources()
-        return found
+        return dict(self._ray.cluster_resources())
 
     def close(self) -> None:
         """Leave the cluster if it was joined or started here."""
@@ -73,15 +72,14 @@ def checked_gpus(value: object) -> float:
 
 
 def share_of_gpus(cards: int, workers: int) -> float:
-    """GPUs of a worker such that all fit: one, or what is left of one that several share.
+    """GPUs of a worker such that all fit: one, or an equal share of one.
 
     A GPU cannot be put together from parts of two. So three workers on two GPUs get a half each,
     not two thirds, of which only two would start.
     """
     if cards == 0:
         return 0.0
-    each = -(-workers // cards)
-    share = 1 / each
+    share = 1 / -(-workers // cards)
     # Ray counts in units of 1/10000.
     return math.floor(share * 10_000) / 10_000
 

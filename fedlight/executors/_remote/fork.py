@@ -123,7 +123,7 @@ class Forked:
         )
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, even in the middle of its work."""
         self.pipe.close()
         self.process.kill()
         self.process.join()

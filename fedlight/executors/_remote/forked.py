@@ -1,4 +1,4 @@
-"""The work of a forked worker, and the messages between it and the process that forked it."""
+"""The side of a forked worker, and the messages between it and the process that forked it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections import deque
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
@@ -16,14 +15,18 @@ from torch import Tensor
 from fedlight._module.attributes import watched
 from fedlight._module.moment import moment_of
 from fedlight._module.snapshot import Snapshot
-from fedlight.executors.base import ClientError, Job, Workplace, trial_task
+from fedlight.executors.base import ClientError, Job, Workplace, trial_tasks
 from fedlight.types import LocalResult, Measured, ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import TypeAlias
 
     from fedlight.executors.sequential import SequentialExecutor
     from fedlight.types import LoggedValue, Task
+
+    JobParts: TypeAlias = tuple[Task, bool, bool]  # whether there is shared, and own, state
+    ResultParts: TypeAlias = tuple[Mapping[str, LoggedValue], float | None, bool]
 
 _SAME_IN_ALL = {"version", "current_epoch", "global_step"}
 """Attributes of the trainer that a step may read: they follow from the task alone."""
@@ -42,24 +45,10 @@ def _shared(like: Tensor) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, like.nbytes), dtype=like.dtype).view(like.shape)
 
 
-class Order(NamedTuple):
-    """A job without its tensors: they are on the board."""
+class SharedTensors(NamedTuple):
+    """The tensors of one job and of its result, in memory that two processes share.
 
-    task: Task
-    shared: bool
-    own: bool
-
-
-class Report(NamedTuple):
-    """A result without its tensors: they are on the board."""
-
-    metrics: Mapping[str, LoggedValue]
-    norm: float | None
-    own: bool
-
-
-class Board(NamedTuple):
-    """The tensors of one job and of its result, in shared memory.
+    Everything else about a job or a result is small and goes through the pipe.
 
     Attributes:
         pulled: Parameters, buffers, counters and the server's shared state that were pulled.
@@ -72,38 +61,40 @@ class Board(NamedTuple):
     results: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, state: ServerState) -> Board:
-        """A board for jobs of a module with this state."""
+    def of(cls, state: ServerState) -> SharedTensors:
+        """Memory for jobs of a module with this state."""
         tensors = (state.params, state.buffers, state.counters, state.params)
         pulled, results = (tuple(map(_shared, tensors)) for _ in range(2))
         return cls(pulled, _shared(state.params), results)
 
-    def put_job(self, job: Job) -> Order:
-        """Write the tensors of a job."""
+    def put_job(self, job: Job) -> JobParts:
+        """Write the tensors of a job; return everything else."""
         state, own = job.pulled, job.client_state
         _write(self.pulled, (state.params, state.buffers, state.counters, state.shared))
         _write((self.own,), (own,))
-        return Order(job.task, state.shared is not None, own is not None)
+        return job.task, state.shared is not None, own is not None
 
-    def job(self, order: Order) -> Job:
+    def job(self, parts: JobParts) -> Job:
         """The job that was written."""
+        task, has_shared, has_own = parts
         params, buffers, counters, shared = self.pulled
-        version = order.task.pulled_version
-        pulled = ServerState(version, params, buffers, counters, shared if order.shared else None)
-        return Job(order.task, pulled, self.own if order.own else None)
+        version = task.pulled_version
+        state = ServerState(version, params, buffers, counters, shared if has_shared else None)
+        return Job(task, state, self.own if has_own else None)
 
-    def put_result(self, result: LocalResult) -> Report:
-        """Write the tensors of a result."""
+    def put_result(self, result: LocalResult) -> ResultParts:
+        """Write the tensors of a result; return everything else."""
         own, measured = result.client_state, result.measured
         _write(self.results, (result.delta, result.buffers, result.counters, own))
-        return Report(result.metrics, None if measured is None else measured.norm, own is not None)
+        return result.metrics, None if measured is None else measured.norm, own is not None
 
-    def result(self, report: Report) -> LocalResult:
-        """A copy of the result that was written."""
+    def result(self, parts: ResultParts) -> LocalResult:
+        """A copy of the result that was written: the memory is used again for the next one."""
+        metrics, norm, has_own = parts
         delta, buffers, counters = (tensor.clone() for tensor in self.results[:3])
-        own = self.results[3].clone() if report.own else None
-        measured = None if report.norm is None else Measured(delta, delta._version, report.norm)
-        return LocalResult(delta, buffers, counters, report.metrics, own, measured=measured)
+        own = self.results[3].clone() if has_own else None
+        measured = None if norm is None else Measured(delta, delta._version, norm)
+        return LocalResult(delta, buffers, counters, metrics, own, measured=measured)
 
 
 def _write(places: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> None:
@@ -127,15 +118,16 @@ class _NoLogger(DummyLogger):
         )
 
 
-def serve(pipe: Connection, inner: SequentialExecutor, work: Workplace, board: Board) -> None:
-    """Do the work of a worker: one job after another, until the pipe ends with the parent."""
+def serve(
+    pipe: Connection, inner: SequentialExecutor, work: Workplace, tensors: SharedTensors
+) -> None:
+    """Compute one job after another, until the pipe ends because the parent has."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     pipe.send(_refusal(inner, work))
     while True:
-        order: Order = pipe.recv()
-        (outcome,) = inner.run([board.job(order)])
-        pipe.send(outcome if isinstance(outcome, ClientError) else board.put_result(outcome))
+        (outcome,) = inner.run([tensors.job(pipe.recv())])
+        pipe.send(outcome if isinstance(outcome, ClientError) else tensors.put_result(outcome))
 
 
 def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
@@ -145,8 +137,7 @@ def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
     moment = moment_of(module)
     moment.asked.clear()
     before = Snapshot(module)
-    client = int(np.flatnonzero(work.partition.sizes)[0])
-    (outcome,) = inner.run([Job(trial_task(client), work.state.read())])
+    (outcome,) = inner.run([Job(trial_tasks(work)[0], work.state.read())])
     instead = "write executor='sequential'"
     if isinstance(outcome, ClientError):
         if "combination with fork" in str(outcome.__cause__):  # torch has no class for it
@@ -177,8 +168,8 @@ def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
     return ""
 
 
-def taken_along(work: Workplace) -> dict[tuple[Any, str], object]:
-    """Values that a worker keeps from the time when it was forked, as far as they compare."""
+def values_at_fork(work: Workplace) -> dict[tuple[Any, str], object]:
+    """The values that a worker has from the fork on, as far as they can be compared."""
     numbers = {
         (work.optimizer, name): value
         for name, value in vars(work.optimizer).items()

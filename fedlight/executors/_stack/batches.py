@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 2**21
 """Bytes of examples that are gathered at once: about what stays in a core's own cache."""
 _ROWS_AT_ONCE = 2**18
-_ALIGNED = 64  # bytes, as torch aligns new tensors; products may depend on it
+"""Row numbers that are drawn in one call."""
+_ALIGNED = 64  # bytes, as torch aligns new tensors; the last bits of products may depend on it
 
 
 def batch_rows(
@@ -44,6 +45,8 @@ def batch_rows(
     starts = partition.offsets[clients]
     sizes = partition.offsets[clients + 1] - starts
     longest = max(task.num_steps for task in tasks)
+    # Clients with equally many examples are drawn together: a call of numpy for each client would
+    # cost more than its numbers.
     batch = min(batch_size, int(sizes.min()))
     chosen = np.empty((longest, len(tasks), batch), dtype=np.int64)
     different = set(sizes.tolist())
@@ -103,32 +106,34 @@ class StackedBatches:
         self._examples, self._rows = examples, rows.unbind()
         self._parts: list[tuple[Tensor, ...]] = []
         if rows.numel() * example_bytes <= _AT_ONCE and len(rows) > 1:
+            # One gather for all steps; each step then gets a view. A view that begins elsewhere in
+            # memory than a tensor of its own could change bits, so such batches are gathered alone.
             batch = examples.gather(rows)
             if type(batch) is tuple and all(map(_aligned, batch)):
                 self._parts = list(zip(*[part.unbind() for part in batch], strict=True))
 
     def step(self, k: int, width: int | None = None) -> Any:
-        """The batch of step k, for the step to change as it likes.
+        """The batch of step k, which the step may change.
 
         Args:
             k: The step.
             width: For the first so many clients; None for all, and for rows of one client.
         """
         if not self._parts:
-            return self.anew(k, width)
+            return self.gathered(k, width)
         parts = self._parts[k]
         if width is None or len(parts[0]) == width:
             return parts
         return tuple([part[:width] for part in parts])
 
-    def anew(self, k: int, width: int | None = None) -> Any:
-        """The same batch, gathered from the table."""
+    def gathered(self, k: int, width: int | None = None) -> Any:
+        """The same batch, gathered from the table again."""
         rows = self._rows[k]
         return self._examples.gather(rows if width is None else rows[:width])
 
 
 def _aligned(part: Tensor) -> bool:
-    """Whether what is gathered for a step begins where a tensor of its own would begin."""
+    """Whether the part of each step is aligned as a tensor of its own would be."""
     return not part.is_floating_point() or part[0].nbytes % _ALIGNED == 0
 
 

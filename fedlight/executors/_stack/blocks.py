@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,18 @@ def joined(layout: FlatLayout, blocks: list[Tensor], n: int, device: torch.devic
     return layout.flatten([block[:n] for block in blocks], leading=1)
 
 
+def rows_of(block: Tensor, apart: bool | None = None) -> list[Tensor]:
+    """The rows of a block, as views of it or as copies.
+
+    Args:
+        block: The block.
+        apart: Whether to copy; None for only if the block is large, as a view keeps all of it
+            alive. Copies of small rows would cost more than the memory that they free.
+    """
+    apart = block.nbytes > _SHARED_BYTES if apart is None else apart
+    return [row.clone() for row in block] if apart and len(block) > 1 else list(block.unbind())
+
+
 def results_of(
     deltas: Tensor,
     norms: Sequence[float],
@@ -64,27 +76,19 @@ def results_of(
     clients: Tensor | None,
     metrics: Sequence[Mapping[str, LoggedValue]],
 ) -> list[LocalResult]:
-    """Make a result of each row; of a large stack a copy, as a row keeps its whole block alive."""
-    copied = len(deltas) > 1 and deltas.nbytes > _SHARED_BYTES
-    states: Iterable[Tensor | None] = repeat(None)
-    if clients is not None:
-        states = (row.clone() for row in clients)
+    """Make a result of each row."""
+    rows = zip(
+        rows_of(deltas),
+        norms,
+        rows_of(buffers) if buffers.numel() else repeat(buffers[0]),
+        counters.unbind() if counters.numel() else repeat(counters[0]),
+        metrics,
+        repeat(None) if clients is None else [row.clone() for row in clients],
+        strict=False,  # some repeat for ever
+    )
     return [
         LocalResult(
-            delta=delta,
-            buffers=own.clone() if copied else own,
-            counters=counts,
-            metrics=logged,
-            client_state=client,
-            measured=Measured(delta, delta._version, norm),
+            delta, own, counts, logged, client, measured=Measured(delta, delta._version, norm)
         )
-        for delta, norm, own, counts, logged, client in zip(
-            [row.clone() for row in deltas] if copied else deltas.unbind(),
-            norms,
-            buffers.unbind() if buffers.numel() else repeat(buffers[0]),
-            counters.unbind() if counters.numel() else repeat(counters[0]),
-            metrics,
-            states,
-            strict=False,
-        )
+        for delta, norm, own, counts, logged, client in rows
     ]

@@ -21,10 +21,10 @@ from fedlight.executors._stack.batches import StackedBatches, batch_rows
 from fedlight.executors._stack.blocks import filled, joined, moved, pieces, results_of, stacked
 from fedlight.executors._stack.memory import stack_size
 from fedlight.executors._stack.recorder import StackedRecorder
+from fedlight.executors._stack.start import local_run_of
 from fedlight.executors._stack.step import StepInputs
 from fedlight.executors._stack.unused import step_without
 from fedlight.executors.base import ClientError, not_finite
-from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.base import per_client
 from fedlight.randomness import Concern, derived_seed
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedlight.executors._stack.step import Step
     from fedlight.executors._stack.step_log import StackedLog
     from fedlight.executors.base import Job, Outcome, Workplace
+    from fedlight.local_optimizers import LocalRun
     from fedlight.types import LoggedValue
 
 Models: TypeAlias = tuple[list[Tensor], list[Tensor], list[Tensor]]
@@ -46,7 +47,7 @@ def run_stack(
     Args:
         jobs: The jobs, sorted by their number of steps, the largest first: at step k, only the
             first of them still work.
-        work: What the local runs share.
+        work: The workplace of the local runs.
         step: Computes a local step.
         example_bytes: Size of one example.
     """
@@ -109,7 +110,7 @@ class _Stack:
     def of(cls, jobs: Sequence[Job], work: Workplace, step: Step, example_bytes: float) -> _Stack:
         """The stack of the clients of these jobs."""
         state, layout, n = work.state, work.state.param_layout, len(jobs)
-        tasks = [job.task for job in jobs]
+        # Padded, so that few sizes of stacks occur and are traced.
         jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]
         # The seed of the fit; or one for each job, if they are of several fits.
         every = [(job.work or work).seed for job in jobs]
@@ -119,26 +120,9 @@ class _Stack:
         # each buffer in a block of its own: under vmap BatchNorm cannot write to a view of another
         buffers = pieces(state.buffer_layout, [job.pulled.buffers for job in jobs])
         counters = pieces(state.counter_layout, [job.pulled.counters for job in jobs])
-        rates = [(job.work or work).lr(job.task) for job in jobs[:n]]
-        run = LocalRun(
-            params=params if n == len(jobs) else [param[:n] for param in params],
-            pulled=layout.views(pulled[:n]),
-            lr=rates[0] if len(set(rates)) == 1 else sent(rates, state.device, layout.dtype),
-            num_steps=sent([task.num_steps for task in tasks], state.device),
-            tasks=tasks,
-            seed=seeds if isinstance(seeds, int) else work.seed,
-            seeds=() if isinstance(seeds, int) else seeds[:n],
-        )
-
-        def stored(states: Sequence[Tensor | None]) -> list[Tensor]:
-            zeros = torch.zeros_like(pulled[0])
-            return layout.views(stacked([zeros if each is None else each for each in states]))
-
-        if work.optimizer.client_state:
-            run.client = stored([job.client_state for job in jobs[:n]])
-            run.has_state = [job.client_state is not None for job in jobs[:n]]
-        if work.optimizer.shared_state:
-            run.shared = stored([job.pulled.shared for job in jobs[:n]])
+        # The local optimizer must not see the padding.
+        own = params if n == len(jobs) else [param[:n] for param in params]
+        run = local_run_of(jobs[:n], work, own, pulled[:n])
         rows = _rows(jobs, work, seeds)
         return cls(
             jobs,
@@ -146,7 +130,7 @@ class _Stack:
             (params, buffers, counters),
             pulled,
             run,
-            StackKeys(seeds, [job.task for job in jobs], tasks[0].num_steps, state.device),
+            StackKeys(seeds, [job.task for job in jobs], jobs[0].task.num_steps, state.device),
             StackedBatches(work.examples, rows, example_bytes),
             rows.shape[-1],
         )
@@ -169,6 +153,7 @@ class _Stack:
         work.optimizer.begin(self.run, work.module)
         working, active = self, len(steps)
         for k in range(steps[0]):
+            # The longest runs come first, so those that still work are a prefix: no copy is made.
             while steps[active - 1] <= k:
                 active -= 1
             if active != len(working.run.tasks):
@@ -181,7 +166,7 @@ class _Stack:
             run.evaluate = partial(working.extra_gradients, k, count(1))
             step_without(work.optimizer, run, grads, unused)
             run.step, run.evaluate = -1, None
-            del inputs, grads  # so that the next ones lie where these are in the cache
+            del inputs, grads  # the next ones then use the same memory, which is in the cache
         return recorder.collect()
 
     def inputs(self, k: int) -> StepInputs:
@@ -246,7 +231,7 @@ class _Stack:
                 if k < len(batches):
                     groups[len(batches[k])].append(index)
             for length, indices in groups.items():
-                which = sent(indices, device)
+                which = sent(indices, device)  # indexed, so the step writes to copies of buffers
                 rows = np.stack([parts[index][k] for index in indices])
                 batch = work.examples.gather(torch.from_numpy(rows).to(device, non_blocking=True))
                 models = pulled, *self.models[1:]

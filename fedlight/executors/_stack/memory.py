@@ -1,62 +1,14 @@
-"""How many clients fit in a stack, and how a stack is split for which memory runs out."""
+"""How many clients fit in a stack."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from lightning.pytorch.utilities.memory import garbage_collection_cuda
-
-from fedlight.executors.base import (
-    ClientError,
-    Job,
-    Outcome,
-    Workplace,
-    advised,
-    ran_out_of_memory,
-)
+if TYPE_CHECKING:
+    from fedlight.executors.base import Workplace
 
 _CPU_BLOCK_BYTES = 4 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Splitting:
-    """Runs stacks, and splits those that raise or for which memory runs out.
-
-    Attributes:
-        run: Computes a stack.
-        reduce: Told how many clients later stacks may hold when memory has run out for one.
-        workplace: What is computed, and where.
-    """
-
-    run: Callable[[Sequence[Job]], list[Outcome]]
-    reduce: Callable[[int], None]
-    workplace: Workplace
-
-    def outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Run a stack; if it raises, split it in halves until the failing clients are isolated."""
-        try:
-            outcomes = self.fitting(jobs)
-            if outcomes is not None:
-                return outcomes
-        except ClientError as error:
-            if len(jobs) == 1:
-                return [error]
-        half = len(jobs) // 2
-        return [*self.outcomes(jobs[:half]), *self.outcomes(jobs[half:])]
-
-    def fitting(self, jobs: Sequence[Job]) -> list[Outcome] | None:
-        """Run a stack; None if memory ran out for it, so that later ones hold half as many."""
-        try:
-            return self.run(jobs)
-        except Exception as error:
-            if not ran_out_of_memory(error):
-                raise
-            if len(jobs) == 1:
-                raise advised(error, self.workplace) from error.__cause__
-        garbage_collection_cuda()  # not before: the error's traceback holds the stack's tensors
-        self.reduce(len(jobs) - len(jobs) // 2)
-        return None
 
 
 def most_clients(
@@ -69,7 +21,7 @@ def most_clients(
     """How many clients a stack may hold.
 
     Args:
-        workplace: What is computed, and where.
+        workplace: The workplace of the local runs.
         asked: The largest number that is wanted.
         max_bytes: Bytes that a stack may take, or None for no limit.
         block_bytes: Bytes of the largest tensor of a stack, or None for the default.
@@ -78,6 +30,7 @@ def most_clients(
     layout, fitting = workplace.state.param_layout, asked
     model = layout.numel * layout.dtype.itemsize
     batch = min(workplace.batch_size, int(workplace.partition.sizes.max()))
+    # The models, their gradients and the pulled models.
     if max_bytes is not None:
         fitting = min(fitting, max_bytes // (3 * model + batch * sum(example_bytes)))
     if block_bytes is None and workplace.state.device.type == "cpu":

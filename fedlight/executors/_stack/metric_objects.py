@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fedlight.executors._stack.step_log import StackedLog
 
 
-class Found(NamedTuple):
-    """What metric objects gave for one client.
+class MetricValues(NamedTuple):
+    """The values of metric objects for one client.
 
     Attributes:
         logged: For each step, the values that the step itself logged, by name.
@@ -33,12 +33,14 @@ class Found(NamedTuple):
     computed: dict[str, Any]
 
 
-def fed(module: LightningModule, logs: Sequence[StackedLog], steps: Sequence[int]) -> list[Found]:
+def values_of_metrics(
+    module: LightningModule, logs: Sequence[StackedLog], steps: Sequence[int]
+) -> list[MetricValues]:
     """Update the metric objects with the inputs of one client after another.
 
     Args:
         module: The module, for its metric objects.
-        logs: What the clients logged in each step.
+        logs: The logged values of each step.
         steps: Number of local steps of each client.
     """
     objects: dict[str, Any] = dict(module.named_modules())
@@ -46,12 +48,12 @@ def fed(module: LightningModule, logs: Sequence[StackedLog], steps: Sequence[int
         found = [_of_client(client, logs[:number], objects) for client, number in enumerate(steps)]
     leaves, form = tree_flatten(found)
     # All are read at once. torchmetrics gives copies, which later updates do not change.
-    read: list[Found] = tree_unflatten(read_together(list(map(as_float, leaves))), form)
+    read: list[MetricValues] = tree_unflatten(read_together(list(map(as_float, leaves))), form)
     return read
 
 
-def _of_client(client: int, logs: Sequence[StackedLog], objects: dict[str, Any]) -> Found:
-    found = Found([], {}, {})
+def _of_client(client: int, logs: Sequence[StackedLog], objects: dict[str, Any]) -> MetricValues:
+    found = MetricValues([], {}, {})
     for number, log in enumerate(logs):
         found.logged.append({})
         _feed(client, log, number, objects, found)
@@ -67,8 +69,11 @@ def _of_client(client: int, logs: Sequence[StackedLog], objects: dict[str, Any])
     return found
 
 
-def _feed(client: int, log: StackedLog, number: int, objects: dict[str, Any], found: Found) -> None:
+def _feed(
+    client: int, log: StackedLog, number: int, objects: dict[str, Any], found: MetricValues
+) -> None:
     """Update the metric objects with one client's inputs of one step."""
+    # An update alone is half the work of a call, which also computes the value of the batch.
     wanted = {position for each in log.metrics.values() for position in (each.batch, each.step)}
     for position in range(len(log.inputs) + 1):
         for name, value in log.metrics.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -25,13 +24,7 @@ class NarrowLayers(TorchFunctionMode):
     # numbers of a product or of a softmax one way, and 64 the other: the product of a stack takes
     # half the time for 784 inputs, the softmax up to a tenth.
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, or compute the same transposed."""
         kwargs = kwargs or {}
         if func is functional.linear and not kwargs and args[0].dim() == 2:

@@ -11,7 +11,7 @@ import torch
 
 from fedlight._module.log_arguments import USUAL
 from fedlight._module.metric_objects import metric_values, number_of
-from fedlight.executors._stack.metric_objects import Found, fed
+from fedlight.executors._stack.metric_objects import MetricValues, values_of_metrics
 from fedlight.executors._stack.step_log import LOSS, StackedLog
 from fedlight.types import LoggedValue
 
@@ -24,7 +24,7 @@ Series: TypeAlias = dict[str, dict[int, list[tuple[float, float]]]]
 
 
 class StackedRecorder:
-    """Sums what a stack of clients logs, separately for each client.
+    """Sums the logged values of a stack, separately for each client.
 
     Args:
         module: The module, for its metric objects.
@@ -40,13 +40,13 @@ class StackedRecorder:
         self._active: list[int] = []
 
     def add(self, log: StackedLog, active: int) -> None:
-        """Add what the first `active` clients logged in the next step."""
+        """Add the values that the first `active` clients logged in the next step."""
         self._logs.append(log)
         self._active.append(active)
 
     def collect(self) -> tuple[list[float], list[dict[str, LoggedValue]]]:
         """Each client's losses summed over its steps, and its logged values over its examples."""
-        if not self._logs:  # nobody had time for a step
+        if not self._logs:  # no client has made a step
             return [0.0] * len(self._steps), [{} for _ in self._steps]
         names = self._logs[0].values.keys()
         # Nearly always all clients make the same steps and log the same names, as means.
@@ -55,9 +55,9 @@ class StackedRecorder:
             for log in self._logs
         ):
             return self._usual(list(names))
-        found: list[Found] = []
+        found: list[MetricValues] = []
         if any(log.metrics for log in self._logs):
-            found = fed(self._module, self._logs, self._steps)
+            found = values_of_metrics(self._module, self._logs, self._steps)
         sums, series = self._sums(found)
         losses, _ = sums.pop(LOSS)
         collected: list[dict[str, LoggedValue]] = [{} for _ in self._steps]
@@ -65,10 +65,7 @@ class StackedRecorder:
         for name, (totals, weights) in sums.items():
             for values, total, weight in zip(collected, totals, weights, strict=True):
                 if weight:
-                    if name in how:
-                        values.update(how[name].values(name, None, (total, weight)))
-                    else:
-                        values[name] = LoggedValue(total, weight)
+                    values.update(how.get(name, USUAL).values(name, None, (total, weight)))
         for name, of_clients in series.items():
             for client, own in of_clients.items():
                 numbers, sizes = zip(*own, strict=True)
@@ -84,7 +81,7 @@ class StackedRecorder:
         return losses, collected
 
     def _usual(self, names: list[str]) -> tuple[list[float], list[dict[str, LoggedValue]]]:
-        """What `collect` returns if all steps of all clients log these names, as means."""
+        """Return what `collect` does if all steps of all clients log these names, as means."""
         n = len(self._steps)
         rows = [value for log in self._logs for value in log.values.values()]
         if len(rows[0]) != n:  # the stack is padded
@@ -101,14 +98,14 @@ class StackedRecorder:
                     values[name] = LoggedValue(total, weight)
         return losses, collected
 
-    def _sums(self, found: Sequence[Found]) -> tuple[dict[str, list[list[float]]], Series]:
+    def _sums(self, found: Sequence[MetricValues]) -> tuple[dict[str, list[list[float]]], Series]:
         """The sums of the logged values and of their weights, by name, one for each client.
 
-        In place of a sum, a name with another reduction, or whose values metric objects gave, has
-        its values in each step.
+        A name has its values in each step, and no sum, if it has another reduction or if metric
+        objects gave its values.
 
         Args:
-            found: What metric objects gave for each client.
+            found: The values of metric objects for each client.
         """
         steps = list(zip(self._logs, self._active, strict=True))
         rows = [

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -19,17 +18,14 @@ from fedlight._module.rng import isolated_rng
 from fedlight._module.steps import step_function
 from fedlight.executors._random.streams import Keys, Streams
 from fedlight.executors._stack.narrow_layers import NarrowLayers
-from fedlight.executors._stack.step_log import LOSS, StackedLog, StepLog, kept
+from fedlight.executors._stack.step_log import LOSS, StackedLog, StepLog, detached_copy
 from fedlight.executors._stack.unused import warn_of_skipped
 from fedlight.executors.base import Workplace, loss_of
 from fedlight.parameters import check_kept
 
-if TYPE_CHECKING:
-    from lightning import LightningModule
-
 
 class StepInputs(NamedTuple):
-    """What one local step of n clients reads, in addition to the keys of random numbers.
+    """The inputs of one local step of n clients, apart from the keys of random numbers.
 
     Attributes:
         params: Stacked parameters, ``[n, *shape]`` each, not changed.
@@ -55,24 +51,17 @@ Outputs: TypeAlias = tuple[
 ]
 
 
-class Step(ABC):
+class Step(Protocol):
     """Computes a local step of a stack. However that is done, the bits are the same."""
 
-    @abstractmethod
     def __call__(self, inputs: StepInputs, keys: Keys) -> tuple[list[Tensor], StackedLog]:
-        """Compute the gradients ``[n, *shape]`` at the parameters, and what was logged.
+        """Compute the gradients and the logged values."""
 
-        Args:
-            inputs: The models and the batch. Buffers are changed in place.
-            keys: Makes the keys of the clients' random numbers in this step.
-        """
-
-    @abstractmethod
     def unused(self, inputs: StepInputs, keys: Keys) -> tuple[int, ...]:
         """The positions of the parameters that the loss of a step does not use."""
 
 
-class StackedStep(Step):
+class StackedStep:
     """Loss gradients and logged values of a stack, by ``torch.func.vmap`` over ``grad``.
 
     ``training_step`` sees one client: its own parameters and buffers, and its batch. Metric objects
@@ -82,11 +71,13 @@ class StackedStep(Step):
     Args:
         workplace: The module, its state and the precision.
         narrow: Whether narrow layers run along the batch on a CPU (`NarrowLayers`).
+
+    Attributes:
+        module: The module whose ``training_step`` is computed.
     """
 
     def __init__(self, workplace: Workplace, narrow: bool = True) -> None:
-        self._work = workplace
-        state = workplace.state
+        self.module, state = workplace.module, workplace.state
         self._call = _TrainingStep(workplace)
         self._names = [
             [f"module.{name}" for name in layout.names]
@@ -96,13 +87,8 @@ class StackedStep(Step):
         self._layers = NarrowLayers if narrow and state.device.type == "cpu" else nullcontext
         self._streams = Streams(stacked=True)
         self._gradient = grad(self._loss, has_aux=True)
-        # Whatever `Streams` does not cover, the clients would share: an error.
+        # Clients would share random numbers that `Streams` does not cover, so they are an error.
         self._run = vmap(self._one, in_dims=(0, 0, 0, 0, None, 0), randomness="error")
-
-    @property
-    def module(self) -> LightningModule:
-        """The module whose ``training_step`` is computed."""
-        return self._work.module
 
     @property
     def drew(self) -> bool:
@@ -110,11 +96,16 @@ class StackedStep(Step):
         return self._streams.drew
 
     def __call__(self, inputs: StepInputs, keys: Keys) -> tuple[list[Tensor], StackedLog]:
-        """Compute the gradients, and what was logged."""
+        """Compute the gradients ``[n, *shape]`` at the parameters, and the logged values.
+
+        Args:
+            inputs: The models and the batch. Buffers are changed in place.
+            keys: Makes the keys of the clients' random numbers in this step.
+        """
         return self.unpacked(*self.raw(inputs, keys()), inputs)
 
     def raw(self, inputs: StepInputs, keys: Tensor) -> tuple[Outputs, StackedLog]:
-        """Return all outputs without writing to the buffers, and the names of what was logged."""
+        """Return all outputs without writing to the buffers, and the log with its names."""
         with torch.enable_grad():
             grads, outputs = self._run(*inputs, keys)
         return (list(grads), *outputs), self._log.logged
@@ -150,9 +141,9 @@ class StackedStep(Step):
     def unused(self, inputs: StepInputs, keys: Keys) -> tuple[int, ...]:
         """The positions of the parameters that the loss of a step does not use.
 
-        ``torch.func.grad`` gives zeros for them, which says less: a used parameter may have a
-        gradient of zeros. So the step of the first client is computed once more by itself. What it
-        uses is the same for all clients, since ``vmap`` allows no branch on the values of tensors.
+        ``torch.func.grad`` gives zeros for them, but a used parameter may have a gradient of zeros,
+        too. So the step of the first client is computed once more by itself. All clients use the
+        same parameters, since ``vmap`` allows no branch on the values of tensors.
         """
         alone = apply_to_collection(tuple(inputs), Tensor, lambda each: each[0].detach().clone())
         leaves = [each.requires_grad_() for each in alone[0]]
@@ -174,7 +165,7 @@ class StackedStep(Step):
         index: int,
     ) -> tuple[Tensor, Any]:
         """The loss of one client, and its other outputs."""
-        module, log = self._work.module, self._log
+        module, log = self.module, self._log
         logged = log.begin()
         tensors: dict[str, Tensor] = {}
         for names, values in zip(self._names, (params, buffers, counters), strict=True):
@@ -192,10 +183,10 @@ class StackedStep(Step):
         if output is None:
             warn_of_skipped(module)
             log.logged = logged = logged._replace(skipped=True)
-            loss = torch.zeros((), device=self._work.state.device)
+            loss = torch.zeros((), device=params[0].device)
         else:
             loss = loss_of(module, output).reshape(())
-        logged.values[LOSS] = kept(loss).float()
+        logged.values[LOSS] = detached_copy(loss).float()
         inputs = [(args, kwargs) for _, args, kwargs in logged.inputs]
         return loss, (buffers, counters, logged.values, inputs)
 
@@ -203,8 +194,8 @@ class StackedStep(Step):
 class _TrainingStep(nn.Module):
     """``training_step`` as a ``forward``, so that ``functional_call`` can run it.
 
-    It also returns the buffers as the step leaves them, because ``functional_call`` restores those
-    that the step replaces.
+    It also returns the buffers after the step, because ``functional_call`` restores those that the
+    step replaces.
     """
 
     def __init__(self, workplace: Workplace) -> None:

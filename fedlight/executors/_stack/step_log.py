@@ -1,4 +1,4 @@
-"""What ``training_step`` logs under ``vmap``: the values of one client, which become a stack's."""
+"""Keeps the values that ``training_step`` logs under ``vmap``, which stacks them by client."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torchmetrics import Metric
 
 from fedlight._module.log import Log
 from fedlight._module.log_arguments import USUAL, Options, not_one_number, same_options
+from fedlight._module.metric_objects import metrics_of, restored_metrics
 from fedlight._support.reductions import REDUCTIONS
 from fedlight.executors._stack.metric_objects import ungrouped
 
@@ -27,7 +28,7 @@ LOSS = "fedlight: the loss"
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Stands for the value of a metric object that is updated after the step.
+    """A placeholder for the value of a metric object that is updated after the step.
 
     Attributes:
         metric: The object's name in the module.
@@ -44,7 +45,7 @@ class Deferred:
 
 
 class StackedLog(NamedTuple):
-    """What n clients logged in one step.
+    """The values that n clients logged in one step.
 
     Attributes:
         values: Logged numbers by name, each of shape ``[n]``.
@@ -75,18 +76,14 @@ class StepLog(Log):
         workplace: The module, and the precision in which numbers are kept.
 
     Attributes:
-        logged: What was logged since `begin`.
+        logged: The values logged since `begin`.
     """
 
     training = True
 
     def __init__(self, workplace: Workplace) -> None:
         super().__init__(workplace.module)
-        self._metrics = {
-            name: child
-            for name, child in workplace.module.named_modules()
-            if isinstance(child, Metric)
-        }
+        self._metrics = metrics_of(workplace.module)
         self._names = {id(metric): name for name, metric in self._metrics.items()}
         self._device = workplace.state.device
         double = workplace.state.param_layout.dtype == torch.float64
@@ -106,26 +103,20 @@ class StepLog(Log):
 
         They check values of tensors, which ``vmap`` does not allow.
         """
-        before = [(metric, dict(vars(metric))) for metric in self._metrics.values()]
-        for name, metric in self._metrics.items():
-            vars(metric).update(
-                forward=partial(self._feed, name, True),
-                update=partial(self._feed, name, False),
-                compute=partial(self._so_far, name),
-            )
-        try:
-            with ungrouped(self._module):
-                yield
-        finally:
-            for metric, attributes in before:
-                vars(metric).clear()
-                vars(metric).update(attributes)
+        with restored_metrics(self._metrics.values()), ungrouped(self._module):
+            for name, metric in self._metrics.items():
+                vars(metric).update(
+                    forward=partial(self._feed, name, True),
+                    update=partial(self._feed, name, False),
+                    compute=partial(self._so_far, name),
+                )
+            yield
 
     def _feed(self, metric: str, forward: bool, /, *args: Any, **kwargs: Any) -> Deferred:
-        """Keep the input of a metric object; return what stands for the result of its call."""
+        """Keep the input of a metric object; return a placeholder for the result of its call."""
         number = len(self.logged.inputs)
-        named = {key: kept(arg) for key, arg in kwargs.items()}
-        self.logged.inputs.append((metric, tuple(map(kept, args)), named))
+        named = {key: detached_copy(arg) for key, arg in kwargs.items()}
+        self.logged.inputs.append((metric, tuple(map(detached_copy, args)), named))
         if forward:
             self._forwarded[metric] = number
         return Deferred(metric, batch=number)
@@ -144,7 +135,7 @@ class StepLog(Log):
             number = float(value)  # type: ignore[arg-type]
             self._put(key, torch.full((), number, dtype=self._dtype, device=self._device), how)
         elif isinstance(value, Tensor) and value.numel() == 1:
-            value = kept(value).reshape(())
+            value = detached_copy(value).reshape(())
             from_host = value.device.type == "cpu"
             value = value.to(self._device, self._dtype, non_blocking=from_host)
             self._put(key, value, how)
@@ -173,6 +164,6 @@ class StepLog(Log):
         self.logged.values[key] = value
 
 
-def kept(value: Any) -> Any:
+def detached_copy(value: Any) -> Any:
     """Copy a tensor: the step may change it, and the optimizer will, before it is read."""
     return value.detach().clone() if isinstance(value, Tensor) else value

@@ -21,8 +21,8 @@ def step_without(
 ) -> None:
     """Make a local step that leaves parameters without a gradient, and their memory, alone.
 
-    torch's optimizers pass over a parameter whose gradient is None: neither weight decay nor
-    momentum moves it. Local optimizers get zeros for it, so what they make of them is undone here.
+    torch's optimizers skip a parameter whose gradient is None: neither weight decay nor momentum
+    moves it. Local optimizers get zeros for it, and their changes to it are undone here.
 
     Args:
         optimizer: Makes the step.

@@ -2,8 +2,8 @@
 
 What it does
     ``vmap(grad(training_step))`` runs Python, functorch and autograd around each operator of each
-    step, although the operators that come out are the same every time. `TracedStep` stands in for
-    a `StackedStep`: a shape of inputs that comes up often is traced with ``make_fx``, the graph is
+    step, although the operators that come out are the same every time. `TracedStep` replaces a
+    `StackedStep`: a shape of inputs that comes up often is traced with ``make_fx``, the graph is
     simplified, and its operators run as one function. Stacks differ in their number of clients all
     the time; once two sizes were traced, the programs for others are derived from theirs. On a CPU
     TorchScript's interpreter runs the program.
@@ -12,7 +12,7 @@ Why it is safe
     No part is trusted. A program is used only after three calls that gave the outputs, the changes
     of its inputs and the state of torch's generator of the untraced step, compared number by number
     on the inputs at hand; otherwise that shape stays untraced. So it changes no result when a shape
-    is traced. What a program holds as a constant is watched: if an attribute or a mode of the
+    is traced. The constants of a program are watched: if an attribute or a mode of the
     module has changed before a stack, all programs are dropped. A step that itself changes an
     attribute, or draws from the generators of Python or NumPy, stays untraced, and a step that may
     read ``batch_idx`` is traced for each value. The check is made on one input and cannot see a
@@ -43,8 +43,8 @@ What each part buys
     dropping views and equal operators buys, which these tables do not have yet.
 
 Read in this order
-    `traced_step` (when a step is traced, and the check), `surroundings` (what makes a trace
-    invalid), `program` (from a graph to a function, and to other sizes), `simplify` (fewer
+    `traced_step` (when a step is traced, and the check), `constants` (changes that make a
+    trace invalid), `program` (from a graph to a function, and to other sizes), `simplify` (fewer
     operators).
 """
 

@@ -74,6 +74,7 @@ def resized(one: Program, n: int, two: Program, m: int, wanted: int) -> Program 
     parts = [_WHOLE_NUMBER.split(each.source) for each in (one, two)]
     if len(parts[0]) != len(parts[1]):
         return None
+    # The parts alternate between text and numbers, so equal texts keep the numbers in step.
     written = []
     for first, second in zip(*parts, strict=True):
         if first != second:
@@ -103,6 +104,7 @@ def compiled(program: Program, inputs: Sequence[Tensor], interpreted: bool = Tru
     on_cpu = all(tensor.device.type == "cpu" for tensor in inputs)
     if not (interpreted and on_cpu) or program.words is None:
         return function
+    # The default dtype is part of the key, as it decides the type of numbers in the program.
     shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
     key = f"{program.words} {shapes} {torch.get_default_dtype()}"
     if key not in _INTERPRETED and len(_INTERPRETED) < _MOST:

@@ -10,7 +10,6 @@ from torch import Tensor, fx
 
 _aten: Any = torch.ops.aten
 
-
 _VIEWS = {
     _aten.view.default,
     _aten._unsafe_view.default,
@@ -34,15 +33,17 @@ def simplify(graph: fx.Graph) -> None:
     Args:
         graph: The graph, with example values of its nodes as ``make_fx`` leaves them.
     """
-    # If a graph writes in place or draws random numbers, the order of operators matters.
+    # If a graph writes in place or draws random numbers, the order of operators matters: then
+    # nothing is moved or merged.
     pure = not any(_has_effect(node) for node in graph.nodes if node.op == "call_function")
     if pure:
+        # Before views are dropped: the patterns of the loss contain views.
         for node in graph.nodes:
             _restore_nll(graph, node)
             _drop_factor(node)
     for node in graph.nodes:
         _drop_view(node, through_copies=pure)
-    if pure:
+    if pure:  # last, since operators are equal only once their arguments are
         _merge(graph)
     graph.eliminate_dead_code(_has_effect)
 
@@ -60,10 +61,11 @@ def _has_effect(node: fx.Node) -> bool:
 
 
 def _drop_view(node: fx.Node, through_copies: bool) -> None:
-    """Use the tensor that a view shows in place of the view, if the order is the same."""
+    """Use the source of a view in place of the view, if the numbers have the same order."""
     shown, source, path = node.meta.get("val"), node, list[fx.Node]()
     copied = False
     while _is_view(source) or (through_copies and source.target is _aten.clone.default):
+        # A copy makes the memory contiguous, which the source may not be: see the check below.
         copied |= not _is_view(source)
         path.insert(0, source)
         source = source.all_input_nodes[0]

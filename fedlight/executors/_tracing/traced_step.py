@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 
 from fedlight._module.rng import isolated_rng
 from fedlight.executors._random.streams import Keys
-from fedlight.executors._stack.step import Outputs, StackedStep, Step, StepInputs
+from fedlight.executors._stack.step import Outputs, StackedStep, StepInputs
 from fedlight.executors._stack.step_log import StackedLog
+from fedlight.executors._tracing.constants import Constants, drawn, reads_index
 from fedlight.executors._tracing.program import Function, Program, compiled, program, resized
-from fedlight.executors._tracing.surroundings import Surroundings, drawn, reads_index
 
 _LARGE = 32 * 2**20
 """Bytes of the parameters of one client, from which on a step is not traced."""
@@ -34,7 +34,7 @@ class Trace:
         ends: The positions in the outputs at which the gradients, the floating buffers, the integer
             buffers and the logged numbers end.
         tree: The structure of the rest, which are the inputs of metric objects.
-        log: The names of what is logged.
+        log: The names of the logged values.
     """
 
     function: Function
@@ -45,6 +45,7 @@ class Trace:
 
     def outputs(self, inputs: Sequence[Tensor], keys: Keys) -> Outputs:
         """The outputs as `StackedStep.raw` returns them."""
+        # Slices instead of a tree of the outputs: this runs in every step.
         flat = list(self.function(*inputs, keys()) if self.drew else self.function(*inputs))
         one, two, three, four = self.ends
         values = dict(zip(self.log.values, flat[three:four], strict=True))
@@ -52,24 +53,25 @@ class Trace:
         return flat[:one], flat[one:two], flat[two:three], values, given
 
 
-class TracedStep(Step):
+class TracedStep:
     """A `StackedStep` that is traced once per shape and gives the same bits without ``vmap``.
 
     A trace gives the bits of the untraced step, also if it draws torch's random numbers, so the
     time at which a shape is traced changes no result. `begin` drops all traces if something has
     changed that a trace holds as a constant (an attribute of the module, a mode).
 
-    These run untraced: a step with effects beside its outputs (it changes an attribute of the
-    module, or draws from the generators of Python or NumPy), and a step whose program does not give
-    the very bits of the untraced step, and one client with a large model: to check a program, the
-    model and its gradient have to be in memory several times, and nearly all of the time is spent
-    on arithmetic. A step that reads ``batch_idx`` is traced for each value.
+    Three kinds of steps run untraced. A step with side effects does: it changes an attribute of the
+    module, or draws from the generators of Python or NumPy. So does a step whose program does not
+    give the very bits of the untraced step. The third kind is a step of one client with a large
+    model: the check of a program needs the model and its gradient several times in memory, and
+    nearly all of the time is spent on arithmetic anyway. A step that reads ``batch_idx`` is traced
+    for each value.
 
     Args:
         step: The untraced step.
         after: Number of untraced steps before the first trace.
         most: Largest number of traces.
-        without: Parts to leave out, to measure what they buy: "simplify", "sizes" (programs for
+        without: Parts to leave out, to measure their gain: "simplify", "sizes" (programs for
             other numbers of clients), "interpreter" (TorchScript's).
 
     Attributes:
@@ -93,12 +95,12 @@ class TracedStep(Step):
         self._traced: dict[Any, dict[int, Program]] = defaultdict(dict)
         self._seen: Counter[Any] = Counter()
         self.reads_index = reads_index(step.module)
-        self._surroundings = Surroundings(step.module)
-        self._fixed = self._surroundings.state()
+        self._constants = Constants(step.module)
+        self._fixed = self._constants.state()
 
     def begin(self) -> None:
         """Drop the traces if the module has changed. To be called before each stack."""
-        state = self._surroundings.state()
+        state = self._constants.state()
         if state != self._fixed:
             self._fixed = state
             for known in (self.traces, self._traced, self._seen, self._unused):
@@ -113,6 +115,7 @@ class TracedStep(Step):
 
     def __call__(self, inputs: StepInputs, keys: Keys) -> tuple[list[Tensor], StackedLog]:
         """Compute what `StackedStep` does."""
+        # No tree of all inputs: to flatten it would cost as much as a small step.
         params, buffers, counters, batch, number = inputs
         leaves, form = flattened(batch)
         flat = [*params, *buffers, *counters, *leaves]
@@ -129,10 +132,11 @@ class TracedStep(Step):
         large = len(params[0]) == 1 and sum(param.nbytes for param in params) > _LARGE
         if not self._is_due(key, family, large):
             return self.step(inputs, keys)
-        before = self._surroundings.state(), drawn()
+        # The effects are looked for around a step that is needed anyway.
+        before = self._constants.state(), drawn()
         result = self.step(inputs, keys)
-        pure = before == (self._surroundings.state(), drawn())
-        self.traces[key] = None
+        pure = before == (self._constants.state(), drawn())
+        self.traces[key] = None  # whatever fails below, this shape is not tried again
         if pure:
             untraced = FlatStep(self.step, inputs, flat, form, keys())
             self.traces[key] = self._trace(untraced, self._traced[family])
@@ -163,6 +167,7 @@ class TracedStep(Step):
             others: Programs for other numbers of clients. One that is traced here is added.
         """
         n, expected = len(step.inputs[0]), outcome(step, step.inputs)
+        # A program from two others takes a tenth of the time of a trace, so it is tried first.
         if len(others) > 1 and n > 1 and "sizes" not in self.without:
             (m, one), (k, two), *_ = others.items()
             likely = resized(one, m, two, k, n)
@@ -189,8 +194,8 @@ class TracedStep(Step):
         try:
             with isolated_rng(), torch.no_grad():
                 function = compiled(program, list(map(_copied, step.inputs)), interpreted)
-            # Three calls: TorchScript profiles its first calls and then rewrites the graph, so the
-            # first result does not vouch for the later ones.
+            # Three calls: TorchScript profiles its first calls and then rewrites the graph, so an
+            # equal first result does not prove that the later ones are equal.
             for _ in range(3):
                 if not all(map(_same, outcome(function, step.inputs), expected)):
                     return None
@@ -219,9 +224,7 @@ class FlatStep:
     ) -> None:
         self._step, self._form, self._keys, self._drew = step, form, keys, step.drew
         self._number, self._end = given.number, len(flat)
-        self._sizes = tuple(
-            accumulate((len(given.params), len(given.buffers), len(given.counters)))
-        )
+        self._sizes = tuple(accumulate(map(len, (given.params, given.buffers, given.counters))))
         self._structure: tuple[Any, StackedLog] | None = None  # of the outputs
         self.inputs = [*flat, keys] if self._drew else flat
 
@@ -251,6 +254,7 @@ class FlatStep:
 
 def outcome(function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
     """All that a call returns, writes and draws, from the generators' present state."""
+    # The function may write to its inputs, and every call must start from the same numbers.
     tensors = list(map(_copied, inputs))
     with isolated_rng(), torch.no_grad():
         return [*function(*tensors), *tensors, torch.default_generator.get_state()]

@@ -107,11 +107,11 @@ def test_small_batches_are_gathered_at_once(width, keys, size, calls):
         assert torch.equal(y, rows[k, : 2 if k < 2 else 1])
         assert torch.equal(x[..., 0], y * width)
         x.zero_()
-        assert torch.equal(batches.anew(k, 1)["x" if keys else 0][..., 0], rows[k, :1] * width)
+        assert torch.equal(batches.gathered(k, 1)["x" if keys else 0][..., 0], rows[k, :1] * width)
 
 
 def test_the_rows_of_one_client_need_no_width():
     rows = torch.tensor([[1, 2], [3, 4]])
     batches = StackedBatches(Counting(16), rows, 72)
     assert [batches.step(k)[1].tolist() for k in range(2)] == rows.tolist()
-    assert batches.anew(1)[1].tolist() == [3, 4]
+    assert batches.gathered(1)[1].tolist() == [3, 4]

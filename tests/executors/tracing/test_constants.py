@@ -1,4 +1,4 @@
-"""What a step reads, logs or moves beside its tensors is the same one by one, stacked, traced."""
+"""A step reads, logs and moves the same alone, stacked and traced, apart from its tensors."""
 
 from copy import deepcopy
 from functools import cache
@@ -15,7 +15,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from fedlight import Callback
 from fedlight.arrivals import UniformArrivals
 from fedlight.executors._tracing import TracedStep
-from fedlight.executors._tracing.surroundings import Surroundings
+from fedlight.executors._tracing.constants import Constants
 from tests.boring import classes, fitted
 
 WEIGHTS = torch.tensor([1.0, 5.0, 0.1], dtype=torch.float64)
@@ -218,9 +218,9 @@ def test_what_counts_as_changed():
     module.table = np.arange(3)
     module.names = ["a", {"b": 1}]
     module.limit = float("nan")
-    surroundings = Surroundings(module)
-    before = surroundings.state()
-    assert surroundings.state() == before
+    constants = Constants(module)
+    before = constants.state()
+    assert constants.state() == before
     for change, back in [
         (lambda: setattr(module, "temperature", 2.0), lambda: setattr(module, "temperature", 1.0)),
         (lambda: module.names[1].update(b=2), lambda: module.names[1].update(b=1)),
@@ -228,10 +228,10 @@ def test_what_counts_as_changed():
         (lambda: module.eval(), lambda: module.train()),
     ]:
         change()
-        assert surroundings.state() != before
+        assert constants.state() != before
         back()
-        assert surroundings.state() == before
+        assert constants.state() == before
     with torch.no_grad():
         module.linear.weight.zero_()
         module.now.add_(1)
-    assert surroundings.state() == before
+    assert constants.state() == before

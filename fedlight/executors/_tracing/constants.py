@@ -1,4 +1,4 @@
-"""What a step depends on beside its tensors, and whether it left any of that changed."""
+"""The values that a trace holds as constants, and whether they have changed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 _ATOMS = {bool, int, str, type(None)}
 
 
-class Surroundings:
-    """What a step may read beside its inputs: attributes of the module and of its children.
+class Constants:
+    """The attributes of a module and of its layers that a step may read.
 
     A trace holds their values as constants. Tensors are compared by identity only, because a
-    program refers to the tensor itself and sees what is written to it.
+    program refers to the tensor itself and reads its current numbers.
 
     Args:
         module: The module; its metric objects are left out, since they are updated after the step.
     """
 
-    # All this is read before each stack. Longer containers count as changed only if replaced.
+    # The state is read before each stack, so it must stay cheap. A longer container counts as
+    # changed only if it is replaced.
     _MOST = 32
 
     def __init__(self, module: LightningModule) -> None:
@@ -37,10 +38,10 @@ class Surroundings:
         self._places = [vars(layer) for _, layer in own_layers(module)]
 
     def state(self) -> list[Any]:
-        """Everything as plain data that can be compared.
+        """All values as plain data that can be compared.
 
-        It changes when a step asks the trainer for something that changes during a run: a trace
-        would keep the answer for ever.
+        The state changes also if a step asks the trainer for something that changes during a run,
+        because a trace would keep the answer for ever.
         """
         return [moment_of(self._module).times] + [
             (name, value if type(value) in _ATOMS else self._plain(value))
