@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlight._runs.records import round_record, update_from_list, update_record
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, Federation, RoundRecord, Task
 
 _MOST_TRIES = 3
+_TENSORS = ("params", "buffers", "counters", "shared")
 
 
 class Watcher:
@@ -325,10 +326,11 @@ class Server:
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""
-        counts, params = self.counts, self.state.params
-        size = params.numel(), params.dtype.itemsize
+        counts, state = self.counts, self.state
+        size = state.params.numel(), state.params.dtype.itemsize
         sender = self.aggregator.bytes_up if self._channel is None else self._channel.nbytes
-        rest = _bytes_of(self.state) - params.nbytes
+        rest = state.buffers.nbytes + state.counters.nbytes
+        rest += 0 if state.shared is None else state.shared.nbytes
         down, up = rest + self._optimizer.bytes_down(*size), rest + sender(*size)
         return {
             "fed/gradients": float(counts.num_gradients),
@@ -342,7 +344,7 @@ class Server:
         return {
             **self.counts.state_dict(),
             "versions": {
-                version: _state_to_dict(state)
+                version: {name: getattr(state, name) for name in _TENSORS}
                 for version, state in (self.versions | self.clients.pulled_versions(held)).items()
             },
             "kept": list(self.versions),
@@ -356,7 +358,7 @@ class Server:
         """Restore what `state_dict` returned."""
         device = self.state.params.device
         versions = {
-            version: _state_from_dict(version, saved, device)
+            version: _on_device(version, saved, device)
             for version, saved in state["versions"].items()
         }
         self.versions = {version: versions[version] for version in state["kept"]}
@@ -371,30 +373,12 @@ class Server:
         self._failures = [FailureRecord(*fields) for fields in state["failures"]]
 
 
-def _bytes_of(state: ServerState) -> int:
-    """Return the bytes of a model that a client pulls."""
-    shared = 0 if state.shared is None else state.shared.nbytes
-    return state.params.nbytes + state.buffers.nbytes + state.counters.nbytes + shared
-
-
-def _state_to_dict(state: ServerState) -> dict[str, Any]:
-    return {
-        "params": state.params,
-        "buffers": state.buffers,
-        "counters": state.counters,
-        "shared": state.shared,
+def _on_device(version: int, saved: Mapping[str, Any], device: Any) -> ServerState:
+    """A version from the tensors of a checkpoint."""
+    tensors: dict[str, Any] = {
+        name: each if each is None else each.to(device) for name, each in saved.items()
     }
-
-
-def _state_from_dict(version: int, saved: dict[str, Any], device: Any) -> ServerState:
-    shared = saved["shared"]
-    return ServerState(
-        version=version,
-        params=saved["params"].to(device),
-        buffers=saved["buffers"].to(device),
-        counters=saved["counters"].to(device),
-        shared=None if shared is None else shared.to(device),
-    )
+    return ServerState(version, **tensors)
 
 
 def _brief(value: object) -> str:

@@ -13,12 +13,8 @@ from torch import Tensor
 
 from fedlight._fit.arguments import AnyCallback, check_data, check_module, given_module
 from fedlight._fit.attributes import answer_of_trainer, as_tensors, log_dir_of
-from fedlight._fit.calls import Calls, Fit
-from fedlight._fit.lightning_arguments import (
-    LightningArguments,
-    LightningSettings,
-    refuse_arguments,
-)
+from fedlight._fit.calls import Calls
+from fedlight._fit.lightning_arguments import LightningArguments, LightningSettings
 from fedlight._fit.options import Option, options_of
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
@@ -151,7 +147,9 @@ class FedTrainer:
         on_interrupt: str = "raise",
         **lightning: Unpack[LightningArguments],
     ) -> None:
-        # Before another name is bound here, the locals are the arguments, and each is checked.
+        # The locals are the arguments as long as no other name is bound here. They are passed in
+        # one dict, because a call with twenty-four names is the third place to keep the same list,
+        # and an argument that it leaves out would be ignored.
         given = {k: v for k, v in locals().items() if k not in ("self", "lightning")}
         self._options = options_of(given, lightning)
         self._calls = Calls(self, self._options)
@@ -192,51 +190,48 @@ class FedTrainer:
             SystemExit: SIGTERM did.
             RuntimeError: It is called from within a fit of the same trainer.
         """
-        refuse_arguments("fit", others)
-        steps = self.steps_of_fit(given_module(module, model), datamodule, ckpt_path)
+        given = given_module("fit", module, model, others)
+        steps = self.steps_of_fit(given, datamodule, ckpt_path)
+        # `run` is looked up for each call, since there is none before the first step.
         drive(steps, lambda waiting: self.run.compute(waiting))
 
     def steps_of_fit(
         self, module: object, datamodule: object, ckpt_path: str | Path | None = None
     ) -> Generator[Sequence[Any], None, None]:
-        """Do what `fit` does; the caller computes the local runs yielded, with `Run.batches`."""
-        given, data = check_module(module), check_data(datamodule)
-        with self._calls.fit(given, data, ckpt_path) as (fit, content):
-            self.should_stop = False
-            with fit.ending_in_order():
-                fit.start(content, str(ckpt_path))
-                yield from self._go_through_events(fit)
-                fit.finish(self.should_stop, self._calls.interrupt.signal)
-        if self.on_interrupt == "raise":
-            self._calls.interrupt.end_the_script()
-
-    def _go_through_events(self, fit: Fit) -> Generator[Sequence[Any], None, None]:
-        """Handle one event after the other; `play` says what an event is and who handles it.
+        """Do what `fit` does; the caller computes the local runs yielded, with `Run.batches`.
 
         ::
 
-            for each event:                 an arrival, an end of round, a deadline
-                the server handles it       computes what it needs, makes a version if one is due
-                    validate, log           for each version
-                clients go on               those that are free pull the newest version
-                checkpoint, or stop         between two events
+            call the hooks, read the module     as version 0, or as that of a checkpoint
+            for each event:                     an arrival, an end of round, a deadline
+                the server handles it           yields the local runs that it needs; then
+                    validate, log               for each version that it makes
+                clients go on                   those that are free pull the newest version
+                checkpoint, or stop             between two events
+            call the hooks                      also after an error
         """
-        if self.should_stop:
-            return
-        run = fit.run
-        with run.going_on():
-            for waiting in fit.timed(play(run.schedule, run.server, self.limits)):
-                if waiting:
-                    with self.profiler.profile("local_runs"):
-                        yield waiting
-                    continue
-                run.end_event()
-                self.should_stop |= self.interrupted
-                if fit.hooks("on_event_end"):
-                    run.adopt()
-                run.begin_event()
-                if self.should_stop:
-                    return
+        given, data = check_module(module), check_data(datamodule)
+        with self._calls.fit(given, data, ckpt_path) as fit:
+            self.should_stop = False
+            fit.start()
+            run = fit.run
+            events = () if self.should_stop else play(run.schedule, run.server, self.limits)
+            with run.going_on():
+                for waiting in fit.timed(events):
+                    if waiting:
+                        with self.profiler.profile("local_runs"):
+                            yield waiting
+                        continue
+                    run.end_event()
+                    self.should_stop |= self.interrupted
+                    if fit.hooks("on_event_end"):
+                        run.adopt()
+                    run.begin_event()
+                    if self.should_stop:
+                        break
+            fit.finish(self.should_stop, self._calls.interrupt.signal)
+        if self.on_interrupt == "raise":
+            self._calls.interrupt.end_the_script()
 
     def validate(
         self,
@@ -258,8 +253,7 @@ class FedTrainer:
             model: The module, by its name in Lightning.
             **others: Refused, with what to write for Lightning's.
         """
-        refuse_arguments("validate", others)
-        given = given_module(module, model)
+        given = given_module("validate", module, model, others)
         return self._calls.evaluate("validate", given, datamodule, ckpt_path, verbose)
 
     def test(
@@ -282,8 +276,7 @@ class FedTrainer:
             model: The module, by its name in Lightning.
             **others: Refused, with what to write for Lightning's.
         """
-        refuse_arguments("test", others)
-        given = given_module(module, model)
+        given = given_module("test", module, model, others)
         return self._calls.evaluate("test", given, datamodule, ckpt_path, verbose)
 
     def predict(
@@ -312,8 +305,7 @@ class FedTrainer:
             model: The module, by its name in Lightning.
             **others: Refused, with what to write for Lightning's.
         """
-        refuse_arguments("predict", others)
-        given = given_module(module, model)
+        given = given_module("predict", module, model, others)
         return self._calls.predict(
             given, datamodule, dataloaders, dataset, return_predictions, ckpt_path
         )

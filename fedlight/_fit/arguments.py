@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight._fit.adapted import AdaptedSummary, Mirror
-from fedlight._fit.lightning_arguments import LightningSettings
+from fedlight._fit.lightning_arguments import LightningSettings, refuse_arguments
 from fedlight._fit.lightning_callbacks import adapt
 from fedlight._support.checks import non_negative_int
 from fedlight.aggregators import Aggregator
@@ -90,12 +90,21 @@ def _uncompiled(module: object) -> object:
     return module.get_submodule("_orig_mod")
 
 
-def given_module(module: object, model: object) -> object:
-    """The module of ``fit``, by whichever of its two names it was given.
+def given_module(
+    method: str, module: object, model: object, others: Mapping[str, object]
+) -> object:
+    """The module of ``fit`` and the like, which has two names; refuse arguments of Lightning's.
+
+    Args:
+        method: "fit", "validate", "test" or "predict".
+        module: The module, by our name of it.
+        model: The module, by Lightning's name of it.
+        others: The arguments that no parameter takes.
 
     Raises:
-        TypeError: It was given by both.
+        TypeError: The module was given by both names, or there are other arguments.
     """
+    refuse_arguments(method, others)
     if module is not None and model is not None:
         raise TypeError("module and model are two names of one argument; give one of them")
     return module if model is None else model

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, RoundRecord, Task
 
 
-class Shows(Protocol):
+class HasModule(Protocol):
     """The part of a trainer that calls of hooks need; callbacks get the whole trainer."""
 
     @property
@@ -37,7 +37,7 @@ class Hooks(Watcher):
 
     def __init__(
         self,
-        trainer: Shows,
+        trainer: HasModule,
         options: TrainerOptions,
         made_version: Callable[[RoundRecord], None] | None = None,
     ) -> None:

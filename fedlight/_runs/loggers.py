@@ -61,8 +61,8 @@ def left_open(loggers: Sequence[Any]) -> list[Any]:
     return [each for each in loggers if isinstance(each, kinds) and each._version is None]
 
 
-def begin_anew(loggers: Sequence[Any]) -> None:
-    """Let loggers take a new version: what an earlier `fit` has written stays as it is.
+def open_again(loggers: Sequence[Any]) -> None:
+    """Let loggers take a new version, so that the files of an earlier `fit` stay unchanged.
 
     Args:
         loggers: Those that `left_open` gave before the first fit.
