@@ -249,8 +249,8 @@ def _asked_for(
 ) -> list[Callback]:
     """The callbacks that ``max_wall_time``, ``enable_model_summary`` … stand for."""
     asked: list[Callback] = []
-    if settings.timer is not None:
-        asked += adapt(settings.timer, root)
+    if settings.max_wall_time is not None:
+        asked += adapt(settings.max_wall_time, root)
     if settings.enable_model_summary and not any(isinstance(e, AdaptedSummary) for e in given):
         asked += adapt(ModelSummary(), root)
     keeper = any(isinstance(each, FedCheckpoint) for each in given)

@@ -141,8 +141,8 @@ class Treatment(NamedTuple):
     """How `FedTrainer` treats one of Lightning's callbacks.
 
     Attributes:
-        status: "runs", "mapped" or "refused".
-        text: How, or what to write instead.
+        status: "works", "differs" (one of our callbacks replaces it) or "refused".
+        text: How it is treated, or what to write instead.
         make: Makes the callbacks that replace it, from the callback and ``default_root_dir``; None
             if it is refused.
     """
@@ -168,29 +168,29 @@ CALLBACKS: Mapping[str, Treatment] = {
     "BaseFinetuning": Treatment("refused", _FROZEN),
     "BasePredictionWriter": Treatment("refused", "write the result of trainer.predict to a file"),
     "BatchSizeFinder": Treatment("refused", "give FederatedDataModule(…, batch_size=…)"),
-    "Callback": Treatment("runs", "your subclass: the hooks that have a meaning here", _PLAIN),
-    "Checkpoint": Treatment("runs", "your subclass: the hooks that have a meaning here", _PLAIN),
+    "Callback": Treatment("works", "your subclass: the hooks that have a meaning here", _PLAIN),
+    "Checkpoint": Treatment("works", "your subclass: the hooks that have a meaning here", _PLAIN),
     "DeviceStatsMonitor": Treatment(
-        "runs", "after each round instead of each batch", _adapted(AdaptedDeviceStats)
+        "works", "after each round instead of each batch", _adapted(AdaptedDeviceStats)
     ),
     "EMAWeightAveraging": Treatment("refused", _AVERAGE),
     "EarlyStopping": Treatment(
-        "mapped",
+        "differs",
         "fedlight.callbacks.EarlyStopping; patience counts the rounds that have the metric",
         _early_stopping,
     ),
     "GradientAccumulationScheduler": Treatment(
         "refused", "give FederatedDataModule(…, batch_size=…)"
     ),
-    "LambdaCallback": Treatment("runs", "the hooks that have a meaning here", _PLAIN),
+    "LambdaCallback": Treatment("works", "the hooks that have a meaning here", _PLAIN),
     "LearningRateFinder": Treatment(
         "refused", "compare several rates: one FedTrainer for each LocalSGD(lr=…)"
     ),
     "LearningRateMonitor": Treatment(
-        "mapped", "fedlight.callbacks.LearningRateMonitor, once a round", _learning_rate
+        "differs", "fedlight.callbacks.LearningRateMonitor, once a round", _learning_rate
     ),
     "ModelCheckpoint": Treatment(
-        "mapped",
+        "differs",
         "fedlight.callbacks.FedCheckpoint; every_n_epochs counts rounds; without dirpath the files "
         'go to default_root_dir/"checkpoints"',
         _checkpoint,
@@ -199,25 +199,25 @@ CALLBACKS: Mapping[str, Treatment] = {
         "refused",
         "prune the module with torch.nn.utils.prune after fit, or permanently before fit",
     ),
-    "ModelSummary": Treatment("runs", "before the first event", _adapted(AdaptedSummary)),
+    "ModelSummary": Treatment("works", "before the first event", _adapted(AdaptedSummary)),
     "OnExceptionCheckpoint": Treatment(
         "refused",
         'write fedlight.callbacks.FedCheckpoint("checkpoints"), whose last.ckpt is the last '
         "complete round before the exception",
     ),
     "ProgressBar": Treatment("refused", "write a fedlight.Callback that draws in on_round_end"),
-    "RichModelSummary": Treatment("runs", "before the first event", _adapted(AdaptedSummary)),
-    "RichProgressBar": Treatment("mapped", "fedlight.callbacks.ProgressBar", _bar),
+    "RichModelSummary": Treatment("works", "before the first event", _adapted(AdaptedSummary)),
+    "RichProgressBar": Treatment("differs", "fedlight.callbacks.ProgressBar", _bar),
     "SpikeDetection": Treatment(
         "refused", 'write FedTrainer(max_update_norm=…, on_client_failure="drop")'
     ),
     "StochasticWeightAveraging": Treatment("refused", _AVERAGE),
-    "TQDMProgressBar": Treatment("mapped", "fedlight.callbacks.ProgressBar", _bar),
+    "TQDMProgressBar": Treatment("differs", "fedlight.callbacks.ProgressBar", _bar),
     "ThroughputMonitor": Treatment(
         "refused", "leave it out: fedlight.callbacks.ProgressBar shows the updates per second"
     ),
     "Timer": Treatment(
-        "runs", "measures real time; ends the run between two events", _adapted(AdaptedTimer)
+        "works", "measures real time; ends the run between two events", _adapted(AdaptedTimer)
     ),
     "WeightAveraging": Treatment("refused", _AVERAGE),
 }
@@ -245,7 +245,7 @@ def adapt(callback: theirs.Callback, root: Path) -> list[Callback]:
             raise TypeError(
                 f"the callback {name}{of} has no meaning in a federation: {treatment.text}"
             )
-        if own and treatment.status == "mapped":
+        if own and treatment.status == "differs":
             raise TypeError(
                 f"the callback {name} is a subclass of {kind.__name__}, which another class "
                 f"replaces here: derive it from {re.split('[,;]', treatment.text)[0]}"
