@@ -360,13 +360,3 @@ def _exactly(value: Any) -> Any:
     if kind in (dict, OrderedDict):
         return kind((_exactly(key), _exactly(item)) for key, item in value.items())
     raise TypeError(f"{kind.__name__} is not plain data")
-
-
-def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
-    """What differs between the descriptions of two runs, one phrase each."""
-    names = [*present, *(name for name in saved if name not in present)]
-    return [
-        f"{name} was {saved.get(name)!r}, is {present.get(name)!r}"
-        for name in names
-        if saved.get(name) != present.get(name)
-    ]

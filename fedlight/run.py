@@ -206,18 +206,17 @@ class Run:
 
     def compute(self, waiting: Sequence[Any]) -> None:
         """Compute the local runs that the loop waits for."""
-        self.show()
         until, useful = self._ahead()
         self.pool.compute(waiting, until=until, useful=useful)
 
     def batches(self, waiting: Sequence[Any]) -> Generator[list[Any], Sequence[Any], None]:
-        """What `compute` computes, batch by batch, for a caller that computes it; see `Pool`."""
-        self.show()
+        """The batches of local runs that `compute` computes, for another caller; see `Pool`."""
         until, useful = self._ahead()
         return self.pool.batches(waiting, until=until, useful=useful)
 
     def _ahead(self) -> tuple[float, float]:
-        """The last arrival time, and the number of arrivals, that may still be of use."""
+        """Show the model; return the last arrival time and the number of arrivals of use."""
+        self.show()
         counts, limits = self.counts, self.setting.limits
         used = len(self.history[-1].updates) if self.history else float("inf")
         until = limits.max_time or float("inf")

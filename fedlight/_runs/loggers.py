@@ -12,8 +12,8 @@ from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.loggers import TensorBoardLogger as PytorchTensorBoardLogger
 
-from fedlight._runs.describe import numbers, strategies
-from fedlight._runs.identity import columns
+from fedlight._runs.describe import numbers
+from fedlight._runs.identity import columns, in_words
 from fedlight.local_optimizers import ModuleOptimizer
 
 if TYPE_CHECKING:
@@ -89,8 +89,13 @@ def log_hyperparams(
         federation: The clients.
     """
     own = dict(module.hparams) if module._log_hyperparams else {}
-    settings = {**strategies(setting), **numbers(federation)}
-    of_federation = {f"fed/{name}": value for name, value in settings.items()}
+    known = numbers(federation)
+    words = {name: in_words(each) for name, each in setting.strategies.items()}
+    of_federation = {f"fed/{name}": value for name, value in (words | known).items()}
+    arguments: dict[str, Any] = {}
+    for name, strategy in setting.strategies.items():
+        arguments |= columns(name, strategy)
+    arguments |= known
     for logger in loggers:
         if hasattr(logger, "log_hyperparams"):
             logger.log_hyperparams({**own, **of_federation})
@@ -98,20 +103,9 @@ def log_hyperparams(
             replaced = not isinstance(setting.local_optimizer, ModuleOptimizer)
             idle = _of_optimizer(module, setting.local_optimizer) if replaced else ()
             shown = {name: value for name, value in own.items() if name not in idle}
-            arguments = _columns(setting, federation)
             shown = {f"module.{k}" if k in arguments else k: v for k, v in shown.items()}
             cell = logger.cell if isinstance(logger, CellLogger) else {}
             _show(logger, {**cell, **shown, **arguments})
-
-
-def _columns(setting: Setting, federation: Federation) -> dict[str, Any]:
-    """The federation as columns of HParams: each argument of each strategy is one."""
-    return {
-        **columns("arrivals", setting.arrivals),
-        **columns("aggregator", setting.aggregator),
-        **columns("local_optimizer", setting.local_optimizer),
-        **numbers(federation),
-    }
 
 
 def _of_optimizer(module: LightningModule, optimizer: LocalOptimizer) -> set[str]:

@@ -9,6 +9,7 @@ from fedlight.clients.large_updates import NormLimit
 from fedlight.loop import Limits
 
 if TYPE_CHECKING:
+    from fedlight._support.arguments import Strategy
     from fedlight.aggregators import Aggregator
     from fedlight.arrivals import ArrivalProcess
     from fedlight.channel import Channel
@@ -45,6 +46,17 @@ class Setting:
     max_update_norm: float | None = None
     on_large_update: str = "clip"
     channel: Channel | None = None
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        """The strategies by the names of the trainer's arguments; the channel if there is one."""
+        given = {
+            "arrivals": self.arrivals,
+            "aggregator": self.aggregator,
+            "local_optimizer": self.local_optimizer,
+            "channel": self.channel,
+        }
+        return {name: each for name, each in given.items() if each is not None}
 
     @property
     def norm_limit(self) -> NormLimit | None:
