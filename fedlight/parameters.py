@@ -197,7 +197,7 @@ class ModuleState:
         """Return a copy of the module's state as a version of the server's model."""
         return ServerState(
             version=version,
-            params=self._flat(self.param_layout, [param.detach() for param in self.params]),
+            params=self.param_layout.flatten([param.detach() for param in self.params]),
             buffers=self.read_buffers(),
             counters=self.read_counters(),
         )
@@ -235,11 +235,11 @@ class ModuleState:
 
     def read_buffers(self) -> Tensor:
         """Return a copy of the floating buffers, shape ``[Q]``."""
-        return self._flat(self.buffer_layout, self.buffers)
+        return self._flat(self._buffers, self.buffer_layout)
 
     def read_counters(self) -> Tensor:
         """Return a copy of the integer buffers, shape ``[R]``."""
-        return self._flat(self.counter_layout, self.counters)
+        return self._flat(self._counters, self.counter_layout)
 
     def _changes(self) -> list[int]:
         """How often each tensor was changed; -1 for a buffer that a step has replaced."""
@@ -247,16 +247,6 @@ class ModuleState:
         return [param._version for param in self.params] + [
             slot.own._version if slot.tensor is slot.own else -1 for slot in slots
         ]
-
-    @property
-    def buffers(self) -> list[Tensor]:
-        """The floating buffers as they are in the module now."""
-        return [slot.tensor for slot in self._buffers]
-
-    @property
-    def counters(self) -> list[Tensor]:
-        """The integer buffers as they are in the module now."""
-        return [slot.tensor for slot in self._counters]
 
     @torch.no_grad()
     def write(self, state: ServerState) -> None:
@@ -282,10 +272,10 @@ class ModuleState:
         """Whether a version is kept that is not written to the module yet."""
         return self._due is not None
 
-    def _flat(self, layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
-        if not tensors:
+    def _flat(self, slots: Sequence[_Slot], layout: FlatLayout) -> Tensor:
+        if not slots:
             return torch.empty(0, dtype=layout.dtype, device=self.device)
-        return layout.flatten(tensors)
+        return layout.flatten([slot.tensor for slot in slots])
 
 
 def check_kept(

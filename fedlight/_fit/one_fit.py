@@ -162,7 +162,7 @@ class Fit:
         """
         run, hooks = self.run, self.hooks
         say_how_it_ended(run, stopped, stopped_by)
-        run.finish(trial=self._options.trial > 0)
+        run.finish(trial=bool(self._options.fast_dev_run))
         hooks("on_train_end")
         run.module.on_train_end()
         run.adopt()
