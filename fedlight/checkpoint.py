@@ -23,18 +23,16 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlight._support.files import replacing, sync_folder
 from fedlight._support.growing import Growing
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
 
 __all__ = [
     "CheckpointError",

@@ -8,10 +8,10 @@ of their own, because they are averaged or counted and not optimised. Parameters
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,6 @@ from torchmetrics import Metric, MetricCollection
 
 from fedlight._support.memory import new_tensor, sent
 from fedlight.types import ServerState
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _PIECE = 1 << 16
 """Numbers of each vector that are added up at a time."""

@@ -9,10 +9,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 import torch
+from lightning import LightningModule
+from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._runs import restoring
@@ -21,6 +23,7 @@ from fedlight._runs.describe import check_same, describe_federation, describe_mo
 from fedlight._runs.loggers import go_on, position
 from fedlight._runs.own_state import StateWatch
 from fedlight._runs.records import record_from_list, record_to_list
+from fedlight._runs.setting import Setting
 from fedlight._support.growing import Growing
 from fedlight._support.memory import BLOCKS
 from fedlight.arrivals.schedule import Schedule
@@ -28,22 +31,15 @@ from fedlight.checkpoint import FORMAT, HyperParameters, Parts, plain_hparams, w
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.clients.sending import Sending
+from fedlight.data import FederatedDataModule
+from fedlight.data.examples import ExampleList, ExampleTable
+from fedlight.executors import Executor
 from fedlight.executors._choice.choose import resolve_executor
 from fedlight.executors.base import Workplace
 from fedlight.loop import Counts
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.server import Server, Watcher
-from fedlight.types import Federation, Metrics, RoundRecord
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
-    from lightning.fabric.loggers.logger import Logger
-
-    from fedlight._runs.setting import Setting
-    from fedlight.data import FederatedDataModule
-    from fedlight.data.examples import ExampleList, ExampleTable
-    from fedlight.executors import Executor
-    from fedlight.types import ServerState
+from fedlight.types import Federation, Metrics, RoundRecord, ServerState
 
 
 class Run:

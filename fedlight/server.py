@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from fedlight._runs.records import round_record, update_from_list, update_record
+from fedlight._runs.setting import Setting
 from fedlight.aggregators import Aggregator, BufferedAggregator
 from fedlight.aggregators._server_step import check_finite
+from fedlight.arrivals.schedule import Schedule
+from fedlight.clients import Clients
 from fedlight.clients.large_updates import LargeUpdate
+from fedlight.clients.pending import PendingRun
 from fedlight.events import Kind
 from fedlight.executors.base import ClientError
 from fedlight.loop import Counts, Event, Handled, Stop
-from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedlight._runs.setting import Setting
-    from fedlight.arrivals.schedule import Schedule
-    from fedlight.clients import Clients
-    from fedlight.clients.pending import PendingRun
-    from fedlight.types import ClientUpdate, Federation, RoundRecord, Task
+from fedlight.types import (
+    ClientUpdate,
+    FailureRecord,
+    Federation,
+    RoundRecord,
+    ServerState,
+    Task,
+    UpdateRecord,
+    UsedUpdate,
+)
 
 _MOST_TRIES = 3
 _TENSORS = ("params", "buffers", "counters", "shared")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from lightning import LightningModule
 from lightning.pytorch import callbacks as theirs
 from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight.callbacks.base import Callback
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
-
-    from fedlight.types import ClientUpdate
+from fedlight.types import ClientUpdate
 
 HOOKS: Mapping[str, str] = {
     "setup": "when fit, validate, test or predict begins",

@@ -9,22 +9,20 @@ import os
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
 
 from fedlight._fit.adapted import as_given
 from fedlight._fit.one_device import INSTEAD, OneDevice
 from fedlight._module.evaluation_batches import number_of_batches
 from fedlight._module.moment import Moment, moment_of
 from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Asked(NamedTuple):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from lightning import LightningModule
+
+from fedlight._fit.options import TrainerOptions
 from fedlight.callbacks import Callback
 from fedlight.executors.base import ClientError
 from fedlight.server import Watcher
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
-
-    from fedlight._fit.options import TrainerOptions
-    from fedlight.types import ClientUpdate, RoundRecord, Task
+from fedlight.types import ClientUpdate, RoundRecord, Task
 
 
 class HasModule(Protocol):

@@ -5,33 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightning import LightningModule
 
 from fedlight._fit.arguments import as_module, check_data
 from fedlight._fit.callback_hooks import HasModule, Hooks
 from fedlight._fit.module_trainer import attached
 from fedlight._fit.one_fit import Fit, evaluator_of
+from fedlight._fit.options import TrainerOptions
 from fedlight._fit.order import set_up, with_callbacks_of
 from fedlight._fit.profiling import profiled
 from fedlight._fit.torch_settings import torch_settings
 from fedlight._module.evaluation import lent, show_metrics
+from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.prediction import are_loaders, batches_to_predict, predict
 from fedlight._support.interrupts import Alone, Interrupt, graceful_interrupts
 from fedlight.callbacks.checkpoint import content_of
 from fedlight.checkpoint import load_weights
+from fedlight.data import FederatedDataModule
 from fedlight.loop import Counts
-from fedlight.types import Metrics
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from lightning import LightningModule
-
-    from fedlight._fit.options import TrainerOptions
-    from fedlight._module.log_recorder import LogRecorder
-    from fedlight.data import FederatedDataModule
-    from fedlight.run import Run
-    from fedlight.types import RoundRecord
+from fedlight.run import Run
+from fedlight.types import Metrics, RoundRecord
 
 T = TypeVar("T")
 

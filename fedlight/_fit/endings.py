@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from fedlight._module.log_recorder import LogRecorder
 from fedlight._support.voice import Note, voice
 from fedlight.callbacks.checkpoint import keeper_of
 from fedlight.executors._choice.choose import describe_device
 from fedlight.participation import warn_if_unfair
-
-if TYPE_CHECKING:
-    from fedlight._module.log_recorder import LogRecorder
-    from fedlight.run import Run
+from fedlight.run import Run
 
 
 def say_what_computes(run: Run) -> None:

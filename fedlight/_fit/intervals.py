@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fedlight._support.checks import optional, positive_int
-
-if TYPE_CHECKING:
-    from fedlight.aggregators import Aggregator
-    from fedlight.types import RoundRecord
-
+from fedlight.aggregators import Aggregator
+from fedlight.types import RoundRecord
 
 AUTO_UPDATES = 10
 """Client updates between two validations by default, if a version takes fewer."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerState
 
 from fedlight._fit.actor_trainer import ActorTrainer
@@ -16,9 +17,6 @@ from fedlight._fit.one_device import OneDevice, unknown
 from fedlight._fit.options import names_of_options
 from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.moment import Moment
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
 
 
 class ModuleTrainer(Moment):

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from signal import Signals
+from typing import Any
+
+from lightning import LightningModule
 
 from fedlight._fit.callback_hooks import HasModule, Hooks
 from fedlight._fit.endings import say_how_it_ended, say_if_lost, say_if_over, say_what_computes
 from fedlight._fit.intervals import UpdateInterval, validation_interval
 from fedlight._fit.module_hooks import warn_of_hooks
+from fedlight._fit.options import TrainerOptions
 from fedlight._fit.order import set_up, start_training
 from fedlight._fit.profiling import each_profiled
 from fedlight._module.evaluation import Evaluator
+from fedlight._module.log_recorder import LogRecorder
 from fedlight._runs.loggers import finalize, log_hyperparams, open_again
 from fedlight.callbacks.checkpoint import keeper_of
+from fedlight.data import FederatedDataModule
 from fedlight.executors.base import ClientError
 from fedlight.run import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from signal import Signals
-
-    from lightning import LightningModule
-
-    from fedlight._fit.options import TrainerOptions
-    from fedlight._module.log_recorder import LogRecorder
-    from fedlight.data import FederatedDataModule
-    from fedlight.types import RoundRecord
+from fedlight.types import RoundRecord
 
 
 def evaluator_of(

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, overload
+from typing import Any, Generic, Never, TypeVar, overload
+
+from lightning import Fabric
+from lightning.fabric.loggers.logger import Logger
 
 from fedlight._fit.arguments import (
     as_callbacks,
@@ -30,16 +33,11 @@ from fedlight._runs.setting import Setting
 from fedlight._support.checks import integer, one_of, optional, positive
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
+from fedlight.callbacks import Callback
 from fedlight.channel import as_channel
 from fedlight.executors._choice.choose import check_executor
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits
-
-if TYPE_CHECKING:
-    from lightning import Fabric
-    from lightning.fabric.loggers.logger import Logger
-
-    from fedlight.callbacks import Callback
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lightning import LightningModule
+from lightning import Fabric, LightningModule
 from lightning.pytorch.callbacks import Callback as LightningCallback
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -34,9 +34,6 @@ from fedlight._fit.adapted import Adapted, Mirror
 from fedlight._fit.arguments import as_callbacks
 from fedlight._module.evaluation import place
 from fedlight.callbacks import Callback, FedCheckpoint
-
-if TYPE_CHECKING:
-    from lightning import Fabric
 
 
 def with_callbacks_of(

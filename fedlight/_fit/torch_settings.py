@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 
+from fedlight._fit.lightning_arguments import LightningSettings
 from fedlight._support.collector import rarer_full_collections
-
-if TYPE_CHECKING:
-    from fedlight._fit.lightning_arguments import LightningSettings
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 

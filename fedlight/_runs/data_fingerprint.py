@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
+from data_partitioners import Partition
 from fedlight._runs.identity import content, in_words
+from fedlight.data import FederatedDataModule
 from fedlight.data.examples import ExampleList, ExampleTable
-
-if TYPE_CHECKING:
-    from data_partitioners import Partition
-    from fedlight.data import FederatedDataModule
 
 _ROWS = 1024
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedlight._runs.identity import in_words
+from fedlight._runs.setting import Setting
 from fedlight.checkpoint import CheckpointError
-
-if TYPE_CHECKING:
-    from fedlight._runs.setting import Setting
-    from fedlight.parameters import FlatLayout, ModuleState
-    from fedlight.types import Federation
+from fedlight.parameters import FlatLayout, ModuleState
+from fedlight.types import Federation
 
 
 def numbers(federation: Federation) -> dict[str, int]:

@@ -6,22 +6,18 @@ import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightning import LightningModule
 from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.loggers import TensorBoardLogger as PytorchTensorBoardLogger
 
 from fedlight._runs.describe import numbers
 from fedlight._runs.identity import columns, in_words
-from fedlight.local_optimizers import ModuleOptimizer
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
-
-    from fedlight._runs.setting import Setting
-    from fedlight.local_optimizers import LocalOptimizer
-    from fedlight.types import Federation, RoundRecord
+from fedlight._runs.setting import Setting
+from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
+from fedlight.types import Federation, RoundRecord
 
 
 class CellLogger(PytorchTensorBoardLogger):

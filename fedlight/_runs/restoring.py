@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from lightning import LightningModule
 from torch import Tensor
 
 from fedlight.checkpoint import CheckpointError, plain
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
 
 T = TypeVar("T")
 

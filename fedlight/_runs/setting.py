@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from fedlight._support.arguments import Strategy
+from fedlight.aggregators import Aggregator
+from fedlight.arrivals import ArrivalProcess
+from fedlight.channel import Channel
 from fedlight.clients.large_updates import NormLimit
+from fedlight.executors import Executor
+from fedlight.local_optimizers import LocalOptimizer
 from fedlight.loop import Limits
-
-if TYPE_CHECKING:
-    from fedlight._support.arguments import Strategy
-    from fedlight.aggregators import Aggregator
-    from fedlight.arrivals import ArrivalProcess
-    from fedlight.channel import Channel
-    from fedlight.executors import Executor
-    from fedlight.local_optimizers import LocalOptimizer
 
 
 @dataclass(frozen=True, eq=False)
