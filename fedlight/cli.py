@@ -12,13 +12,15 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from inspect import isabstract
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
 from typing import Any, NoReturn, get_args, get_type_hints
+
+from lightning_utilities.core.inheritance import get_all_subclasses
 
 try:
     from jsonargparse import ArgumentParser, auto_cli
@@ -244,12 +246,6 @@ def _classes(message: str, main: Callable[..., Any], keys: list[str]) -> set[str
     if len(keys) > 1:  # of an argument of a class, of which jsonargparse tells the types
         tried = re.findall(r"<class '([\w.]+)'>", message.rpartition("Subtypes: ")[2])
         bases = {resolve_name(name) for name in tried if name.startswith(_PACKAGES[:2])}
-    public = {kind.__name__ for base in bases for kind in _below(base) if not isabstract(kind)}
+    kinds = bases.union(*map(get_all_subclasses, bases))
+    public = {kind.__name__ for kind in kinds if not isabstract(kind)}
     return {name for name in public if not name.startswith(("_", "LazyInstance_"))}
-
-
-def _below(base: type) -> Iterator[type]:
-    yield base
-    kinds: list[type] = base.__subclasses__()
-    for kind in kinds:
-        yield from _below(kind)

@@ -32,8 +32,6 @@ from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.clients.sending import Sending
 from fedlight.data import FederatedDataModule
-from fedlight.data.examples import ExampleList, ExampleTable
-from fedlight.executors import Executor
 from fedlight.executors._choice.choose import resolve_executor
 from fedlight.executors.base import Workplace
 from fedlight.loop import Counts
@@ -76,14 +74,6 @@ class Run:
     Raises:
         ValueError: The data and the arrival process do not fit together.
     """
-
-    server: Server
-    clients: Clients
-    pool: Pool
-    examples: ExampleTable | ExampleList
-    executor: Executor
-    executor_reason: str
-    module_state: ModuleState
 
     def __init__(
         self,

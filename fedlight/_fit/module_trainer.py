@@ -65,11 +65,11 @@ class ModuleTrainer(Moment):
 
 
 def _property(name: str, attribute: Attribute) -> property:
-    def read(shown: ModuleTrainer) -> Any:
-        return answer(name, shown._asked)
+    def read(self: ModuleTrainer) -> Any:
+        return answer(name, self._asked)
 
-    def change(shown: ModuleTrainer, value: Any) -> None:
-        setattr(shown._asked.trainer, name, value)
+    def change(self: ModuleTrainer, value: Any) -> None:
+        setattr(self._asked.trainer, name, value)
 
     return property(read, change if attribute.settable else None, doc=attribute.meaning)
 
