@@ -1,9 +1,9 @@
-"""What each of Lightning's callbacks becomes: adapted, replaced by one of ours, or refused."""
+"""How each of Lightning's callbacks is treated: adapted, replaced by one of ours, or refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +23,34 @@ from fedlight.callbacks.early_stopping import EarlyStopping
 from fedlight.callbacks.learning_rate import LearningRateMonitor
 from fedlight.callbacks.progress import ProgressBar
 
+_OF_CHECKPOINT = (
+    ("filename", (None,), "leave it out: the files are named round=<N>.ckpt"),
+    ("_every_n_train_steps", (0,), "write FedCheckpoint(…, every_n_updates=…) for client updates"),
+    ("_train_time_interval", (None,), "write FedCheckpoint(…, every_time=…) for virtual time"),
+    (
+        "save_weights_only",
+        (False,),
+        "leave it out, or write torch.save(module.state_dict(), path) after fit",
+    ),
+    (
+        "save_on_exception",
+        (False,),
+        "write save_last=True: last.ckpt is the end of the round before the exception",
+    ),
+)
+_OF_LEARNING_RATE = (
+    ("logging_interval", (None, "epoch"), "leave it out: the rates are logged once a round"),
+    ("log_momentum", (False,), "leave it out: it does not change during a run"),
+    ("log_weight_decay", (False,), "leave it out: it does not change during a run"),
+)
+
 
 def _early_stopping(callback: Any, root: Path) -> list[Callback]:
     ours = EarlyStopping(
         callback.monitor,
-        # Lightning keeps it with the sign of the mode.
+        # Lightning keeps it multiplied by the sign of the mode.
         min_delta=callback.min_delta * (1 if callback.mode == "max" else -1),
-        patience=max(callback.patience, 1),  # which is what 0 comes to
+        patience=max(callback.patience, 1),  # Lightning's 0 stops as late as its 1
         verbose=callback.verbose,
         mode=callback.mode,
         strict=callback.strict,
@@ -48,30 +69,7 @@ def _early_stopping(callback: Any, root: Path) -> list[Callback]:
 
 
 def _checkpoint(callback: Any, root: Path) -> list[Callback]:
-    _only(
-        callback,
-        filename=(callback.filename, None, "leave it out: the files are named round=<N>.ckpt"),
-        every_n_train_steps=(
-            callback._every_n_train_steps,
-            0,
-            "write FedCheckpoint(…, every_n_updates=…) for client updates",
-        ),
-        train_time_interval=(
-            callback._train_time_interval,
-            None,
-            "write FedCheckpoint(…, every_time=…) for virtual time",
-        ),
-        save_weights_only=(
-            callback.save_weights_only,
-            False,
-            "leave it out, or write torch.save(module.state_dict(), path) after fit",
-        ),
-        save_on_exception=(
-            callback.save_on_exception,
-            False,
-            "write save_last=True: last.ckpt is the end of the round before the exception",
-        ),
-    )
+    _check_arguments(callback, _OF_CHECKPOINT)
     ours = FedCheckpoint(
         root / "checkpoints" if callback.dirpath is None else callback.dirpath,
         every_n_rounds=callback._every_n_epochs,
@@ -97,36 +95,37 @@ def _checkpoint(callback: Any, root: Path) -> list[Callback]:
 
 
 def _learning_rate(callback: Any, root: Path) -> list[Callback]:
-    once = "leave it out: the rates are logged once a round"
-    fixed = "leave it out: it does not change during a run"
-    _only(
-        callback,
-        logging_interval=(
-            None if callback.logging_interval == "epoch" else callback.logging_interval,
-            None,
-            once,
-        ),
-        log_momentum=(callback.log_momentum, False, fixed),
-        log_weight_decay=(callback.log_weight_decay, False, fixed),
-    )
+    _check_arguments(callback, _OF_LEARNING_RATE)
     return [LearningRateMonitor()]
 
 
 def _bar(callback: Any, root: Path) -> list[Callback]:
-    rate = callback.refresh_rate
-    if rate == 0:
-        _only(callback, refresh_rate=(0, 1, "write FedTrainer(enable_progress_bar=False)"))
+    if callback.refresh_rate == 0:
+        text = "write FedTrainer(enable_progress_bar=False)"
+        raise _no_meaning(callback, "refresh_rate", 0, text)
     return [ProgressBar()]
 
 
-def _only(callback: Any, **arguments: tuple[Any, Any, str]) -> None:
-    """Refuse arguments (value, the value that is accepted, what to write) of a callback."""
-    for name, (value, accepted, text) in arguments.items():
-        if value != accepted:
-            raise TypeError(
-                f"{type(callback).__name__}({name}={value!r}) has no meaning in a federation: "
-                f"{text}"
-            )
+def _check_arguments(callback: Any, table: Iterable[tuple[str, tuple[Any, ...], str]]) -> None:
+    """Refuse arguments of a callback that have no meaning in a federation.
+
+    Args:
+        callback: Lightning's callback.
+        table: Attributes, their values that are accepted, and what to write for the others.
+
+    Raises:
+        TypeError: One of them has another value.
+    """
+    for attribute, accepted, text in table:
+        value = getattr(callback, attribute)
+        if value not in accepted:
+            raise _no_meaning(callback, attribute.lstrip("_"), value, text)
+
+
+def _no_meaning(callback: Any, argument: str, value: object, text: str) -> TypeError:
+    return TypeError(
+        f"{type(callback).__name__}({argument}={value!r}) has no meaning in a federation: {text}"
+    )
 
 
 def _adapted(kind: type[Adapted]) -> Callable[[Any, Path], list[Callback]]:
