@@ -42,7 +42,7 @@ class Handled(NamedTuple):
         version: The server's version now.
         released: Clients whose updates were used or dropped.
         retried: Failed tasks that are to be dispatched again, from the newest version.
-        answer: The version that the released clients pull if they go on at once, or None for the
+        answer: The version that the released clients pull if they continue at once, or None for the
             newest one.
     """
 
@@ -80,7 +80,7 @@ class Counts:
     """How far a run is. Only the receiver of its events counts.
 
     A run has them from its start, so that hooks before the first event read those of the checkpoint
-    that the run goes on from.
+    that the run resumes from.
 
     Attributes:
         version: Number of server updates.

@@ -38,7 +38,7 @@ def generator(seed: int, name: str, *key: int) -> np.random.Generator:
 
     Args:
         seed: The run's seed: ``federation.seed`` in `setup`, ``trainer.seed`` in a callback.
-        name: What the numbers are for, for example ``"drift"``. Streams of different names share
+        name: The purpose of the numbers, for example ``"drift"``. Streams of different names share
             no numbers, neither with each other nor with those that fedlight draws itself.
         key: Whole numbers that tell the draws of one name apart, for example the client and its
             ``task.visit``, or the server's version.

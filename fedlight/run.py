@@ -60,7 +60,7 @@ class Run:
             its checkpoint. Nothing that is computed depends on it.
         counts: How far the run is.
         federation: Who takes part.
-        schedule: What happens next; the clock.
+        schedule: The events to come; the clock.
         history: One record for each round.
         metrics: The newest value of each metric.
         server: The versions of the model. This and the next six are there from `begin` on.
@@ -116,9 +116,9 @@ class Run:
         self._show: Callable[[], None] = lambda: None
         self._set_up = ExitStack()
         self._checkpoint: tuple[dict[str, Any], str] | None = None
-        # A checkpoint that is wanted before the run has begun waits as well.
+        # A checkpoint that is requested before the run has begun waits, as one within an event.
         self._in_event = True
-        self._wanted: list[tuple[str | Path, tuple[str | Path, ...], Parts | None]] = []
+        self._requested: list[tuple[str | Path, tuple[str | Path, ...], Parts | None]] = []
 
     def begin(self) -> None:
         """Read the module as version 0, or as the checkpoint's; set the executor up and try it.
@@ -171,7 +171,7 @@ class Run:
         self._state_watch = StateWatch([setting.arrivals, setting.aggregator])
         self._read, self._show = (lambda: self.server.state), state.show
         self._in_event = False
-        self._save_wanted()
+        self._save_requested()
 
     def close(self) -> None:
         """Release what `begin` has set up; the module holds the newest version."""
@@ -216,7 +216,7 @@ class Run:
             yield
         finally:
             self._in_event = False
-        self._save_wanted()
+        self._save_requested()
 
     # Two methods, because after most events a context manager would cost more than its body.
     def end_event(self) -> None:
@@ -225,8 +225,8 @@ class Run:
 
     def begin_event(self) -> None:
         """Write the checkpoints that were requested, and mark the beginning of an event."""
-        if self._wanted:
-            self._save_wanted()
+        if self._requested:
+            self._save_requested()
         self._in_event = True
 
     def save(self, path: str | Path, *copies: str | Path, parts: Parts | None = None) -> None:
@@ -238,13 +238,13 @@ class Run:
             parts: Where the full parts of growing lists go; None to have all in the file.
         """
         if self._in_event:
-            self._wanted.append((path, copies, parts))
+            self._requested.append((path, copies, parts))
         else:
             write_checkpoint(path, self.state_dict(), *copies, parts=parts)
 
-    def _save_wanted(self) -> None:
-        wanted, self._wanted = self._wanted, []
-        for path, copies, parts in wanted:
+    def _save_requested(self) -> None:
+        requested, self._requested = self._requested, []
+        for path, copies, parts in requested:
             self.save(path, *copies, parts=parts)
 
     def record(self, record: RoundRecord) -> None:

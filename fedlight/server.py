@@ -130,7 +130,7 @@ class Server:
         self.watcher.on_dispatch(task)
 
     def stop(self, stop: Stop) -> None:
-        """End a local run before its time: it is forgotten, or arrives now with fewer steps."""
+        """End a local run before its time: it is cancelled, or arrives now with fewer steps."""
         task, instead = stop
         if instead is not None:
             self.clients.cut(instead)
@@ -217,7 +217,7 @@ class Server:
             return due
         self._dropped.append(update_record(update, self.state.version, 0.0, math.nan))
         released.append(update.client_id)
-        self.watcher.on_drop(update)  # before its result is let go
+        self.watcher.on_drop(update)  # before its result is released
         self.clients.drop(update)
         return False
 
@@ -252,10 +252,10 @@ class Server:
         return full
 
     def _answer(self, method: str, answer: bool) -> bool:
-        """What the aggregator says, unless it has forgotten to.
+        """Return the answer of a method of the aggregator, after a check.
 
         Raises:
-            TypeError: It says nothing, which would count as no.
+            TypeError: The answer is None, which would count as False.
         """
         if answer is None:
             raise TypeError(
@@ -301,6 +301,7 @@ class Server:
         if state.used:
             self.counts.failed_in_a_row, self.counts.over = 0, False
         self._received = []
+        # After the record, which reads the results of the updates that are released here.
         self.clients.release(used.update for used in state.used)
         # The new state does not hold the updates, else a version in flight would keep them alive.
         parts = (state.params, state.buffers, state.counters, state.shared)

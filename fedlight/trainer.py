@@ -48,13 +48,13 @@ class FedTrainer:
         precision: As in Lightning, but for "16-mixed" on a GPU: write "bf16-mixed".
         seed: All randomness of the run follows from it.
         check_val_every_n_rounds: Validate after every so many rounds; None for never. "auto" is
-            each round; but where the aggregator makes a version of fewer than ten updates, as
+            each round; but if the aggregator makes a version of fewer than ten updates, as
             `FedAsync` does, it is every ten updates (or as many as there are clients).
         check_val_every_n_updates: Validate instead after the rounds in which the number of client
             updates that were used or dropped reaches a multiple of this.
         limit_val_batches: At most so many validation batches (int), or this share (float).
-        on_client_failure: What happens when a client's ``training_step`` raises, or its loss or
-            update is not finite: "raise" stops the run with the client's error; "drop" goes on
+        on_client_failure: The treatment of a client whose ``training_step`` raises, or whose loss
+            or update is not finite: "raise" stops the run with the client's error; "drop" continues
             without the update; "retry" also sends the client off again, from the newest version
             with the same steps and duration, up to three tries in a row. A failure is noticed when
             the server is about to use the update. Tasks that are lost (`DropOut`) are counted as
@@ -62,12 +62,12 @@ class FedTrainer:
         max_update_norm: The largest Euclidean norm that an update may have; None for any.
         on_large_update: "clip" scales a larger update down to that norm; "drop" leaves it out, as
             a failure that is neither raised nor tried again.
-        channel: What an update goes through on its way, one channel or several in turn.
+        channel: Changes an update on its way to the server, one channel or several in turn.
         enable_progress_bar: Show the progress bar.
         default_root_dir: Where the default logger writes; the working directory by default.
         fast_dev_run: True (or n) for a trial run of one (n) rounds and validation batches, without
             loggers; our callbacks and `Recording` write no files.
-        on_interrupt: What `fit` does after Ctrl-C or SIGTERM has ended the run and all is saved:
+        on_interrupt: The end of `fit` after Ctrl-C or SIGTERM has ended the run and all is saved:
             "raise" (KeyboardInterrupt, or SystemExit with status 143) ends a script's loop over
             runs as well; "return" lets the script look at `interrupted`.
         **lightning: Arguments of `lightning.Trainer` by their names, see `LightningArguments`.
@@ -177,9 +177,9 @@ class FedTrainer:
             datamodule: The clients' data.
             model: The module.
             **others: Refused, with what to write for Lightning's.
-            ckpt_path: A checkpoint to go on from, to the same bits as if the run had never
+            ckpt_path: A checkpoint to resume from, to the same bits as if the run had never
                 stopped; "last" for the newest whole one of the `FedCheckpoint` callback, and a
-                fresh start where there is none; "best" for the best one that it has kept.
+                new run if there is none; "best" for the best one that it has kept.
 
         Raises:
             TypeError: `module` or `datamodule` is of the wrong kind.
@@ -291,7 +291,7 @@ class FedTrainer:
         model: LightningModule | None = None,
         **others: Any,
     ) -> list[Any] | None:
-        """Run ``predict_step`` (by default ``forward``) over data; what it returns for each batch.
+        """Run ``predict_step`` (by default ``forward``) over data; its result for each batch.
 
         Args:
             module: The module; None for the one that was fitted.
@@ -420,7 +420,7 @@ class FedTrainer:
         return self.run.clients.state(client_id)
 
     def client_memory(self, client_id: int) -> Tensor | None:
-        """What error feedback in the channel has kept of a client, ``[P]``; None for nothing."""
+        """The error that the channel has kept of a client, shape ``[P]``; None if there is none."""
         return self.run.clients.memory(client_id)
 
     def fingerprint(self) -> str:
@@ -468,7 +468,7 @@ class FedTrainer:
     if not TYPE_CHECKING:  # else every misspelled attribute would pass for one
 
         def __getattr__(self, name: str) -> Any:
-            """What ``self.trainer`` of a module answers, for those who ask the trainer itself.
+            """The attributes of ``self.trainer`` of a module, read from the trainer itself.
 
             Raises:
                 AttributeError: There is no such attribute, or no module yet.

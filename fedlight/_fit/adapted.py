@@ -41,7 +41,7 @@ HOOKS: Mapping[str, str] = {
     "state_dict": "when a checkpoint is written",
     "load_state_dict": "when a run resumes from a checkpoint",
 }
-"""The hooks of `lightning.Callback` that are called, and when. A round stands for an epoch."""
+"""The hooks of `lightning.Callback` that are called, and when; a round replaces an epoch."""
 
 _NO_HOOKS = ("state_key",)
 

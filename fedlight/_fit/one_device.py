@@ -1,4 +1,4 @@
-"""``self.trainer.strategy``, and what is said of a name that ``self.trainer`` does not have."""
+"""``self.trainer.strategy``, and the message for attributes that ``self.trainer`` lacks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ INSTEAD = {
 
 
 def unknown(name: str) -> str:
-    """What to say of an attribute that ``self.trainer`` does not have."""
+    """The error message for an attribute that ``self.trainer`` does not have."""
     instead = INSTEAD.get(name)
     return (
         f"self.trainer is a FedTrainer here, which has no {name!r}"

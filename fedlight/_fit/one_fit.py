@@ -167,7 +167,7 @@ class Fit:
 
     @contextmanager
     def ended(self) -> Iterator[None]:
-        """End the fit when the context ends, also after an error, of which callbacks are told."""
+        """End the fit on exit; after an error, call the hooks for errors first."""
         status = "failed"
         try:
             yield
@@ -184,7 +184,8 @@ class Fit:
     def _end(self, status: str) -> None:
         """Release everything; if one step fails, the others are still done."""
         run = self.run
-        with ExitStack() as stack:  # the last one added is called first
+        # An exit stack calls the last one added first, and all of them even if one raises.
+        with ExitStack() as stack:
             if status == "success":
                 stack.callback(say_if_lost, run, self._logs)
             stack.callback(run.module.teardown, "fit")

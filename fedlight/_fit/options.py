@@ -58,7 +58,7 @@ class TrainerOptions:
         limit_val_batches: At most so many validation batches, or this share of them.
         default_root_dir: Where the default logger writes.
         fast_dev_run: Whether this is a trial run, or its number of rounds.
-        on_interrupt: What `fit` does after a signal has ended the run, "raise" or "return".
+        on_interrupt: The end of `fit` after a signal has ended the run, "raise" or "return".
     """
 
     setting: Setting

@@ -1,4 +1,4 @@
-"""The description of a federation: a run goes on from a checkpoint of the same description only."""
+"""The description of a federation: a run resumes only from a checkpoint with the same one."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def log_hyperparams(
     TensorBoard's page *HParams* gets those that have an effect: without those of an optimizer of
     the module that another local optimizer replaces; and a column for each argument of each
     strategy, such as ``aggregator.alpha``, and for ``seed``. Lightning's logger fills the page only
-    where it also draws its constant ``hp_metric``; for others it is done here.
+    if it also draws its constant ``hp_metric``; for others it is done here.
 
     Args:
         loggers: The loggers; those that cannot log hyper-parameters are left out.

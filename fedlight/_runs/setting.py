@@ -16,7 +16,7 @@ from fedlight.loop import Limits
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Strategies, limits and seed of a run, checked: `FedTrainer` makes it, all others read it.
+    """Strategies, limits and seed of a run, checked. `FedTrainer` makes it; other parts read it.
 
     The record is frozen; the strategies in it have a state, which belongs to the newest run.
 
@@ -30,7 +30,7 @@ class Setting:
         on_client_failure: "raise", "drop" or "retry".
         max_update_norm: The largest norm that an update may have; None for any.
         on_large_update: The treatment of a larger one, "clip" or "drop".
-        channel: What updates go through on their way, or None.
+        channel: Changes updates on their way to the server, or None.
     """
 
     arrivals: ArrivalProcess
@@ -57,5 +57,5 @@ class Setting:
 
     @property
     def norm_limit(self) -> NormLimit | None:
-        """What is done with large updates; None if all are accepted as they are."""
+        """The treatment of large updates; None if no update is too large."""
         return NormLimit.of(self.max_update_norm, self.on_large_update)
