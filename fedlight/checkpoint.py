@@ -1,9 +1,9 @@
 """Checkpoint files: whole or refused, and nothing in them is ever executed.
 
 A checkpoint is a file that plain Lightning reads as well (``Module.load_from_checkpoint``): the
-server's model as ``state_dict`` and the module's hyper-parameters, with all that the run needs to
-go on under the key ``"fedlight"``. The comment of its zip archive holds a checksum of all other
-bytes. It is written beside its place, synced, and renamed.
+server's model as ``state_dict`` and the module's hyper-parameters. All that a resumed run needs is
+under the key ``"fedlight"``. The comment of its zip archive holds a checksum of all other
+bytes. It is written under another name, synced, and renamed.
 
 Lists that only grow (`Growing`: the history, a recorded schedule, an event log) would make each
 checkpoint larger than the one before. Given a `Parts` folder, a checkpoint holds only the newest
@@ -23,18 +23,16 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlight._support.files import replacing, sync_folder
 from fedlight._support.growing import Growing
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
 
 __all__ = [
     "CheckpointError",
@@ -60,7 +58,7 @@ class CheckpointError(ValueError):
 
 
 class Parts:
-    """The folder ``parts`` beside the checkpoints of one run.
+    """The folder ``parts`` next to the checkpoints of one run.
 
     Args:
         folder: The folder of the checkpoints.
@@ -74,10 +72,10 @@ class Parts:
         self._stored: dict[str, tuple[int, str | None]] = {}
 
     def store(self, growing: Growing, place: str) -> dict[str, Any]:
-        """What stands for a list in the checkpoint: the name of its newest full part, and the rest.
+        """Return the entry of a list in the checkpoint: its newest full part by name, and the rest.
 
         Args:
-            growing: The list; up to the last call's full parts it is what it was then.
+            growing: The list; the items of the parts that earlier calls wrote are unchanged.
             place: Where in the checkpoint it lies.
 
         Raises:
@@ -110,7 +108,7 @@ def write_checkpoint(
 
     Args:
         path: The file.
-        content: What it holds.
+        content: Tensors and plain data.
         *copies: More files with the same bytes.
         parts: Where the full parts of growing lists go; None to have all in the file itself.
 
@@ -141,13 +139,13 @@ def write_checkpoint(
 
 
 class HyperParameters(dict[str, Any]):
-    """Hyper-parameters that `plain_hparams` has checked, which `plain` leaves as they are."""
+    """Hyper-parameters that `plain_hparams` has checked, which `plain` does not change."""
 
 
 def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> Any:
     """`value` made of tensors, numbers, strings, None, lists and dicts alone.
 
-    Bytes, and torch's types and devices, are left as they are; sets stay sets.
+    Bytes, and torch's types and devices, are not changed; sets stay sets.
 
     Args:
         value: The value.
@@ -160,7 +158,7 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
     if type(value) in _NUMBERS:
         return value
     if isinstance(value, Tensor):
-        return value.detach().cpu()  # plain Lightning reads it where there is no such device, too
+        return value.detach().cpu()  # plain Lightning reads it on machines without the device, too
     if isinstance(value, HyperParameters):
         return dict(value)
     if isinstance(value, np.generic):
@@ -321,8 +319,8 @@ def load_weights(module: LightningModule, content: Mapping[str, Any], path: str)
 def plain_hparams(module: LightningModule) -> HyperParameters:
     """The module's hyper-parameters, as far as a file may hold them without running code.
 
-    What is written comes back equal and of the same kind, as ``__init__`` expects it; the rest is
-    left out with one warning that names it.
+    Those that are written come back equal and of the same kind, as ``__init__`` expects them; the
+    others are left out, with one warning that names them.
     """
     kept = HyperParameters()
     left_out = []
@@ -360,13 +358,3 @@ def _exactly(value: Any) -> Any:
     if kind in (dict, OrderedDict):
         return kind((_exactly(key), _exactly(item)) for key, item in value.items())
     raise TypeError(f"{kind.__name__} is not plain data")
-
-
-def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
-    """What differs between the descriptions of two runs, one phrase each."""
-    names = [*present, *(name for name in saved if name not in present)]
-    return [
-        f"{name} was {saved.get(name)!r}, is {present.get(name)!r}"
-        for name in names
-        if saved.get(name) != present.get(name)
-    ]

@@ -12,13 +12,15 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from inspect import isabstract
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
 from typing import Any, NoReturn, get_args, get_type_hints
+
+from lightning_utilities.core.inheritance import get_all_subclasses
 
 try:
     from jsonargparse import ArgumentParser, auto_cli
@@ -29,7 +31,7 @@ except ImportError as error:
         "pip install 'jsonargparse[signatures]'"
     ) from error
 
-# What is refused on purpose is raised in a line of one of these; all else is a defect.
+# An error that is raised in a line of these packages is a refusal; any other one is a defect.
 _PACKAGES = ("fedlight", "data_partitioners", "datasets", "jsonargparse")
 
 _KINDS = {
@@ -119,7 +121,7 @@ def run(main: Callable[..., Any], args: Sequence[str] | None = None) -> Any:
         args: The command line; None for that of the process.
 
     Returns:
-        What `main` returns.
+        The result of `main`.
 
     Raises:
         SystemExit: An option is wrong (2), or help was asked for (0).
@@ -160,11 +162,13 @@ def _end(text: str) -> NoReturn:
 
 
 def _on_purpose(error: BaseException, main: Callable[..., Any]) -> bool:
-    """Whether it says what the user has to change: not a defect, in which the traceback helps."""
+    """Whether an error is a refusal of options; a defect is shown with its traceback."""
     if isinstance(error, OSError | ModuleNotFoundError | MemoryError):
         return True
     if isinstance(error, RuntimeError):
-        return "can't allocate memory" in str(error)  # what torch says of a layer that is too wide
+        return "can't allocate memory" in str(
+            error
+        )  # the message of torch for a layer that is too wide
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -173,14 +177,14 @@ def _on_purpose(error: BaseException, main: Callable[..., Any]) -> bool:
     module = str(place.tb_frame.f_globals.get("__name__"))
     file = place.tb_frame.f_code.co_filename
     line = linecache.getline(file, place.tb_lineno)
-    # What a script imports from its own folder or from one in it.
+    # Modules that a script imports from its own folder or from one in it.
     beside = Path(main.__code__.co_filename).parent in (Path(file).parent, Path(file).parent.parent)
     ours = module == main.__module__ or beside or module.partition(".")[0] in _PACKAGES
     return ours and line.lstrip().startswith("raise ")
 
 
 def _reason(message: str) -> str:
-    """The lines of a message, without those about None and the like that was tried in vain."""
+    """The lines of a message, without those about other types that were tried."""
     vain = r"Does not validate|Subtypes:|Errors:|Given value|Expected a path but"
     vain += r"|Expected a <class 'NoneType'>|Type collections.abc"
     plain = re.sub(r'Parser key "\w+":', "", message)
@@ -189,7 +193,7 @@ def _reason(message: str) -> str:
 
 
 def _sentence(message: str, main: Callable[..., Any], given: list[str], usage: str) -> str:
-    """What jsonargparse says, in a sentence: the option, what to write, and what was written."""
+    """The message of jsonargparse as a sentence: the option, its valid values, the value given."""
     if match := re.match(r"unrecognized arguments: (\S*)", message):
         known = re.findall(r"\[(--\w+)", usage)
         return f"there is no option {match[1]}{_nearest(re.split('[.=]', match[1])[0], known)}"
@@ -224,7 +228,7 @@ def _sentence(message: str, main: Callable[..., Any], given: list[str], usage: s
 
 
 def _written(option: str, given: list[str]) -> str | None:
-    """What stands behind an option on the command line."""
+    """The value of an option on the command line."""
     for word, following in zip(given, [*given[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         if name.rstrip("+") == option:
@@ -244,12 +248,6 @@ def _classes(message: str, main: Callable[..., Any], keys: list[str]) -> set[str
     if len(keys) > 1:  # of an argument of a class, of which jsonargparse tells the types
         tried = re.findall(r"<class '([\w.]+)'>", message.rpartition("Subtypes: ")[2])
         bases = {resolve_name(name) for name in tried if name.startswith(_PACKAGES[:2])}
-    public = {kind.__name__ for base in bases for kind in _below(base) if not isabstract(kind)}
+    kinds = bases.union(*map(get_all_subclasses, bases))
+    public = {kind.__name__ for kind in kinds if not isabstract(kind)}
     return {name for name in public if not name.startswith(("_", "LazyInstance_"))}
-
-
-def _below(base: type) -> Iterator[type]:
-    yield base
-    kinds: list[type] = base.__subclasses__()
-    for kind in kinds:
-        yield from _below(kind)

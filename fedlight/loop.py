@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -41,7 +42,7 @@ class Handled(NamedTuple):
         version: The server's version now.
         released: Clients whose updates were used or dropped.
         retried: Failed tasks that are to be dispatched again, from the newest version.
-        answer: The version that the released clients pull if they go on at once, or None for the
+        answer: The version that the released clients pull if they continue at once, or None for the
             newest one.
     """
 
@@ -79,7 +80,7 @@ class Counts:
     """How far a run is. Only the receiver of its events counts.
 
     A run has them from its start, so that hooks before the first event read those of the checkpoint
-    that the run goes on from.
+    that the run resumes from.
 
     Attributes:
         version: Number of server updates.
@@ -233,24 +234,18 @@ def play(schedule: Events, receiver: Receiver[R_co], limits: Limits) -> Iterator
 
 
 def drive(steps: Generator[R_co, None, None], compute: Callable[[R_co], None]) -> None:
-    """Go through a generator that waits for what it yields to be computed.
+    """Run a generator to its end; compute each item that it yields before the next step.
 
     Args:
         steps: The generator. What `compute` raises is raised in it, where it waits.
-        compute: Computes what was yielded.
+        compute: Computes an item.
     """
-    waiting = next(steps, None)
-    while waiting is not None:
-        try:
-            compute(waiting)
-        except BaseException as error:
-            waiting = _thrown(steps, error)
-        else:
-            waiting = next(steps, None)
-
-
-def _thrown(steps: Generator[R_co, None, None], error: BaseException) -> R_co | None:
-    try:
-        return steps.throw(error)
-    except StopIteration:
-        return None
+    with suppress(StopIteration):
+        waiting = next(steps)
+        while True:
+            try:
+                compute(waiting)
+            except BaseException as error:
+                waiting = steps.throw(error)
+            else:
+                waiting = next(steps)

@@ -8,10 +8,10 @@ of their own, because they are averaged or counted and not optimised. Parameters
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,6 @@ from torchmetrics import Metric, MetricCollection
 
 from fedlight._support.memory import new_tensor, sent
 from fedlight.types import ServerState
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _PIECE = 1 << 16
 """Numbers of each vector that are added up at a time."""
@@ -89,10 +86,6 @@ class FlatLayout:
             piece.view((*lead, *shape)) for piece, shape in zip(pieces, self.shapes, strict=True)
         ]
 
-    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return `views` by name."""
-        return dict(zip(self.names, self.views(flat), strict=True))
-
 
 class _Slot(NamedTuple):
     """The place of a buffer in its module, and the tensor that belongs there."""
@@ -138,28 +131,8 @@ class ModuleState:
                 "there is nothing that a federation could train"
             )
         for name, param in params.items():
-            if is_lazy(param) or param.is_meta:
-                raise ValueError(
-                    f"parameter {name!r} of {type(module).__name__} has no values yet; run one "
-                    "batch through the module (lazy layers) or give it real tensors (meta device)"
-                )
-            if param.is_inference():
-                raise ValueError(
-                    f"parameter {name!r} of {type(module).__name__} was made in "
-                    "torch.inference_mode(), so that it cannot be trained; make the module outside "
-                    "of it"
-                )
-            if _shares_with_itself(param):
-                raise ValueError(
-                    f"parameter {name!r} of {type(module).__name__} is an expanded tensor: several "
-                    "of its numbers lie in one place in memory; make it "
-                    "nn.Parameter(tensor.expand(…).clone())"
-                )
-            if param.is_complex():
-                raise ValueError(
-                    f"parameter {name!r} of {type(module).__name__} is complex ({param.dtype}); "
-                    "write it as two real parameters"
-                )
+            if (reason := _why_untrainable(param)) is not None:
+                raise ValueError(f"parameter {name!r} of {type(module).__name__} {reason}")
         buffers = dict(_own_buffers(module))
         floating = {name: b for name, b in buffers.items() if b.is_floating_point()}
         counting = {
@@ -171,12 +144,13 @@ class ModuleState:
         self._every = dict(module.named_parameters())
         self._trained = {name: param.requires_grad for name, param in self._every.items()}
         self.params = list(params.values())
-        self._buffers = [_Slot.of(module, name) for name in floating]
-        self._counters = [_Slot.of(module, name) for name in counting]
         default = self.params[0].dtype
         self.param_layout = FlatLayout.of(params, default)
         self.buffer_layout = FlatLayout.of(floating, default)
         self.counter_layout = FlatLayout.of(counting, torch.int64)
+        self._buffers = [_Slot.of(module, name) for name in floating]
+        self._counters = [_Slot.of(module, name) for name in counting]
+        self._slots = (self._buffers, self.buffer_layout), (self._counters, self.counter_layout)
 
     @property
     def parameter_names(self) -> Collection[str]:
@@ -201,10 +175,7 @@ class ModuleState:
                 "the run, for which it is fixed which parameters are trained: set it in __init__, "
                 "setup or on_fit_start, and train others in another fit"
             )
-        for slots, layout in (
-            (self._buffers, self.buffer_layout),
-            (self._counters, self.counter_layout),
-        ):
+        for slots, layout in self._slots:
             for slot, buffer, shape in zip(slots, layout.names, layout.shapes, strict=True):
                 if slot.tensor.shape != shape:
                     raise ValueError(
@@ -223,7 +194,7 @@ class ModuleState:
         """Return a copy of the module's state as a version of the server's model."""
         return ServerState(
             version=version,
-            params=self._flat(self.param_layout, [param.detach() for param in self.params]),
+            params=self.param_layout.flatten([param.detach() for param in self.params]),
             buffers=self.read_buffers(),
             counters=self.read_counters(),
         )
@@ -261,11 +232,11 @@ class ModuleState:
 
     def read_buffers(self) -> Tensor:
         """Return a copy of the floating buffers, shape ``[Q]``."""
-        return self._flat(self.buffer_layout, self.buffers)
+        return self._flat(self._buffers, self.buffer_layout)
 
     def read_counters(self) -> Tensor:
         """Return a copy of the integer buffers, shape ``[R]``."""
-        return self._flat(self.counter_layout, self.counters)
+        return self._flat(self._counters, self.counter_layout)
 
     def _changes(self) -> list[int]:
         """How often each tensor was changed; -1 for a buffer that a step has replaced."""
@@ -274,46 +245,34 @@ class ModuleState:
             slot.own._version if slot.tensor is slot.own else -1 for slot in slots
         ]
 
-    @property
-    def buffers(self) -> list[Tensor]:
-        """The floating buffers as they are in the module now."""
-        return [slot.tensor for slot in self._buffers]
-
-    @property
-    def counters(self) -> list[Tensor]:
-        """The integer buffers as they are in the module now."""
-        return [slot.tensor for slot in self._counters]
-
     @torch.no_grad()
     def write(self, state: ServerState) -> None:
         """Copy a version of the server's model into the module."""
         _copy(self.params, self.param_layout.views(state.params))
-        for slots, layout, flat in (
-            (self._buffers, self.buffer_layout, state.buffers),
-            (self._counters, self.counter_layout, state.counters),
-        ):
+        flats = state.buffers, state.counters
+        for (slots, layout), flat in zip(self._slots, flats, strict=True):
             if slots:
                 _copy([slot.restored() for slot in slots], layout.views(flat))
         self._written, self._due = (state, self._changes()), None
 
     def write_late(self, state: ServerState) -> None:
-        """Write a version as soon as somebody is about to look at the module; see `show`."""
+        """Keep a version that `show` writes, when something is about to read the module."""
         self._written, self._due = None, state
 
     def show(self) -> None:
-        """Write what `write_late` has left, if it has left anything."""
+        """Write the version that `write_late` has kept, if there is one."""
         if self._due is not None:
             self.write(self._due)
 
     @property
     def is_late(self) -> bool:
-        """Whether the module does not hold what was written last yet."""
+        """Whether a version is kept that is not written to the module yet."""
         return self._due is not None
 
-    def _flat(self, layout: FlatLayout, tensors: Sequence[Tensor]) -> Tensor:
-        if not tensors:
+    def _flat(self, slots: Sequence[_Slot], layout: FlatLayout) -> Tensor:
+        if not slots:
             return torch.empty(0, dtype=layout.dtype, device=self.device)
-        return layout.flatten(tensors)
+        return layout.flatten([slot.tensor for slot in slots])
 
 
 def check_kept(
@@ -340,6 +299,28 @@ def check_kept(
         f"{', '.join(changed)}, which no optimizer would train; make them in __init__, setup or "
         "configure_model, and change their numbers in place, within torch.no_grad()"
     )
+
+
+def _why_untrainable(param: Tensor) -> str | None:
+    """Why a federation cannot train a parameter, and the remedy; None if it can."""
+    if is_lazy(param) or param.is_meta:
+        return (
+            "has no values yet; run one batch through the module (lazy layers) or give it real "
+            "tensors (meta device)"
+        )
+    if param.is_inference():
+        return (
+            "was made in torch.inference_mode(), so that it cannot be trained; make the module "
+            "outside of it"
+        )
+    if _shares_with_itself(param):
+        return (
+            "is an expanded tensor: several of its numbers lie in one place in memory; make it "
+            "nn.Parameter(tensor.expand(…).clone())"
+        )
+    if param.is_complex():
+        return f"is complex ({param.dtype}); write it as two real parameters"
+    return None
 
 
 def _shares_with_itself(tensor: Tensor) -> bool:

@@ -38,7 +38,7 @@ def generator(seed: int, name: str, *key: int) -> np.random.Generator:
 
     Args:
         seed: The run's seed: ``federation.seed`` in `setup`, ``trainer.seed`` in a callback.
-        name: What the numbers are for, for example ``"drift"``. Streams of different names share
+        name: The purpose of the numbers, for example ``"drift"``. Streams of different names share
             no numbers, neither with each other nor with those that fedlight draws itself.
         key: Whole numbers that tell the draws of one name apart, for example the client and its
             ``task.visit``, or the server's version.
@@ -51,8 +51,7 @@ def generator(seed: int, name: str, *key: int) -> np.random.Generator:
         array([80, 81, 45])
     """
     words = np.frombuffer(_digest(name, key, size=24), dtype="<u8")
-    counter = np.array([0, words[0] | _AUTHORS, words[1], words[2]], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(counter=counter, key=_whole(seed) & _KEY_MASK))
+    return np.random.Generator(_philox(_whole(seed), words[0] | _AUTHORS, words[1], words[2]))
 
 
 def torch_generator(seed: int, name: str, *key: int) -> torch.Generator:
@@ -88,6 +87,13 @@ def _digest(name: str, key: tuple[int, ...], size: int) -> bytes:
     return blake2b(text.encode(), digest_size=size).digest()
 
 
+def _philox(seed: int, *name: int) -> np.random.Philox:
+    """The bit generator at the beginning of a stream, whose name is up to three words."""
+    counter = np.zeros(4, dtype=np.uint64)
+    counter[1 : 1 + len(name)] = name
+    return np.random.Philox(counter=counter, key=seed & _KEY_MASK)
+
+
 def _whole(value: int) -> int:
     try:
         return index(value)
@@ -98,7 +104,7 @@ def _whole(value: int) -> int:
 
 
 class Concern(IntEnum):
-    """What a built-in stream is for."""
+    """The purpose of a built-in stream."""
 
     PARTICIPANTS = 1
     AGES = 2
@@ -125,8 +131,7 @@ def stream(seed: int, concern: Concern, a: int = 0, b: int = 0) -> np.random.Gen
         >>> bool((one == two).all())
         True
     """
-    counter = np.array([0, int(concern), a & _MASK, b & _MASK], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(counter=counter, key=seed & _KEY_MASK))
+    return np.random.Generator(_philox(seed, int(concern), a & _MASK, b & _MASK))
 
 
 class Streams:
@@ -142,9 +147,7 @@ class Streams:
     """
 
     def __init__(self, seed: int, concern: Concern) -> None:
-        self._philox = np.random.Philox(
-            counter=np.array([0, int(concern), 0, 0], dtype=np.uint64), key=seed & _KEY_MASK
-        )
+        self._philox = _philox(seed, int(concern))
         self.generator = np.random.Generator(self._philox)
         self._state = self._philox.state
         self._counter = self._state["state"]["counter"]

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
+import torch
+from lightning import LightningModule
+from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._runs import restoring
 from fedlight._runs.data_fingerprint import data_fingerprint
 from fedlight._runs.describe import check_same, describe_federation, describe_module
-from fedlight._runs.fingerprint import fingerprint
+from fedlight._runs.loggers import go_on, position
 from fedlight._runs.own_state import StateWatch
 from fedlight._runs.records import record_from_list, record_to_list
+from fedlight._runs.setting import Setting
 from fedlight._support.growing import Growing
 from fedlight._support.memory import BLOCKS
 from fedlight.arrivals.schedule import Schedule
@@ -26,73 +31,36 @@ from fedlight.checkpoint import FORMAT, HyperParameters, Parts, plain_hparams, w
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.clients.sending import Sending
+from fedlight.data import FederatedDataModule
 from fedlight.executors._choice.choose import resolve_executor
 from fedlight.executors.base import Workplace
 from fedlight.loop import Counts
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.server import Server, Watcher
-from fedlight.types import Federation, Metrics, RoundRecord
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
-    from lightning.fabric.loggers.logger import Logger
-
-    from fedlight._runs.setting import Setting
-    from fedlight.data import FederatedDataModule
-    from fedlight.data.examples import ExampleList, ExampleTable
-    from fedlight.executors import Executor
-    from fedlight.types import ServerState
-
-
-class _Unread:
-    """The model before `Run.begin` reads it: the module as it is, which hooks may still change."""
-
-    def __init__(self, module: LightningModule, counts: Counts) -> None:
-        self._module, self._counts = module, counts
-
-    @property
-    def state(self) -> ServerState:
-        """What the module holds now."""
-        return ModuleState(self._module).read(self._counts.version)
-
-    def show(self) -> None:
-        """Do nothing: the module holds the model."""
-
-
-class _Served:
-    """The model from `Run.begin` on: the server's newest version, which the module has to show."""
-
-    def __init__(self, server: Server, module_state: ModuleState) -> None:
-        self._server = server
-        self.show = module_state.show
-
-    @property
-    def state(self) -> ServerState:
-        """The server's newest version."""
-        return self._server.state
+from fedlight.types import Federation, Metrics, RoundRecord, ServerState
 
 
 class Run:
     """All that one fit changes. Two runs of the same arguments are the same to the bit.
 
-    A run is made before the hooks at the start of a fit. `restore` takes up a checkpoint as far as
-    those hooks may look at it, and `begin`, after them, reads the module.
+    A run is made before the hooks at the start of a fit. `restore` loads as much of a checkpoint
+    as those hooks may read, and `begin`, which comes after them, reads the module.
 
     Args:
         module: The module.
         datamodule: The clients' data, set up.
         setting: The options that the result depends on.
         autocast: Makes the context in which local steps run (mixed precision).
-        watcher: Is told of everything that happens at the server.
+        watcher: Its methods are called for everything that happens at the server.
         callbacks: Callbacks whose state belongs to the run.
-        loggers: Loggers that write on behind a checkpoint.
+        loggers: Loggers, which a resumed run continues after the points of the checkpoint.
 
     Attributes:
         id: Sixteen hexadecimal digits that tell this run from others; a resumed run has that of
             its checkpoint. Nothing that is computed depends on it.
         counts: How far the run is.
         federation: Who takes part.
-        schedule: What happens next; the clock.
+        schedule: The events to come; the clock.
         history: One record for each round.
         metrics: The newest value of each metric.
         server: The versions of the model. This and the next six are there from `begin` on.
@@ -106,14 +74,6 @@ class Run:
     Raises:
         ValueError: The data and the arrival process do not fit together.
     """
-
-    server: Server
-    clients: Clients
-    pool: Pool
-    examples: ExampleTable | ExampleList
-    executor: Executor
-    executor_reason: str
-    module_state: ModuleState
 
     def __init__(
         self,
@@ -150,12 +110,15 @@ class Run:
         )
         self._description = describe_federation(setting, self.federation, data)
         self._autocast, self._watcher = autocast, watcher
-        self._model: _Unread | _Served = _Unread(module, self.counts)
+        # Until `begin`, the module itself is the model, which hooks may still change.
+        self._read: Callable[[], ServerState]
+        self._read = lambda: ModuleState(module).read(self.counts.version)
+        self._show: Callable[[], None] = lambda: None
         self._set_up = ExitStack()
         self._checkpoint: tuple[dict[str, Any], str] | None = None
-        # A checkpoint that is wanted before the run has begun waits as well.
+        # A checkpoint that is requested before the run has begun waits, as one within an event.
         self._in_event = True
-        self._wanted: list[tuple[str | Path, tuple[str | Path, ...], Parts | None]] = []
+        self._requested: list[tuple[str | Path, tuple[str | Path, ...], Parts | None]] = []
 
     def begin(self) -> None:
         """Read the module as version 0, or as the checkpoint's; set the executor up and try it.
@@ -206,20 +169,20 @@ class Run:
             state.write(self.server.state)
             self._checkpoint = None
         self._state_watch = StateWatch([setting.arrivals, setting.aggregator])
-        self._model = _Served(self.server, state)
+        self._read, self._show = (lambda: self.server.state), state.show
         self._in_event = False
-        self._save_wanted()
+        self._save_requested()
 
     def close(self) -> None:
-        """Let go of what `begin` has set up; the module holds the newest version."""
+        """Release what `begin` has set up; the module holds the newest version."""
         self.show()
         self._set_up.close()
         BLOCKS.end_run()
 
     @property
     def state(self) -> ServerState:
-        """The newest version of the server's model; before `begin`, the module as it is."""
-        return self._model.state
+        """The newest version of the server's model; before `begin`, the module's own state."""
+        return self._read()
 
     @property
     def over(self) -> bool:
@@ -229,18 +192,17 @@ class Run:
 
     def compute(self, waiting: Sequence[Any]) -> None:
         """Compute the local runs that the loop waits for."""
-        self.show()
         until, useful = self._ahead()
         self.pool.compute(waiting, until=until, useful=useful)
 
     def batches(self, waiting: Sequence[Any]) -> Generator[list[Any], Sequence[Any], None]:
-        """What `compute` computes, batch by batch, for a caller that computes it; see `Pool`."""
-        self.show()
+        """The batches of local runs that `compute` computes, for another caller; see `Pool`."""
         until, useful = self._ahead()
         return self.pool.batches(waiting, until=until, useful=useful)
 
     def _ahead(self) -> tuple[float, float]:
-        """How far ahead of its arrival a local run may still be useful."""
+        """Show the model; return the last arrival time and the number of arrivals of use."""
+        self.show()
         counts, limits = self.counts, self.setting.limits
         used = len(self.history[-1].updates) if self.history else float("inf")
         until = limits.max_time or float("inf")
@@ -248,23 +210,23 @@ class Run:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """While events are handled; a checkpoint that is wanted in the middle of one waits."""
+        """While events are handled; a checkpoint that is requested within one waits for its end."""
         self._in_event = True
         try:
             yield
         finally:
             self._in_event = False
-        self._save_wanted()
+        self._save_requested()
 
-    # Two methods, since a context manager would cost more than all that it does after most events.
+    # Two methods, because after most events a context manager would cost more than its body.
     def end_event(self) -> None:
-        """The moment between two events begins, in which a checkpoint is written at once."""
+        """Mark the end of an event: until the next one, a checkpoint is written at once."""
         self._in_event = False
 
     def begin_event(self) -> None:
-        """It is over; checkpoints that were wanted before it are written now."""
-        if self._wanted:
-            self._save_wanted()
+        """Write the checkpoints that were requested, and mark the beginning of an event."""
+        if self._requested:
+            self._save_requested()
         self._in_event = True
 
     def save(self, path: str | Path, *copies: str | Path, parts: Parts | None = None) -> None:
@@ -276,20 +238,20 @@ class Run:
             parts: Where the full parts of growing lists go; None to have all in the file.
         """
         if self._in_event:
-            self._wanted.append((path, copies, parts))
+            self._requested.append((path, copies, parts))
         else:
             write_checkpoint(path, self.state_dict(), *copies, parts=parts)
 
-    def _save_wanted(self) -> None:
-        wanted, self._wanted = self._wanted, []
-        for path, copies, parts in wanted:
+    def _save_requested(self) -> None:
+        requested, self._requested = self._requested, []
+        for path, copies, parts in requested:
             self.save(path, *copies, parts=parts)
 
     def record(self, record: RoundRecord) -> None:
-        """Take up the record of a new version, which is from now on the one that the module shows.
+        """Add the record of a new version; from now on the module shows that version.
 
-        It is not copied into the module before somebody looks (`show`): a run of asynchronous
-        clients makes many versions that nobody sees.
+        It is copied into the module only when something reads the module (`show`): a run of
+        asynchronous clients makes many versions that nothing reads.
         """
         if not self.module_state.is_late and self.module_state.is_changed:
             rank_zero_warn(
@@ -302,19 +264,20 @@ class Run:
         self.history.append(record)
 
     def show(self) -> None:
-        """Put the newest version into the module, which others are about to look at.
+        """Copy the newest version into the module, for code that is about to read the module.
 
         Executors leave the module as they found it, so hooks and validation see this version.
         """
-        self._model.show()
+        self._show()
 
     def adopt(self) -> None:
-        """Take what hooks have changed in the module into the newest version, as it holds there.
+        """Copy changes that hooks have made to the module into the newest version.
 
-        Clients that pull from now on get it; those that are at work have pulled what was before.
+        Clients that pull from now on get them; those already at work have pulled the version
+        before the changes.
         """
         if self.module_state.is_late:
-            return  # nobody has looked at it
+            return  # no hook has read the module since the version was made
         present = self.module_state.present()
         if present is not self.server.state:
             new = self.server.adopt(present.params, present.buffers, present.counters)
@@ -331,7 +294,7 @@ class Run:
         self.metrics.merge(values)
 
     def check_savable(self) -> None:
-        """Refuse now what a checkpoint of this run could not hold.
+        """Refuse a state now that a checkpoint of this run could not hold.
 
         Raises:
             TypeError: The state of a strategy or of a callback holds something that is no plain
@@ -341,10 +304,15 @@ class Run:
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""
-        return fingerprint(self.state)
+        state = self.state
+        digest = hashlib.blake2b(str(state.version).encode(), digest_size=8)
+        for tensor in (state.params, state.buffers, state.counters):
+            digest.update(str(tensor.dtype).encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def finish(self, trial: bool = False) -> None:
-        """Called once after the last event.
+        """End the run, once, after the last event.
 
         Args:
             trial: Whether this was a trial, at whose end arrival processes write no files.
@@ -359,13 +327,13 @@ class Run:
         return plain_hparams(self.module)
 
     def _described(self) -> dict[str, Any]:
-        """What two runs must have in common for one to go on from the other's checkpoint."""
+        """The description that a checkpoint must share with a run that resumes from it."""
         return self._description | describe_module(self.module_state)
 
     def state_dict(self) -> dict[str, Any]:
-        """The run between two events: what a checkpoint holds, as tensors and plain data.
+        """Return the content of a checkpoint, as tensors and plain data, between two events.
 
-        The random streams need no state: each is named by the seed and by what it is for.
+        The random streams need no state: each is a function of the seed and its name.
         """
         self._state_watch.warn()
         self.show()
@@ -386,18 +354,18 @@ class Run:
                 "executor": self.executor.state_dict(),
                 "history": Growing(self.history, record_to_list),
                 "metrics": dict(self.metrics),
-                "callbacks": restoring.states_of(self.callbacks),
-                "loggers": restoring.positions_of(self.loggers),
+                "callbacks": [[key, c.state_dict()] for key, c in restoring.keyed(self.callbacks)],
+                "loggers": [[key, position(each)] for key, each in restoring.keyed(self.loggers)],
             },
         }
         self.module.on_save_checkpoint(content)
         return content
 
     def restore(self, content: dict[str, Any], path: str) -> None:
-        """Go on from what `state_dict` gave, in a run of the same arguments.
+        """Resume from what `state_dict` returned, in a run of the same arguments.
 
-        The module gets the checkpoint's weights, as far as it has the same tensors; what it then
-        does with them in its hooks is undone by `begin`.
+        The module gets those weights of the checkpoint whose tensors it has. If its hooks then
+        change them, `begin` undoes it.
 
         Args:
             content: The content of a checkpoint.
@@ -408,14 +376,17 @@ class Run:
         """
         saved, present = content["fedlight"], self._description
         known = saved["federation"]
-        if not restoring.fits(self.module, content["state_dict"]):
+        weights = content["state_dict"]
+        if restoring.fitting(self.module, weights).keys() != weights.keys():
             check_same(known, present | describe_module(ModuleState(self.module)), path)
         # Hooks may still change the module, so only `begin` can compare all of it.
         check_same({name: known.get(name) for name in present}, present, path)
         self.id = saved["run"]
         self.counts.load_state_dict(saved["server"])
         self.module.on_load_checkpoint(content)
-        restoring.load_fitting(self.module, content["state_dict"])
+        # Read again, since `on_load_checkpoint` may have changed them.
+        weights = restoring.fitting(self.module, content["state_dict"])
+        self.module.load_state_dict(weights, strict=False)
         self._checkpoint = (content, path)
         self.schedule.load_state_dict(saved["schedule"])
         self.history[:] = map(record_from_list, saved["history"])
@@ -423,5 +394,7 @@ class Run:
             if record.metrics.prog_bar or record.metrics.unlogged:
                 self.metrics.merge(record.metrics)  # how each name is shown
         self.metrics.update(saved["metrics"])
-        restoring.load_states(self.callbacks, saved["callbacks"])
-        restoring.let_write_on(self.loggers, saved["loggers"], self.history)
+        for callback, state in restoring.matched(self.callbacks, saved["callbacks"]):
+            callback.load_state_dict(state)
+        for logger, place in restoring.matched(self.loggers, saved["loggers"]):
+            go_on(logger, place, self.history)

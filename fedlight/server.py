@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
 
 from fedlight._runs.records import round_record, update_from_list, update_record
+from fedlight._runs.setting import Setting
 from fedlight.aggregators import Aggregator, BufferedAggregator
 from fedlight.aggregators._server_step import check_finite
+from fedlight.arrivals.schedule import Schedule
+from fedlight.clients import Clients
 from fedlight.clients.large_updates import LargeUpdate
+from fedlight.clients.pending import PendingRun
 from fedlight.events import Kind
 from fedlight.executors.base import ClientError
 from fedlight.loop import Counts, Event, Handled, Stop
-from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedlight._runs.setting import Setting
-    from fedlight.arrivals.schedule import Schedule
-    from fedlight.clients import Clients
-    from fedlight.clients.pending import PendingRun
-    from fedlight.types import ClientUpdate, Federation, RoundRecord, Task
+from fedlight.types import (
+    ClientUpdate,
+    FailureRecord,
+    Federation,
+    RoundRecord,
+    ServerState,
+    Task,
+    UpdateRecord,
+    UsedUpdate,
+)
 
 _MOST_TRIES = 3
+_TENSORS = ("params", "buffers", "counters", "shared")
 
 
 class Watcher:
@@ -123,7 +130,7 @@ class Server:
         self.watcher.on_dispatch(task)
 
     def stop(self, stop: Stop) -> None:
-        """End a local run before its time: it is forgotten, or arrives now with fewer steps."""
+        """End a local run before its time: it is cancelled, or arrives now with fewer steps."""
         task, instead = stop
         if instead is not None:
             self.clients.cut(instead)
@@ -210,7 +217,7 @@ class Server:
             return due
         self._dropped.append(update_record(update, self.state.version, 0.0, math.nan))
         released.append(update.client_id)
-        self.watcher.on_drop(update)  # before its result is let go
+        self.watcher.on_drop(update)  # before its result is released
         self.clients.drop(update)
         return False
 
@@ -245,10 +252,10 @@ class Server:
         return full
 
     def _answer(self, method: str, answer: bool) -> bool:
-        """What the aggregator says, unless it has forgotten to.
+        """Return the answer of a method of the aggregator, after a check.
 
         Raises:
-            TypeError: It says nothing, which would count as no.
+            TypeError: The answer is None, which would count as False.
         """
         if answer is None:
             raise TypeError(
@@ -294,6 +301,7 @@ class Server:
         if state.used:
             self.counts.failed_in_a_row, self.counts.over = 0, False
         self._received = []
+        # After the record, which reads the results of the updates that are released here.
         self.clients.release(used.update for used in state.used)
         # The new state does not hold the updates, else a version in flight would keep them alive.
         parts = (state.params, state.buffers, state.counters, state.shared)
@@ -325,10 +333,11 @@ class Server:
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""
-        counts, params = self.counts, self.state.params
-        size = params.numel(), params.dtype.itemsize
+        counts, state = self.counts, self.state
+        size = state.params.numel(), state.params.dtype.itemsize
         sender = self.aggregator.bytes_up if self._channel is None else self._channel.nbytes
-        rest = _bytes_of(self.state) - params.nbytes
+        rest = state.buffers.nbytes + state.counters.nbytes
+        rest += 0 if state.shared is None else state.shared.nbytes
         down, up = rest + self._optimizer.bytes_down(*size), rest + sender(*size)
         return {
             "fed/gradients": float(counts.num_gradients),
@@ -342,7 +351,7 @@ class Server:
         return {
             **self.counts.state_dict(),
             "versions": {
-                version: _state_to_dict(state)
+                version: {name: getattr(state, name) for name in _TENSORS}
                 for version, state in (self.versions | self.clients.pulled_versions(held)).items()
             },
             "kept": list(self.versions),
@@ -356,7 +365,7 @@ class Server:
         """Restore what `state_dict` returned."""
         device = self.state.params.device
         versions = {
-            version: _state_from_dict(version, saved, device)
+            version: _on_device(version, saved, device)
             for version, saved in state["versions"].items()
         }
         self.versions = {version: versions[version] for version in state["kept"]}
@@ -371,30 +380,12 @@ class Server:
         self._failures = [FailureRecord(*fields) for fields in state["failures"]]
 
 
-def _bytes_of(state: ServerState) -> int:
-    """Return the bytes of a model that a client pulls."""
-    shared = 0 if state.shared is None else state.shared.nbytes
-    return state.params.nbytes + state.buffers.nbytes + state.counters.nbytes + shared
-
-
-def _state_to_dict(state: ServerState) -> dict[str, Any]:
-    return {
-        "params": state.params,
-        "buffers": state.buffers,
-        "counters": state.counters,
-        "shared": state.shared,
+def _on_device(version: int, saved: Mapping[str, Any], device: Any) -> ServerState:
+    """A version from the tensors of a checkpoint."""
+    tensors: dict[str, Any] = {
+        name: each if each is None else each.to(device) for name, each in saved.items()
     }
-
-
-def _state_from_dict(version: int, saved: dict[str, Any], device: Any) -> ServerState:
-    shared = saved["shared"]
-    return ServerState(
-        version=version,
-        params=saved["params"].to(device),
-        buffers=saved["buffers"].to(device),
-        counters=saved["counters"].to(device),
-        shared=None if shared is None else shared.to(device),
-    )
+    return ServerState(version, **tensors)
 
 
 def _brief(value: object) -> str:

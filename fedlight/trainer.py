@@ -13,12 +13,8 @@ from torch import Tensor
 
 from fedlight._fit.arguments import AnyCallback, check_data, check_module, given_module
 from fedlight._fit.attributes import answer_of_trainer, as_tensors, log_dir_of
-from fedlight._fit.calls import Calls, Fit
-from fedlight._fit.lightning_arguments import (
-    LightningArguments,
-    LightningSettings,
-    refuse_arguments,
-)
+from fedlight._fit.calls import Calls
+from fedlight._fit.lightning_arguments import LightningArguments, LightningSettings
 from fedlight._fit.options import Option, options_of
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
@@ -52,13 +48,13 @@ class FedTrainer:
         precision: As in Lightning, but for "16-mixed" on a GPU: write "bf16-mixed".
         seed: All randomness of the run follows from it.
         check_val_every_n_rounds: Validate after every so many rounds; None for never. "auto" is
-            each round; but where the aggregator makes a version of fewer than ten updates, as
+            each round; but if the aggregator makes a version of fewer than ten updates, as
             `FedAsync` does, it is every ten updates (or as many as there are clients).
         check_val_every_n_updates: Validate instead after the rounds in which the number of client
             updates that were used or dropped reaches a multiple of this.
         limit_val_batches: At most so many validation batches (int), or this share (float).
-        on_client_failure: What happens when a client's ``training_step`` raises, or its loss or
-            update is not finite: "raise" stops the run with the client's error; "drop" goes on
+        on_client_failure: The treatment of a client whose ``training_step`` raises, or whose loss
+            or update is not finite: "raise" stops the run with the client's error; "drop" continues
             without the update; "retry" also sends the client off again, from the newest version
             with the same steps and duration, up to three tries in a row. A failure is noticed when
             the server is about to use the update. Tasks that are lost (`DropOut`) are counted as
@@ -66,12 +62,12 @@ class FedTrainer:
         max_update_norm: The largest Euclidean norm that an update may have; None for any.
         on_large_update: "clip" scales a larger update down to that norm; "drop" leaves it out, as
             a failure that is neither raised nor tried again.
-        channel: What an update goes through on its way, one channel or several in turn.
+        channel: Changes an update on its way to the server, one channel or several in turn.
         enable_progress_bar: Show the progress bar.
         default_root_dir: Where the default logger writes; the working directory by default.
         fast_dev_run: True (or n) for a trial run of one (n) rounds and validation batches, without
             loggers; our callbacks and `Recording` write no files.
-        on_interrupt: What `fit` does after Ctrl-C or SIGTERM has ended the run and all is saved:
+        on_interrupt: The end of `fit` after Ctrl-C or SIGTERM has ended the run and all is saved:
             "raise" (KeyboardInterrupt, or SystemExit with status 143) ends a script's loop over
             runs as well; "return" lets the script look at `interrupted`.
         **lightning: Arguments of `lightning.Trainer` by their names, see `LightningArguments`.
@@ -151,7 +147,9 @@ class FedTrainer:
         on_interrupt: str = "raise",
         **lightning: Unpack[LightningArguments],
     ) -> None:
-        # Before another name is bound here, the locals are the arguments, and each is checked.
+        # The locals are the arguments as long as no other name is bound here. They are passed in
+        # one dict, because a call with twenty-four names is the third place to keep the same list,
+        # and an argument that it leaves out would be ignored.
         given = {k: v for k, v in locals().items() if k not in ("self", "lightning")}
         self._options = options_of(given, lightning)
         self._calls = Calls(self, self._options)
@@ -179,9 +177,9 @@ class FedTrainer:
             datamodule: The clients' data.
             model: The module.
             **others: Refused, with what to write for Lightning's.
-            ckpt_path: A checkpoint to go on from, to the same bits as if the run had never
+            ckpt_path: A checkpoint to resume from, to the same bits as if the run had never
                 stopped; "last" for the newest whole one of the `FedCheckpoint` callback, and a
-                fresh start where there is none; "best" for the best one that it has kept.
+                new run if there is none; "best" for the best one that it has kept.
 
         Raises:
             TypeError: `module` or `datamodule` is of the wrong kind.
@@ -192,51 +190,48 @@ class FedTrainer:
             SystemExit: SIGTERM did.
             RuntimeError: It is called from within a fit of the same trainer.
         """
-        refuse_arguments("fit", others)
-        steps = self.steps_of_fit(given_module(module, model), datamodule, ckpt_path)
+        given = given_module("fit", module, model, others)
+        steps = self.steps_of_fit(given, datamodule, ckpt_path)
+        # `run` is looked up for each call, since there is none before the first step.
         drive(steps, lambda waiting: self.run.compute(waiting))
 
     def steps_of_fit(
         self, module: object, datamodule: object, ckpt_path: str | Path | None = None
     ) -> Generator[Sequence[Any], None, None]:
-        """Do what `fit` does; the caller computes the local runs yielded, with `Run.batches`."""
-        given, data = check_module(module), check_data(datamodule)
-        with self._calls.fit(given, data, ckpt_path) as (fit, content):
-            self.should_stop = False
-            with fit.ending_in_order():
-                fit.start(content, str(ckpt_path))
-                yield from self._go_through_events(fit)
-                fit.finish(self.should_stop, self._calls.interrupt.signal)
-        if self.on_interrupt == "raise":
-            self._calls.interrupt.end_the_script()
-
-    def _go_through_events(self, fit: Fit) -> Generator[Sequence[Any], None, None]:
-        """Handle one event after the other; `play` says what an event is and who handles it.
+        """Do what `fit` does; the caller computes the local runs yielded, with `Run.batches`.
 
         ::
 
-            for each event:                 an arrival, an end of round, a deadline
-                the server handles it       computes what it needs, makes a version if one is due
-                    validate, log           for each version
-                clients go on               those that are free pull the newest version
-                checkpoint, or stop         between two events
+            call the hooks, read the module     as version 0, or as that of a checkpoint
+            for each event:                     an arrival, an end of round, a deadline
+                the server handles it           yields the local runs that it needs; then
+                    validate, log               for each version that it makes
+                clients go on                   those that are free pull the newest version
+                checkpoint, or stop             between two events
+            call the hooks                      also after an error
         """
-        if self.should_stop:
-            return
-        run = fit.run
-        with run.going_on():
-            for waiting in fit.timed(play(run.schedule, run.server, self.limits)):
-                if waiting:
-                    with self.profiler.profile("local_runs"):
-                        yield waiting
-                    continue
-                run.end_event()
-                self.should_stop |= self.interrupted
-                if fit.hooks("on_event_end"):
-                    run.adopt()
-                run.begin_event()
-                if self.should_stop:
-                    return
+        given, data = check_module(module), check_data(datamodule)
+        with self._calls.fit(given, data, ckpt_path) as fit:
+            self.should_stop = False
+            fit.start()
+            run = fit.run
+            events = () if self.should_stop else play(run.schedule, run.server, self.limits)
+            with run.going_on():
+                for waiting in fit.timed(events):
+                    if waiting:
+                        with self.profiler.profile("local_runs"):
+                            yield waiting
+                        continue
+                    run.end_event()
+                    self.should_stop |= self.interrupted
+                    if fit.hooks("on_event_end"):
+                        run.adopt()
+                    run.begin_event()
+                    if self.should_stop:
+                        break
+            fit.finish(self.should_stop, self._calls.interrupt.signal)
+        if self.on_interrupt == "raise":
+            self._calls.interrupt.end_the_script()
 
     def validate(
         self,
@@ -258,8 +253,7 @@ class FedTrainer:
             model: The module, by its name in Lightning.
             **others: Refused, with what to write for Lightning's.
         """
-        refuse_arguments("validate", others)
-        given = given_module(module, model)
+        given = given_module("validate", module, model, others)
         return self._calls.evaluate("validate", given, datamodule, ckpt_path, verbose)
 
     def test(
@@ -282,8 +276,7 @@ class FedTrainer:
             model: The module, by its name in Lightning.
             **others: Refused, with what to write for Lightning's.
         """
-        refuse_arguments("test", others)
-        given = given_module(module, model)
+        given = given_module("test", module, model, others)
         return self._calls.evaluate("test", given, datamodule, ckpt_path, verbose)
 
     def predict(
@@ -298,7 +291,7 @@ class FedTrainer:
         model: LightningModule | None = None,
         **others: Any,
     ) -> list[Any] | None:
-        """Run ``predict_step`` (by default ``forward``) over data; what it returns for each batch.
+        """Run ``predict_step`` (by default ``forward``) over data; its result for each batch.
 
         Args:
             module: The module; None for the one that was fitted.
@@ -312,8 +305,7 @@ class FedTrainer:
             model: The module, by its name in Lightning.
             **others: Refused, with what to write for Lightning's.
         """
-        refuse_arguments("predict", others)
-        given = given_module(module, model)
+        given = given_module("predict", module, model, others)
         return self._calls.predict(
             given, datamodule, dataloaders, dataset, return_predictions, ckpt_path
         )
@@ -428,7 +420,7 @@ class FedTrainer:
         return self.run.clients.state(client_id)
 
     def client_memory(self, client_id: int) -> Tensor | None:
-        """What error feedback in the channel has kept of a client, ``[P]``; None for nothing."""
+        """The error that the channel has kept of a client, shape ``[P]``; None if there is none."""
         return self.run.clients.memory(client_id)
 
     def fingerprint(self) -> str:
@@ -476,7 +468,7 @@ class FedTrainer:
     if not TYPE_CHECKING:  # else every misspelled attribute would pass for one
 
         def __getattr__(self, name: str) -> Any:
-            """What ``self.trainer`` of a module answers, for those who ask the trainer itself.
+            """The attributes of ``self.trainer`` of a module, read from the trainer itself.
 
             Raises:
                 AttributeError: There is no such attribute, or no module yet.

@@ -133,7 +133,7 @@ class Metrics(dict[str, float]):
             self.mark(name, how.prog_bar, how.logger)
 
     def merge(self, values: Mapping[str, float]) -> None:
-        """Put other numbers over these; a name is shown as it is shown there."""
+        """Update these numbers by others; how a name is shown is taken over as well."""
         self.update(values)
         if not isinstance(values, Metrics):
             return

@@ -261,8 +261,8 @@ TABLE = (
     ),
     Broken(
         "fedlight/server.py",
-        "self.num_gradients += task.num_steps",
-        "self.num_gradients += 1",
+        "num_gradients += task.num_steps",
+        "num_gradients += 1",
         "test_server.py fit/test_trainer.py callbacks/test_tensorboard.py",
     ),
     Broken(
@@ -273,8 +273,8 @@ TABLE = (
     ),
     Broken(
         "fedlight/loop.py",
-        "receiver.num_updates < updates",
-        "receiver.num_updates <= updates",
+        "counts.num_updates < updates",
+        "counts.num_updates <= updates",
         "test_loop.py fit/test_trainer.py",
     ),
     Broken(
@@ -303,7 +303,7 @@ TABLE = (
         "parity/test_callbacks.py parity/test_callbacks_trainer.py",
     ),
     Broken(
-        "fedlight/trainer.py",
+        "fedlight/_fit/one_fit.py",
         "record.version % every == 0",
         "True",
         "parity/test_logging.py parity/test_trainer_arguments.py fit/test_trainer.py",
@@ -396,7 +396,7 @@ TABLE = (
         "studies/test_comparison.py studies/test_parts.py",
     ),
     Broken(
-        "fedlight/studies/_cell_key.py",
+        "fedlight/_runs/data_fingerprint.py",
         "content(_held(examples))",
         'content("")',
         "studies/test_parts.py",

@@ -11,10 +11,10 @@ from fedlight._module.moment import Moment
 
 
 class ActorTrainer(Moment):
-    """Answers what a local step asks in a Ray actor as it is answered in the main process.
+    """Has those attributes of ``self.trainer`` that a local step can read in a Ray actor.
 
-    That is what the task says, and what does not change during a run and is plain data. The rest,
-    such as metrics and loggers, lies in the main process, and is refused.
+    These are the fields of the task, and plain data that do not change during a run. The others,
+    such as metrics and loggers, exist in the main process only, and are refused.
 
     Args:
         answers: Answers by name.

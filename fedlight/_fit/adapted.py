@@ -1,21 +1,18 @@
-"""Lightning's own callbacks under `FedTrainer`: how their hooks are called."""
+"""Lightning's own callbacks in a federation: the adapters that call their hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from lightning import LightningModule
 from lightning.pytorch import callbacks as theirs
 from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight.callbacks.base import Callback
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
-
-    from fedlight.types import ClientUpdate
+from fedlight.types import ClientUpdate
 
 HOOKS: Mapping[str, str] = {
     "setup": "when fit, validate, test or predict begins",
@@ -44,9 +41,18 @@ HOOKS: Mapping[str, str] = {
     "state_dict": "when a checkpoint is written",
     "load_state_dict": "when a run resumes from a checkpoint",
 }
-"""The hooks of `lightning.Callback` that are called, and when. A round stands for an epoch."""
+"""The hooks of `lightning.Callback` that are called, and when; a round replaces an epoch."""
 
 _NO_HOOKS = ("state_key",)
+
+
+def _passing(*names: str) -> Callable[..., None]:
+    """A hook of ours that calls these hooks of the adapted callback, in this order."""
+
+    def hook(self: Adapted, trainer: Any, module: LightningModule, *args: Any) -> None:
+        self._call(names, module, *args)
+
+    return hook
 
 
 class Adapted(Callback):
@@ -84,26 +90,16 @@ class Adapted(Callback):
             if name in self._hooks:
                 getattr(self.callback, name)(module.trainer, module, *args)
 
-    def setup(self, trainer: Any, module: LightningModule, stage: str) -> None:
-        """Pass it on."""
-        self._call(("setup",), module, stage)
+    setup = _passing("setup")
 
     def on_fit_start(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
+        """Pass it on; no round has begun."""
         self._in_round = False
         self._call(("on_fit_start",), module)
 
-    def on_sanity_check_start(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_sanity_check_start",), module)
-
-    def on_sanity_check_end(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_sanity_check_end",), module)
-
-    def on_train_start(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_train_start",), module)
+    on_sanity_check_start = _passing("on_sanity_check_start")
+    on_sanity_check_end = _passing("on_sanity_check_end")
+    on_train_start = _passing("on_train_start")
 
     def on_update(self, trainer: Any, module: LightningModule, update: ClientUpdate) -> None:
         """The first update of a round begins an epoch."""
@@ -114,29 +110,12 @@ class Adapted(Callback):
         self._in_round = True
         self._call(("on_train_epoch_start",), module)
 
-    def on_validation_start(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_validation_start", "on_validation_epoch_start"), module)
-
-    def on_validation_end(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_validation_epoch_end", "on_validation_end"), module)
-
-    def on_test_start(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_test_start", "on_test_epoch_start"), module)
-
-    def on_test_end(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_test_epoch_end", "on_test_end"), module)
-
-    def on_predict_start(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_predict_start", "on_predict_epoch_start"), module)
-
-    def on_predict_end(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_predict_epoch_end", "on_predict_end"), module)
+    on_validation_start = _passing("on_validation_start", "on_validation_epoch_start")
+    on_validation_end = _passing("on_validation_epoch_end", "on_validation_end")
+    on_test_start = _passing("on_test_start", "on_test_epoch_start")
+    on_test_end = _passing("on_test_epoch_end", "on_test_end")
+    on_predict_start = _passing("on_predict_start", "on_predict_epoch_start")
+    on_predict_end = _passing("on_predict_epoch_end", "on_predict_end")
 
     def on_round_end(self, trainer: Any, module: LightningModule) -> None:
         """A round is an epoch."""
@@ -145,21 +124,10 @@ class Adapted(Callback):
         self._in_round = False
         self._call(("on_train_epoch_end",), module)
 
-    def on_exception(self, trainer: Any, module: LightningModule, exception: BaseException) -> None:
-        """Pass it on."""
-        self._call(("on_exception",), module, exception)
-
-    def on_train_end(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_train_end",), module)
-
-    def on_fit_end(self, trainer: Any, module: LightningModule) -> None:
-        """Pass it on."""
-        self._call(("on_fit_end",), module)
-
-    def teardown(self, trainer: Any, module: LightningModule, stage: str) -> None:
-        """Pass it on."""
-        self._call(("teardown",), module, stage)
+    on_exception = _passing("on_exception")
+    on_train_end = _passing("on_train_end")
+    on_fit_end = _passing("on_fit_end")
+    teardown = _passing("teardown")
 
     def state_dict(self) -> dict[str, Any]:
         """The callback's state."""
@@ -184,7 +152,7 @@ class AdaptedTimer(Adapted):
         self.on_event_end(trainer, module)
 
     def on_event_end(self, trainer: Any, module: LightningModule) -> None:
-        """Look at the clock."""
+        """Stop the run if the time is over."""
         remaining = self.callback.time_remaining()
         if remaining is not None and remaining <= 0 and not trainer.should_stop:
             one = SimpleNamespace(should_stop=False, strategy=SimpleNamespace(broadcast=bool))
@@ -197,11 +165,11 @@ class AdaptedSummary(Adapted):
 
     def on_fit_start(self, trainer: Any, module: LightningModule) -> None:
         """Print it."""
-        lent, module.trainer = module._trainer, None  # the summary would ask for its connectors
+        own, module.trainer = module._trainer, None  # the summary would read its connectors
         try:
             self.callback.on_fit_start(SimpleNamespace(strategy=None, is_global_zero=True), module)
         finally:
-            module.trainer = lent
+            module.trainer = own
 
 
 class AdaptedDeviceStats(Adapted):
@@ -223,7 +191,7 @@ class AdaptedDeviceStats(Adapted):
 
 
 def _for_device_stats(trainer: Any) -> SimpleNamespace:
-    """What `DeviceStatsMonitor` reads of a trainer."""
+    """The attributes of a trainer that `DeviceStatsMonitor` reads."""
     device = trainer.fabric.device
     kind = {"cuda": CUDAAccelerator, "mps": MPSAccelerator}.get(device.type, CPUAccelerator)
     loop = SimpleNamespace(_batches_that_stepped=trainer.version)
@@ -242,31 +210,31 @@ class Mirror(Callback):
     Args:
         callback: Lightning's callback.
         of: Ours.
-        write: Does it.
+        write: Writes the results.
     """
 
     def __init__(self, callback: theirs.Callback, of: Callback, write: Callable[[], None]) -> None:
         self.callback, self.of, self._write = callback, of, write
 
     def on_event_end(self, trainer: Any, module: LightningModule) -> None:
-        """Write it, for callbacks that look during the run."""
+        """Write the results, for callbacks that read them during the run."""
         self._write()
 
     def teardown(self, trainer: Any, module: LightningModule, stage: str) -> None:
-        """Write the end."""
+        """Write the final results."""
         self._write()
 
 
 def as_given(callbacks: Iterable[Callback]) -> list[Any]:
-    """The callbacks, with Lightning's in place of their adapters and beside their replacements."""
+    """The callbacks, with Lightning's in place of their adapters and after their replacements."""
     listed = list(callbacks)
-    stands = {id(each.of): each.callback for each in listed if isinstance(each, Mirror)}
+    replaced = {id(each.of): each.callback for each in listed if isinstance(each, Mirror)}
     given: list[Any] = []
     for each in listed:
         if not isinstance(each, Mirror):
             given.append(each.callback if isinstance(each, Adapted) else each)
-        if id(each) in stands:
-            given.append(stands[id(each)])
+        if id(each) in replaced:
+            given.append(replaced[id(each)])
     return given
 
 

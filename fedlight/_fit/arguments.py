@@ -1,8 +1,8 @@
-"""Checks of what a user hands to `FedTrainer`, and what stands in where nothing was given."""
+"""Checks of the arguments of `FedTrainer` and of its methods, and their defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight._fit.adapted import AdaptedSummary, Mirror
-from fedlight._fit.lightning_arguments import LightningSettings
+from fedlight._fit.lightning_arguments import LightningSettings, refuse_arguments
 from fedlight._fit.lightning_callbacks import adapt
 from fedlight._support.checks import non_negative_int
 from fedlight.aggregators import Aggregator
@@ -29,7 +29,7 @@ _OTHER_PACKAGE = "pytorch_lightning"
 
 
 def instance_of(kind: type[Any], name: str, value: object, example: str) -> Any:
-    """`value` where it is an object of `kind`.
+    """Return `value` if it is an instance of `kind`.
 
     Raises:
         TypeError: It is a class, or an object of another kind.
@@ -55,7 +55,7 @@ def _is_of_other_package(value: object) -> bool:
 
 
 def as_module(module: object) -> LightningModule:
-    """`module` where it is a LightningModule; of a compiled one, the module in it.
+    """Return `module` if it is a LightningModule; for a compiled one, the module in it.
 
     Raises:
         TypeError: It is something else.
@@ -79,7 +79,7 @@ def as_module(module: object) -> LightningModule:
 
 
 def _uncompiled(module: object) -> object:
-    """The module within the wrapper of ``torch.compile``; anything else as it is."""
+    """The module within the wrapper of ``torch.compile``; any other object unchanged."""
     if type(module).__name__ != "OptimizedModule":  # its class lies in a private module of torch
         return module
     rank_zero_info(
@@ -90,19 +90,28 @@ def _uncompiled(module: object) -> object:
     return module.get_submodule("_orig_mod")
 
 
-def given_module(module: object, model: object) -> object:
-    """The module of ``fit``, by whichever of its two names it was given.
+def given_module(
+    method: str, module: object, model: object, others: Mapping[str, object]
+) -> object:
+    """The module of ``fit`` and the like, which has two names; refuse arguments of Lightning's.
+
+    Args:
+        method: "fit", "validate", "test" or "predict".
+        module: The module, by our name of it.
+        model: The module, by Lightning's name of it.
+        others: The arguments that no parameter takes.
 
     Raises:
-        TypeError: It was given by both.
+        TypeError: The module was given by both names, or there are other arguments.
     """
+    refuse_arguments(method, others)
     if module is not None and model is not None:
         raise TypeError("module and model are two names of one argument; give one of them")
     return module if model is None else model
 
 
 def check_module(module: object) -> LightningModule:
-    """`module` where it can be trained in a federation.
+    """Return `module` if it can be trained in a federation.
 
     Raises:
         TypeError: It is no LightningModule.
@@ -131,7 +140,7 @@ def check_module(module: object) -> LightningModule:
 
 
 def check_data(datamodule: object) -> FederatedDataModule:
-    """`datamodule` where it is one.
+    """Return `datamodule` if it is a `FederatedDataModule`.
 
     Raises:
         TypeError: It is something else.
@@ -172,7 +181,7 @@ def number_of_trials(fast_dev_run: bool | int) -> int:
 
 
 def as_folder(root: str | Path | None) -> Path:
-    """The folder meant by ``default_root_dir``.
+    """The folder of ``default_root_dir``; the working directory for None.
 
     Raises:
         TypeError: It is no path.
@@ -185,7 +194,7 @@ def as_folder(root: str | Path | None) -> Path:
 
 
 def as_loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Logger]:
-    """The loggers meant: TensorBoard under `root` for True.
+    """The loggers as a list; for True, TensorBoard under `root`.
 
     Raises:
         TypeError: One of them is no logger.
@@ -207,13 +216,13 @@ def as_callbacks(
     root: Path = Path("."),
     settings: LightningSettings | None = None,
 ) -> list[Callback]:
-    """The callbacks meant, with those that other arguments ask for.
+    """The callbacks as a list, with those that other arguments ask for.
 
     Args:
         callbacks: Ours, and Lightning's, which are adapted.
-        bar: Whether a progress bar is wanted; None is taken for True, as in Lightning.
+        bar: Whether to show a progress bar; None means True, as in Lightning.
         root: The folder for checkpoints that name none.
-        settings: The arguments that stand for a callback.
+        settings: The arguments of `lightning.Trainer`, some of which ask for a callback.
 
     Raises:
         TypeError: One of them is no callback, or has no meaning in a federation.
@@ -231,17 +240,17 @@ def as_callbacks(
         given += _asked_for(settings, given, root)
     if (bar or bar is None) and not any(isinstance(each, ProgressBar) for each in given):
         given.append(ProgressBar())
-    # Last, as in Lightning: a checkpoint then holds what the others made of the event.
+    # Checkpoints come last, as in Lightning: they then hold the effect of the other callbacks.
     return sorted(given, key=lambda each: isinstance(each, FedCheckpoint | Mirror))
 
 
 def _asked_for(
     settings: LightningSettings, given: Iterable[Callback], root: Path
 ) -> list[Callback]:
-    """The callbacks that ``max_wall_time``, ``enable_model_summary`` … stand for."""
+    """The callbacks that ``max_wall_time``, ``enable_model_summary`` and others ask for."""
     asked: list[Callback] = []
-    if settings.timer is not None:
-        asked += adapt(settings.timer, root)
+    if settings.max_wall_time is not None:
+        asked += adapt(settings.max_wall_time, root)
     if settings.enable_model_summary and not any(isinstance(e, AdaptedSummary) for e in given):
         asked += adapt(ModelSummary(), root)
     keeper = any(isinstance(each, FedCheckpoint) for each in given)
@@ -256,7 +265,7 @@ def _asked_for(
 
 
 def _listed(value: Any, kind: Any) -> list[Any]:
-    """One object or several as a list; what is neither is left to the check of each."""
+    """One object or several as a list; the caller checks the kind of each."""
     if isinstance(value, Iterable) and not isinstance(value, str | kind):
         return list(value)
     return [value]

@@ -9,13 +9,14 @@ import os
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
 
 from fedlight._fit.adapted import as_given
 from fedlight._fit.one_device import INSTEAD, OneDevice
@@ -23,12 +24,9 @@ from fedlight._module.evaluation_batches import number_of_batches
 from fedlight._module.moment import Moment, moment_of
 from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 class Asked(NamedTuple):
-    """The trainer that is asked, and the moment.
+    """A trainer whose attribute is read, and the moment.
 
     Attributes:
         trainer: The `FedTrainer`. Only its public attributes are read.
@@ -79,7 +77,7 @@ def answer(name: str, asked: Asked) -> Any:
 
 
 def of_tasks(name: str, field: str, moment: Moment) -> Any:
-    """The field of the local runs that are being computed, for the attribute that stands for it.
+    """The value of an attribute in a local run: a field of the tasks being computed.
 
     Raises:
         RuntimeError: It differs between the clients of a stack, which the executor then splits.
@@ -89,7 +87,7 @@ def of_tasks(name: str, field: str, moment: Moment) -> Any:
 
 
 def answer_of_trainer(name: str, trainer: Any, module: LightningModule | None) -> Any:
-    """The value of an attribute for those who ask the trainer itself.
+    """The value of an attribute that is read from `FedTrainer` instead of ``self.trainer``.
 
     Raises:
         AttributeError: There is no such attribute, or no module yet.
@@ -103,7 +101,7 @@ def answer_of_trainer(name: str, trainer: Any, module: LightningModule | None) -
 
 
 def as_tensors(metrics: Mapping[str, float]) -> dict[str, Tensor]:
-    """Metrics as Lightning has them."""
+    """Metrics as tensors, the type that they have in Lightning."""
     return {name: torch.tensor(value) for name, value in metrics.items()}
 
 
@@ -115,7 +113,7 @@ def log_dir_of(trainer: Any) -> str:
     return str(getattr(first, "save_dir", None) or os.path.abspath(trainer.default_root_dir))
 
 
-# ---------------------------------------------------------------- the ways to a value
+# ---------------------------------------------------------------- how a value is read
 
 
 def _path(path: str, otherwise: Any = None) -> Callable[[Asked], Any]:
@@ -130,7 +128,7 @@ def _path(path: str, otherwise: Any = None) -> Callable[[Asked], Any]:
 
 
 def _is(value: Any, meaning: str) -> Attribute:
-    """Always the same."""
+    """A constant."""
     return Attribute(lambda asked: value, meaning)
 
 
@@ -145,7 +143,7 @@ def _live(path: str, meaning: str, settable: bool = False) -> Attribute:
 
 
 def _task(field: str, elsewhere: Callable[[Asked], Any], meaning: str) -> Attribute:
-    """In a local run a field of its task."""
+    """A field of the task in a local run; elsewhere the value that `elsewhere` reads."""
     return Attribute(elsewhere, meaning, live=True, of_task=field)
 
 
@@ -165,10 +163,6 @@ def _first(kind: type, meaning: str) -> Attribute:
     """The first callback of a kind, or None."""
     every = _every(kind, meaning).read
     return Attribute(lambda asked: next(iter(every(asked)), None), meaning)
-
-
-def _module(asked: Asked) -> LightningModule:
-    return asked.module
 
 
 def _nothing(asked: Asked) -> list[Any]:
@@ -191,21 +185,21 @@ def _sanity_steps(asked: Asked) -> int | float:
     return float("inf") if steps == -1 else steps
 
 
-def _num_batches(asked: Asked, stage: str, limit: int | float | None) -> list[int]:
-    data = asked.trainer.datamodule
-    step = is_overridden(f"{stage}_step", asked.module, LightningModule)
-    if data is None or not step or limit == 0:
-        return []
-    sizes = [len(examples) for examples in data.evaluation_data(stage)]
-    return [number_of_batches(size, data.eval_batch_size, limit) for size in sizes]
+def _num_batches(stage: str, limit: str) -> Callable[[Asked], list[int]]:
+    """The number of batches of a stage; `limit` is the trainer's limit of it, by its path."""
+
+    def value(asked: Asked) -> list[int]:
+        data, most = asked.trainer.datamodule, attrgetter(limit)(asked.trainer)
+        step = is_overridden(f"{stage}_step", asked.module, LightningModule)
+        if data is None or not step or most == 0:
+            return []
+        sizes = [len(examples) for examples in data.evaluation_data(stage)]
+        return [number_of_batches(size, data.eval_batch_size, most) for size in sizes]
+
+    return value
 
 
-def _num_val_batches(asked: Asked) -> list[int]:
-    return _num_batches(asked, "validation", asked.trainer.limit_val_batches)
-
-
-def _num_test_batches(asked: Asked) -> list[int]:
-    return _num_batches(asked, "test", asked.trainer.settings.limit_test_batches)
+_num_val_batches = _num_batches("validation", "limit_val_batches")
 
 
 def _num_sanity_val_batches(asked: Asked) -> list[int]:
@@ -304,8 +298,8 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "profiler", "``profiler``; a profiler that measures nothing if none was given."
     ),
     # module, data, callbacks
-    "lightning_module": Attribute(_module, "The module."),
-    "model": Attribute(_module, "The module."),
+    "lightning_module": Attribute(attrgetter("module"), "The module."),
+    "model": Attribute(attrgetter("module"), "The module."),
     "datamodule": _of("datamodule", "The clients' data."),
     "callbacks": Attribute(
         lambda asked: as_given(asked.trainer.callbacks),
@@ -346,7 +340,8 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         _num_val_batches, "The number of batches of a validation, for each data set."
     ),
     "num_test_batches": Attribute(
-        _num_test_batches, "The number of batches of a test, for each data set."
+        _num_batches("test", "settings.limit_test_batches"),
+        "The number of batches of a test, for each data set.",
     ),
     "num_sanity_val_batches": Attribute(
         _num_sanity_val_batches,
@@ -369,7 +364,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     ),
     "enable_autolog_hparams": _of("settings.enable_autolog_hparams", "``enable_autolog_hparams``."),
     "ckpt_path": Attribute(
-        lambda asked: asked.ckpt_path,
+        attrgetter("ckpt_path"),
         "``ckpt_path`` of ``fit`` or of the other method that is running.",
     ),
     "accumulate_grad_batches": _is(1, "1: each local step takes one batch."),

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from lightning import LightningModule
+
+from fedlight._fit.options import TrainerOptions
 from fedlight.callbacks import Callback
 from fedlight.executors.base import ClientError
 from fedlight.server import Watcher
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
-
-    from fedlight._fit.options import TrainerOptions
-    from fedlight.types import ClientUpdate, RoundRecord, Task
+from fedlight.types import ClientUpdate, RoundRecord, Task
 
 
-class Shows(Protocol):
+class HasModule(Protocol):
     """The part of a trainer that calls of hooks need; callbacks get the whole trainer."""
 
     @property
@@ -37,7 +35,7 @@ class Hooks(Watcher):
 
     def __init__(
         self,
-        trainer: Shows,
+        trainer: HasModule,
         options: TrainerOptions,
         made_version: Callable[[RoundRecord], None] | None = None,
     ) -> None:

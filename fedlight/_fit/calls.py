@@ -1,44 +1,39 @@
-"""The calls of `fit`, `validate`, `test` and `predict`, and what the newest one has left."""
+"""The calls of `fit`, `validate`, `test` and `predict`, and the results of the newest one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightning import LightningModule
 
 from fedlight._fit.arguments import as_module, check_data
-from fedlight._fit.callback_hooks import Hooks, Shows
+from fedlight._fit.callback_hooks import HasModule, Hooks
 from fedlight._fit.module_trainer import attached
 from fedlight._fit.one_fit import Fit, evaluator_of
+from fedlight._fit.options import TrainerOptions
 from fedlight._fit.order import set_up, with_callbacks_of
-from fedlight._fit.surroundings import profiled, surroundings
+from fedlight._fit.profiling import profiled
+from fedlight._fit.torch_settings import torch_settings
 from fedlight._module.evaluation import lent, show_metrics
+from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.prediction import are_loaders, batches_to_predict, predict
 from fedlight._support.interrupts import Alone, Interrupt, graceful_interrupts
 from fedlight.callbacks.checkpoint import content_of
 from fedlight.checkpoint import load_weights
+from fedlight.data import FederatedDataModule
 from fedlight.loop import Counts
-from fedlight.types import Metrics
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from lightning import LightningModule
-
-    from fedlight._fit.options import TrainerOptions
-    from fedlight._module.log_recorder import LogRecorder
-    from fedlight.data import FederatedDataModule
-    from fedlight.run import Run
-    from fedlight.types import RoundRecord
-
-__all__ = ["Calls", "Fit"]
+from fedlight.run import Run
+from fedlight.types import Metrics, RoundRecord
 
 T = TypeVar("T")
 
 
 class Calls:
-    """Makes what a call needs hold while it lasts, and keeps what it was about.
+    """Prepares module, data and PyTorch for a call, and keeps module, data and results.
 
     Args:
         trainer: The trainer, for callbacks and modules.
@@ -53,7 +48,7 @@ class Calls:
         interrupt: The signal that has ended the newest fit.
     """
 
-    def __init__(self, trainer: Shows, options: TrainerOptions) -> None:
+    def __init__(self, trainer: HasModule, options: TrainerOptions) -> None:
         self._trainer, self._options = trainer, options
         self.given: LightningModule | None = None
         self.datamodule: FederatedDataModule | None = None
@@ -96,19 +91,20 @@ class Calls:
     @contextmanager
     def fit(
         self, module: LightningModule, data: FederatedDataModule, ckpt_path: str | Path | None
-    ) -> Iterator[tuple[Fit, dict[str, Any] | None]]:
-        """Within it a fit is under way; yield it, and the content of its checkpoint."""
+    ) -> Iterator[Fit]:
+        """Within the context a fit is under way; it is ended on exit, also after an error."""
         with (
             self._alone,
-            self._in_place("fit", module, ckpt_path) as logs,
+            self._prepared("fit", module, ckpt_path) as logs,
             graceful_interrupts() as self.interrupt,
         ):
             content = self._with_callbacks_of(module, ckpt_path)
             self.given, self.datamodule = module, data
-            fit = Fit(self._trainer, self._options, logs, module, data)
+            fit = Fit(self._trainer, self._options, logs, module, data, content, str(ckpt_path))
             self._run = run = fit.run
             self.counts, self.history, self.metrics = run.counts, run.history, run.metrics
-            yield fit, content
+            with fit.ended():
+                yield fit
 
     def evaluate(
         self,
@@ -128,7 +124,7 @@ class Calls:
             verbose: Whether the metrics are printed.
         """
         stage = {"validate": "validation", "test": "test"}[verb]
-        own, data = self._about(module, datamodule)
+        own, data = self._chosen(module, datamodule)
         if data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
         inference = self._options.settings.inference_mode
@@ -157,7 +153,7 @@ class Calls:
         """Do what `FedTrainer.predict` does; the arguments are its."""
         if dataloaders is None and are_loaders(datamodule):  # the second argument of Lightning's
             datamodule, dataloaders = None, datamodule
-        own, data = self._about(module, datamodule)
+        own, data = self._chosen(module, datamodule)
         settings, fabric = self._options.settings, self._options.fabric
         limit = settings.limit_predict_batches
         ready = partial(batches_to_predict, own, fabric, data, dataloaders, dataset, limit)
@@ -168,10 +164,10 @@ class Calls:
             hooks("on_predict_end")
         return found
 
-    def _about(
+    def _chosen(
         self, module: object, data: object
     ) -> tuple[LightningModule, FederatedDataModule | None]:
-        """The module and the data that an evaluation is about."""
+        """The module and the data of an evaluation: those given, or those of the newest call."""
         own = self.module if module is None else as_module(module)
         return own, self.datamodule if data is None else check_data(data)
 
@@ -184,10 +180,10 @@ class Calls:
         ckpt_path: str | Path | None,
         get_ready: Callable[[], T],
     ) -> Iterator[tuple[Hooks, T]]:
-        """Within it a module is evaluated; yield the hooks, and what `get_ready` returns."""
+        """Within the context a module is evaluated; yield the hooks and `get_ready`'s value."""
         self.given, self.datamodule = module, data
-        module = self.module  # within a fit: as the server has it now
-        with self._in_place(verb, module, ckpt_path):
+        module = self.module  # called within a fit, with the server's newest model in it
+        with self._prepared(verb, module, ckpt_path):
             content = self._with_callbacks_of(module, ckpt_path)
             hooks = Hooks(self._trainer, self._options)
             ready = get_ready()
@@ -203,15 +199,15 @@ class Calls:
                 module.teardown(verb)
 
     @contextmanager
-    def _in_place(
+    def _prepared(
         self, verb: str, module: LightningModule, ckpt_path: str | Path | None
     ) -> Iterator[LogRecorder]:
-        """Within it the module has its device and its trainer, and PyTorch its settings."""
+        """Within the context the module has its device and its trainer, PyTorch its settings."""
         settings = self._options.settings
         with (
             lent(module, self._options.fabric),
             attached(module, self._trainer, verb, ckpt_path) as logs,
-            surroundings(settings),
+            torch_settings(settings),
             profiled(settings.profiler, verb),
         ):
             yield logs
@@ -219,7 +215,7 @@ class Calls:
     def _with_callbacks_of(
         self, module: LightningModule, ckpt_path: str | Path | None
     ) -> dict[str, Any] | None:
-        """Let the module's own callbacks join; return the content of the checkpoint."""
+        """Add the module's own callbacks; return the content of the checkpoint."""
         callbacks = self._options.callbacks
         callbacks[:] = with_callbacks_of(module, callbacks, self._options.default_root_dir)
         return content_of(ckpt_path, callbacks)

@@ -9,7 +9,7 @@ from lightning import Fabric
 from lightning.fabric.loggers.logger import Logger
 from lightning.fabric.plugins.precision import MixedPrecision
 
-from fedlight._fit.lightning_arguments import one_device
+from fedlight._support.checks import non_negative_int, positive_int
 
 
 def fabric_of(
@@ -30,6 +30,32 @@ def fabric_of(
     )
     check_precision(fabric.strategy.precision)
     return fabric
+
+
+def one_device(value: object) -> int | list[int]:
+    """`devices` for Fabric, if that is one device.
+
+    Raises:
+        TypeError: It is neither a number, nor "auto", nor a list of one number.
+        ValueError: It asks for another number of devices.
+    """
+    if value == "auto":
+        return 1
+    if isinstance(value, str):
+        numbers = [part for part in value.split(",") if part.strip()]
+        if numbers and all(part.strip().isdecimal() for part in numbers):
+            # As in Lightning, "1" is a number of devices and "1," the device with that index.
+            indices = [int(part) for part in numbers]
+            value = indices if "," in value else indices[0]
+    if isinstance(value, list | tuple) and len(value) == 1:
+        return [non_negative_int("devices[0]", value[0])]
+    several = len(value) if isinstance(value, list | tuple) else positive_int("devices", value)
+    if several != 1:
+        raise ValueError(
+            f"devices must be 1, got {value}: all clients share one device; "
+            "to use several, give a distributed executor"
+        )
+    return 1
 
 
 def check_precision(plugin: object) -> None:

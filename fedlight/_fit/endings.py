@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from fedlight._module.log_recorder import LogRecorder
 from fedlight._support.voice import Note, voice
 from fedlight.callbacks.checkpoint import keeper_of
 from fedlight.executors._choice.choose import describe_device
 from fedlight.participation import warn_if_unfair
-
-if TYPE_CHECKING:
-    from fedlight._module.log_recorder import LogRecorder
-    from fedlight.run import Run
+from fedlight.run import Run
 
 
 def say_what_computes(run: Run) -> None:
-    """Say, once a process, which executor computes the local runs, and why that one."""
+    """Say, once in a process, which executor computes the local runs, and why it was chosen."""
     voice().executor(run.executor, describe_device(run.module_state.device), run.executor_reason)
 
 
 def say_if_over(run: Run) -> None:
-    """Print that a resumed run is at its limit already; a study keeps such a run, and is done."""
+    """Print that a resumed run is at its limit already; in a study, such a run is just finished."""
     if run.over and not voice().of_many:
         rank_zero_info(
             f"fedlight: the checkpoint is at its limit already ({run.counts.version} rounds, "
@@ -42,7 +39,7 @@ def say_if_lost(run: Run, logs: LogRecorder) -> None:
 
 
 def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None) -> None:
-    """Tell why a run ended before its limit, and which updates were left unused.
+    """Say why a run ended before its limit, and which updates were left unused.
 
     Args:
         run: The run.

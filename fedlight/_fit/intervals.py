@@ -1,15 +1,10 @@
-"""When something is due that comes after every so many client updates."""
+"""The rounds after which a run is validated, by rounds or by client updates."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fedlight._support.checks import optional, positive_int
-
-if TYPE_CHECKING:
-    from fedlight.aggregators import Aggregator
-    from fedlight.types import RoundRecord
-
+from fedlight.aggregators import Aggregator
+from fedlight.types import RoundRecord
 
 AUTO_UPDATES = 10
 """Client updates between two validations by default, if a version takes fewer."""
@@ -74,7 +69,8 @@ class UpdateInterval:
 
     def passed(self, history: list[RoundRecord]) -> bool:
         """Whether the newest round contains a multiple of the interval."""
-        # All earlier rounds are new for a resumed run, which then goes on as if never stopped.
+        # For a resumed run all earlier rounds are new; counting them, it validates at the same
+        # rounds as a run that never stopped.
         *earlier, newest = history[self._rounds :]
         before = self._updates + sum(map(_num_updates, earlier))
         self._rounds, self._updates = len(history), before + _num_updates(newest)

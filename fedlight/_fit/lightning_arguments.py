@@ -1,9 +1,9 @@
-"""The arguments of `lightning.Trainer`: which work here, and what to write for the others."""
+"""The arguments of `lightning.Trainer`: how each is treated, and the values of those that work."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -17,11 +17,11 @@ from lightning.pytorch.profilers import (
     SimpleProfiler,
 )
 
-from fedlight._support.checks import non_negative_int, positive_int
+from fedlight._support.checks import non_negative_int
 
 
 class LightningArguments(TypedDict, total=False):
-    """Arguments of `lightning.Trainer` that `FedTrainer` takes by name, beside its own.
+    """Arguments of `lightning.Trainer` that `FedTrainer` takes by name, in addition to its own.
 
     Attributes:
         limit_test_batches: Maximum number of batches in `test` (int), or the share of them
@@ -74,8 +74,8 @@ class Argument(NamedTuple):
     """How `FedTrainer` treats an argument of `lightning.Trainer`.
 
     Attributes:
-        status: "works", "works differently" or "refused".
-        text: What it means here, or what to write instead.
+        status: "works", "differs" or "refused".
+        text: Its meaning here, or what to write instead.
         neutral: Values of a refused argument that ask for nothing, and are accepted.
     """
 
@@ -84,102 +84,95 @@ class Argument(NamedTuple):
     neutral: tuple[Any, ...] = ()
 
 
-_WORKS, _DIFFERS, _REFUSED = "works", "works differently", "refused"
+def _works(text: str) -> Argument:
+    return Argument("works", text)
+
+
+def _differs(text: str) -> Argument:
+    return Argument("differs", text)
+
+
+def _refused(text: str, *neutral: Any) -> Argument:
+    return Argument("refused", text, neutral)
+
 
 ARGUMENTS: Mapping[str, Argument] = {
-    "accelerator": Argument(_WORKS, "as in Lightning"),
-    "strategy": Argument(
-        _REFUSED,
-        "all clients share one device; write executor=RayExecutor(…) for several",
-        ("auto",),
+    "accelerator": _works("as in Lightning"),
+    "strategy": _refused(
+        "all clients share one device; write executor=RayExecutor(…) for several", "auto"
     ),
-    "devices": Argument(_DIFFERS, 'one device: 1, "auto" (one) or [k] for the k-th'),
-    "num_nodes": Argument(
-        _REFUSED, "a run has one process; write executor=RayExecutor(…) for several machines", (1,)
+    "devices": _differs('one device: 1, "auto" (one) or [k] for the k-th'),
+    "num_nodes": _refused(
+        "a run has one process; write executor=RayExecutor(…) for several machines", 1
     ),
-    "precision": Argument(
-        _DIFFERS, 'as in Lightning, except "16-mixed" on a GPU: write "bf16-mixed"'
-    ),
-    "logger": Argument(_WORKS, "as in Lightning; the default is TensorBoard"),
-    "callbacks": Argument(_WORKS, "fedlight's and Lightning's; see the table of callbacks"),
-    "fast_dev_run": Argument(_DIFFERS, "the number of rounds and of validation batches"),
-    "max_epochs": Argument(_REFUSED, "write max_rounds, the number of server updates", (None,)),
-    "min_epochs": Argument(
-        _REFUSED, "only EarlyStopping ends a run early: give it a larger patience", (None,)
-    ),
-    "max_steps": Argument(_REFUSED, "write max_updates, the number of client updates", (-1, None)),
-    "min_steps": Argument(
-        _REFUSED, "only EarlyStopping ends a run early: give it a larger patience", (None,)
-    ),
-    "max_time": Argument(_DIFFERS, "a virtual time; max_wall_time is the limit in real time"),
-    "limit_train_batches": Argument(
-        _REFUSED,
+    "precision": _differs('as in Lightning, except "16-mixed" on a GPU: write "bf16-mixed"'),
+    "logger": _works("as in Lightning; the default is TensorBoard"),
+    "callbacks": _works("fedlight's and Lightning's; see the table of callbacks"),
+    "fast_dev_run": _differs("the number of rounds and of validation batches"),
+    "max_epochs": _refused("write max_rounds, the number of server updates", None),
+    "min_epochs": _refused("only EarlyStopping ends a run early: give it a larger patience", None),
+    "max_steps": _refused("write max_updates, the number of client updates", -1, None),
+    "min_steps": _refused("only EarlyStopping ends a run early: give it a larger patience", None),
+    "max_time": _differs("a virtual time; max_wall_time is the limit in real time"),
+    "limit_train_batches": _refused(
         "write local_steps of the arrival process, the number of batches per client update",
-        (None, 1.0),
+        None,
+        1.0,
     ),
-    "limit_val_batches": Argument(_WORKS, "as in Lightning; 0 for no validation"),
-    "limit_test_batches": Argument(_WORKS, "as in Lightning"),
-    "limit_predict_batches": Argument(_WORKS, "as in Lightning"),
-    "overfit_batches": Argument(
-        _REFUSED,
-        "give a FederatedDataModule of few examples, with the same examples as val_dataset",
-        (0.0,),
+    "limit_val_batches": _works("as in Lightning; 0 for no validation"),
+    "limit_test_batches": _works("as in Lightning"),
+    "limit_predict_batches": _works("as in Lightning"),
+    "overfit_batches": _refused(
+        "give a FederatedDataModule of few examples, with the same examples as val_dataset", 0.0
     ),
-    "val_check_interval": Argument(
-        _REFUSED, "write check_val_every_n_rounds or check_val_every_n_updates", (None, 1.0)
+    "val_check_interval": _refused(
+        "write check_val_every_n_rounds or check_val_every_n_updates", None, 1.0
     ),
-    "check_val_every_n_epoch": Argument(
-        _REFUSED, "write check_val_every_n_rounds or check_val_every_n_updates", ()
+    "check_val_every_n_epoch": _refused(
+        "write check_val_every_n_rounds or check_val_every_n_updates"
     ),
-    "num_sanity_val_steps": Argument(_WORKS, "as in Lightning; 0 by default"),
-    "log_every_n_steps": Argument(_DIFFERS, "counts rounds; 1 by default"),
-    "enable_checkpointing": Argument(_WORKS, "True adds a FedCheckpoint; by default none is added"),
-    "enable_progress_bar": Argument(_WORKS, "as in Lightning"),
-    "enable_model_summary": Argument(_WORKS, "as in Lightning; False by default"),
-    "accumulate_grad_batches": Argument(
-        _REFUSED, "write a larger batch_size for the FederatedDataModule", (1,)
+    "num_sanity_val_steps": _works("as in Lightning; 0 by default"),
+    "log_every_n_steps": _differs("counts rounds; 1 by default"),
+    "enable_checkpointing": _works("True adds a FedCheckpoint; by default none is added"),
+    "enable_progress_bar": _works("as in Lightning"),
+    "enable_model_summary": _works("as in Lightning; False by default"),
+    "accumulate_grad_batches": _refused("write a larger batch_size for the FederatedDataModule", 1),
+    "gradient_clip_val": _refused(
+        "write local_optimizer=LocalSGD(lr=…, max_grad_norm={value!r})", None
     ),
-    "gradient_clip_val": Argument(
-        _REFUSED, "write local_optimizer=LocalSGD(lr=…, max_grad_norm={value!r})", (None,)
-    ),
-    "gradient_clip_algorithm": Argument(
-        _REFUSED,
+    "gradient_clip_algorithm": _refused(
         "write local_optimizer=LocalSGD(lr=…, max_grad_norm=…), which clips by the norm",
-        (None, "norm"),
+        None,
+        "norm",
     ),
-    "deterministic": Argument(_WORKS, "within fit, validate, test and predict"),
-    "benchmark": Argument(_WORKS, "within fit, validate, test and predict"),
-    "inference_mode": Argument(_WORKS, "as in Lightning: for validate, test and predict"),
-    "use_distributed_sampler": Argument(
-        _REFUSED, "leave it out: a run has one process and no distributed sampler", (True, False)
+    "deterministic": _works("within fit, validate, test and predict"),
+    "benchmark": _works("within fit, validate, test and predict"),
+    "inference_mode": _works("as in Lightning: for validate, test and predict"),
+    "use_distributed_sampler": _refused(
+        "leave it out: a run has one process and no distributed sampler", True, False
     ),
-    "profiler": Argument(
-        _DIFFERS, '"simple", "advanced" or an object; the actions are those of a federation'
+    "profiler": _differs(
+        '"simple", "advanced" or an object; the actions are those of a federation'
     ),
-    "detect_anomaly": Argument(
-        _REFUSED,
+    "detect_anomaly": _refused(
         'call fit inside "with torch.autograd.detect_anomaly():" and write executor="sequential"',
-        (False,),
+        False,
     ),
-    "barebones": Argument(
-        _REFUSED,
-        "write logger=False, enable_progress_bar=False, check_val_every_n_rounds=None",
-        (False,),
+    "barebones": _refused(
+        "write logger=False, enable_progress_bar=False, check_val_every_n_rounds=None", False
     ),
-    "plugins": Argument(
-        _REFUSED, "write precision=… for a precision; other plugins are not supported", (None, [])
+    "plugins": _refused(
+        "write precision=… for a precision; other plugins are not supported", None, []
     ),
-    "sync_batchnorm": Argument(
-        _REFUSED, "leave it out: the aggregator averages the buffers of the clients", (False,)
+    "sync_batchnorm": _refused(
+        "leave it out: the aggregator averages the buffers of the clients", False
     ),
-    "reload_dataloaders_every_n_epochs": Argument(
-        _REFUSED, "leave it out: clients hold the same examples for the whole run", (0,)
+    "reload_dataloaders_every_n_epochs": _refused(
+        "leave it out: clients hold the same examples for the whole run", 0
     ),
-    "default_root_dir": Argument(_WORKS, "as in Lightning"),
-    "enable_autolog_hparams": Argument(_WORKS, "as in Lightning"),
-    "model_registry": Argument(
-        _REFUSED, "upload the file of a FedCheckpoint yourself after fit", (None,)
-    ),
+    "default_root_dir": _works("as in Lightning"),
+    "enable_autolog_hparams": _works("as in Lightning"),
+    "model_registry": _refused("upload the file of a FedCheckpoint yourself after fit", None),
 }
 """Each argument of `lightning.Trainer` 2.6, in its order."""
 
@@ -219,14 +212,14 @@ class LightningSettings:
     deterministic: bool | str | None = None
     benchmark: bool | None = None
     inference_mode: bool = True
-    timer: Timer | None = None
+    max_wall_time: Timer | None = None
     profiler: Profiler = field(default_factory=PassThroughProfiler)
 
 
 def lightning_settings(
     given: Mapping[str, Any], own: Iterable[str], trial: int = 0
 ) -> LightningSettings:
-    """The settings that keywords ask for which are not `FedTrainer`'s own.
+    """The settings from those keywords that are not `FedTrainer`'s own.
 
     Args:
         given: The keywords and their values.
@@ -237,25 +230,18 @@ def lightning_settings(
         TypeError: An argument has no meaning here or is unknown, or a value is of the wrong kind.
         ValueError: A value is outside its range.
     """
+    taken = LightningArguments.__annotations__
     for name, value in given.items():
-        if name not in LightningArguments.__annotations__:
-            _refuse(name, value, [*own, *LightningArguments.__annotations__])
-    settings: dict[str, Any] = {}
-    for name, value in given.items():
-        if value is None or name not in LightningArguments.__annotations__:
-            continue
-        if name == "max_wall_time":
-            settings["timer"] = wall_clock(value)
-        elif name in _CHECKS:
-            settings[name] = _CHECKS[name](name, value)
-        elif isinstance(value, bool):
-            settings[name] = value
-        else:
-            raise TypeError(f"{name} must be True or False, got {value!r}")
+        if name not in taken:
+            _refuse(name, value, [*own, *taken])
+    settings = {
+        name: _CHECKS[name](name, value)
+        for name, value in given.items()
+        if name in taken and value is not None
+    }
     if trial:
         settings |= {"limit_test_batches": trial, "limit_predict_batches": trial}
-        settings["num_sanity_val_steps"] = 0
-        settings.pop("timer", None)
+        settings |= {"num_sanity_val_steps": 0, "max_wall_time": None}
     return LightningSettings(**settings)
 
 
@@ -309,32 +295,6 @@ def limit_batches(name: str, value: object) -> int | float | None:
     return non_negative_int(name, value)
 
 
-def one_device(value: object) -> int | list[int]:
-    """`devices` for Fabric, if that is one device.
-
-    Raises:
-        TypeError: It is neither a number, nor "auto", nor a list of one number.
-        ValueError: It asks for another number of devices.
-    """
-    if value == "auto":
-        return 1
-    if isinstance(value, str):
-        numbers = [part for part in value.split(",") if part.strip()]
-        if numbers and all(part.strip().isdecimal() for part in numbers):
-            # As in Lightning, "1" is a number of devices and "1," the device with that index.
-            indices = [int(part) for part in numbers]
-            value = indices if "," in value else indices[0]
-    if isinstance(value, list | tuple) and len(value) == 1:
-        return [non_negative_int("devices[0]", value[0])]
-    several = len(value) if isinstance(value, list | tuple) else positive_int("devices", value)
-    if several != 1:
-        raise ValueError(
-            f"devices must be 1, got {value}: all clients share one device; "
-            "to use several, give a distributed executor"
-        )
-    return 1
-
-
 def virtual_time(value: object) -> None:
     """Refuse a wall-clock time as ``max_time``.
 
@@ -348,23 +308,23 @@ def virtual_time(value: object) -> None:
         )
 
 
-def wall_clock(value: Any) -> Timer:
-    """Lightning's timer of ``max_wall_time``.
+def _true_or_false(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise TypeError(f"{name} must be True or False, got {value!r}")
 
-    Raises:
-        TypeError: It is neither a string, nor a dict, nor a `timedelta`.
-        ValueError: The string or the dict cannot be read.
-    """
+
+def _timer(name: str, value: Any) -> Timer:
     if not isinstance(value, str | dict | timedelta):
         raise TypeError(
-            f'max_wall_time must be "DD:HH:MM:SS", a timedelta or a dict such as '
+            f'{name} must be "DD:HH:MM:SS", a timedelta or a dict such as '
             f'{{"minutes": 5}}, got {value!r}'
         )
     try:
         return Timer(value)
     except (MisconfigurationException, TypeError) as error:
         raise ValueError(
-            f'max_wall_time must be "DD:HH:MM:SS" or the arguments of a timedelta, got {value!r}'
+            f'{name} must be "DD:HH:MM:SS" or the arguments of a timedelta, got {value!r}'
         ) from error
 
 
@@ -390,11 +350,18 @@ def _profiler(name: str, value: object) -> Profiler:
     )
 
 
-_CHECKS = {
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "limit_test_batches": limit_batches,
     "limit_predict_batches": limit_batches,
     "num_sanity_val_steps": _sanity_steps,
     "log_every_n_steps": non_negative_int,
+    "enable_checkpointing": _true_or_false,
+    "enable_model_summary": _true_or_false,
+    "enable_autolog_hparams": _true_or_false,
     "deterministic": _deterministic,
+    "benchmark": _true_or_false,
+    "inference_mode": _true_or_false,
+    "max_wall_time": _timer,
     "profiler": _profiler,
 }
+"""How the value of each of `LightningArguments` is checked and converted."""

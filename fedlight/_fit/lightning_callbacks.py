@@ -1,9 +1,9 @@
-"""What each of Lightning's callbacks becomes: adapted, replaced by one of ours, or refused."""
+"""How each of Lightning's callbacks is treated: adapted, replaced by one of ours, or refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +23,34 @@ from fedlight.callbacks.early_stopping import EarlyStopping
 from fedlight.callbacks.learning_rate import LearningRateMonitor
 from fedlight.callbacks.progress import ProgressBar
 
+_OF_CHECKPOINT = (
+    ("filename", (None,), "leave it out: the files are named round=<N>.ckpt"),
+    ("_every_n_train_steps", (0,), "write FedCheckpoint(…, every_n_updates=…) for client updates"),
+    ("_train_time_interval", (None,), "write FedCheckpoint(…, every_time=…) for virtual time"),
+    (
+        "save_weights_only",
+        (False,),
+        "leave it out, or write torch.save(module.state_dict(), path) after fit",
+    ),
+    (
+        "save_on_exception",
+        (False,),
+        "write save_last=True: last.ckpt is the end of the round before the exception",
+    ),
+)
+_OF_LEARNING_RATE = (
+    ("logging_interval", (None, "epoch"), "leave it out: the rates are logged once a round"),
+    ("log_momentum", (False,), "leave it out: it does not change during a run"),
+    ("log_weight_decay", (False,), "leave it out: it does not change during a run"),
+)
+
 
 def _early_stopping(callback: Any, root: Path) -> list[Callback]:
     ours = EarlyStopping(
         callback.monitor,
-        # Lightning keeps it with the sign of the mode.
+        # Lightning keeps it multiplied by the sign of the mode.
         min_delta=callback.min_delta * (1 if callback.mode == "max" else -1),
-        patience=max(callback.patience, 1),  # which is what 0 comes to
+        patience=max(callback.patience, 1),  # Lightning's 0 stops as late as its 1
         verbose=callback.verbose,
         mode=callback.mode,
         strict=callback.strict,
@@ -48,30 +69,7 @@ def _early_stopping(callback: Any, root: Path) -> list[Callback]:
 
 
 def _checkpoint(callback: Any, root: Path) -> list[Callback]:
-    _only(
-        callback,
-        filename=(callback.filename, None, "leave it out: the files are named round=<N>.ckpt"),
-        every_n_train_steps=(
-            callback._every_n_train_steps,
-            0,
-            "write FedCheckpoint(…, every_n_updates=…) for client updates",
-        ),
-        train_time_interval=(
-            callback._train_time_interval,
-            None,
-            "write FedCheckpoint(…, every_time=…) for virtual time",
-        ),
-        save_weights_only=(
-            callback.save_weights_only,
-            False,
-            "leave it out, or write torch.save(module.state_dict(), path) after fit",
-        ),
-        save_on_exception=(
-            callback.save_on_exception,
-            False,
-            "write save_last=True: last.ckpt is the end of the round before the exception",
-        ),
-    )
+    _check_arguments(callback, _OF_CHECKPOINT)
     ours = FedCheckpoint(
         root / "checkpoints" if callback.dirpath is None else callback.dirpath,
         every_n_rounds=callback._every_n_epochs,
@@ -97,36 +95,37 @@ def _checkpoint(callback: Any, root: Path) -> list[Callback]:
 
 
 def _learning_rate(callback: Any, root: Path) -> list[Callback]:
-    once = "leave it out: the rates are logged once a round"
-    fixed = "leave it out: it does not change during a run"
-    _only(
-        callback,
-        logging_interval=(
-            None if callback.logging_interval == "epoch" else callback.logging_interval,
-            None,
-            once,
-        ),
-        log_momentum=(callback.log_momentum, False, fixed),
-        log_weight_decay=(callback.log_weight_decay, False, fixed),
-    )
+    _check_arguments(callback, _OF_LEARNING_RATE)
     return [LearningRateMonitor()]
 
 
 def _bar(callback: Any, root: Path) -> list[Callback]:
-    rate = callback.refresh_rate
-    if rate == 0:
-        _only(callback, refresh_rate=(0, 1, "write FedTrainer(enable_progress_bar=False)"))
+    if callback.refresh_rate == 0:
+        text = "write FedTrainer(enable_progress_bar=False)"
+        raise _no_meaning(callback, "refresh_rate", 0, text)
     return [ProgressBar()]
 
 
-def _only(callback: Any, **arguments: tuple[Any, Any, str]) -> None:
-    """Refuse arguments (value, the value that is accepted, what to write) of a callback."""
-    for name, (value, accepted, text) in arguments.items():
-        if value != accepted:
-            raise TypeError(
-                f"{type(callback).__name__}({name}={value!r}) has no meaning in a federation: "
-                f"{text}"
-            )
+def _check_arguments(callback: Any, table: Iterable[tuple[str, tuple[Any, ...], str]]) -> None:
+    """Refuse arguments of a callback that have no meaning in a federation.
+
+    Args:
+        callback: Lightning's callback.
+        table: Attributes, their values that are accepted, and what to write for the others.
+
+    Raises:
+        TypeError: One of them has another value.
+    """
+    for attribute, accepted, text in table:
+        value = getattr(callback, attribute)
+        if value not in accepted:
+            raise _no_meaning(callback, attribute.lstrip("_"), value, text)
+
+
+def _no_meaning(callback: Any, argument: str, value: object, text: str) -> TypeError:
+    return TypeError(
+        f"{type(callback).__name__}({argument}={value!r}) has no meaning in a federation: {text}"
+    )
 
 
 def _adapted(kind: type[Adapted]) -> Callable[[Any, Path], list[Callback]]:
@@ -141,8 +140,8 @@ class Treatment(NamedTuple):
     """How `FedTrainer` treats one of Lightning's callbacks.
 
     Attributes:
-        status: "runs", "mapped" or "refused".
-        text: How, or what to write instead.
+        status: "works", "differs" (one of our callbacks replaces it) or "refused".
+        text: How it is treated, or what to write instead.
         make: Makes the callbacks that replace it, from the callback and ``default_root_dir``; None
             if it is refused.
     """
@@ -168,29 +167,29 @@ CALLBACKS: Mapping[str, Treatment] = {
     "BaseFinetuning": Treatment("refused", _FROZEN),
     "BasePredictionWriter": Treatment("refused", "write the result of trainer.predict to a file"),
     "BatchSizeFinder": Treatment("refused", "give FederatedDataModule(…, batch_size=…)"),
-    "Callback": Treatment("runs", "your subclass: the hooks that have a meaning here", _PLAIN),
-    "Checkpoint": Treatment("runs", "your subclass: the hooks that have a meaning here", _PLAIN),
+    "Callback": Treatment("works", "your subclass: the hooks that have a meaning here", _PLAIN),
+    "Checkpoint": Treatment("works", "your subclass: the hooks that have a meaning here", _PLAIN),
     "DeviceStatsMonitor": Treatment(
-        "runs", "after each round instead of each batch", _adapted(AdaptedDeviceStats)
+        "works", "after each round instead of each batch", _adapted(AdaptedDeviceStats)
     ),
     "EMAWeightAveraging": Treatment("refused", _AVERAGE),
     "EarlyStopping": Treatment(
-        "mapped",
+        "differs",
         "fedlight.callbacks.EarlyStopping; patience counts the rounds that have the metric",
         _early_stopping,
     ),
     "GradientAccumulationScheduler": Treatment(
         "refused", "give FederatedDataModule(…, batch_size=…)"
     ),
-    "LambdaCallback": Treatment("runs", "the hooks that have a meaning here", _PLAIN),
+    "LambdaCallback": Treatment("works", "the hooks that have a meaning here", _PLAIN),
     "LearningRateFinder": Treatment(
         "refused", "compare several rates: one FedTrainer for each LocalSGD(lr=…)"
     ),
     "LearningRateMonitor": Treatment(
-        "mapped", "fedlight.callbacks.LearningRateMonitor, once a round", _learning_rate
+        "differs", "fedlight.callbacks.LearningRateMonitor, once a round", _learning_rate
     ),
     "ModelCheckpoint": Treatment(
-        "mapped",
+        "differs",
         "fedlight.callbacks.FedCheckpoint; every_n_epochs counts rounds; without dirpath the files "
         'go to default_root_dir/"checkpoints"',
         _checkpoint,
@@ -199,25 +198,25 @@ CALLBACKS: Mapping[str, Treatment] = {
         "refused",
         "prune the module with torch.nn.utils.prune after fit, or permanently before fit",
     ),
-    "ModelSummary": Treatment("runs", "before the first event", _adapted(AdaptedSummary)),
+    "ModelSummary": Treatment("works", "before the first event", _adapted(AdaptedSummary)),
     "OnExceptionCheckpoint": Treatment(
         "refused",
         'write fedlight.callbacks.FedCheckpoint("checkpoints"), whose last.ckpt is the last '
         "complete round before the exception",
     ),
     "ProgressBar": Treatment("refused", "write a fedlight.Callback that draws in on_round_end"),
-    "RichModelSummary": Treatment("runs", "before the first event", _adapted(AdaptedSummary)),
-    "RichProgressBar": Treatment("mapped", "fedlight.callbacks.ProgressBar", _bar),
+    "RichModelSummary": Treatment("works", "before the first event", _adapted(AdaptedSummary)),
+    "RichProgressBar": Treatment("differs", "fedlight.callbacks.ProgressBar", _bar),
     "SpikeDetection": Treatment(
         "refused", 'write FedTrainer(max_update_norm=…, on_client_failure="drop")'
     ),
     "StochasticWeightAveraging": Treatment("refused", _AVERAGE),
-    "TQDMProgressBar": Treatment("mapped", "fedlight.callbacks.ProgressBar", _bar),
+    "TQDMProgressBar": Treatment("differs", "fedlight.callbacks.ProgressBar", _bar),
     "ThroughputMonitor": Treatment(
         "refused", "leave it out: fedlight.callbacks.ProgressBar shows the updates per second"
     ),
     "Timer": Treatment(
-        "runs", "measures real time; ends the run between two events", _adapted(AdaptedTimer)
+        "works", "measures real time; ends the run between two events", _adapted(AdaptedTimer)
     ),
     "WeightAveraging": Treatment("refused", _AVERAGE),
 }
@@ -245,7 +244,7 @@ def adapt(callback: theirs.Callback, root: Path) -> list[Callback]:
             raise TypeError(
                 f"the callback {name}{of} has no meaning in a federation: {treatment.text}"
             )
-        if own and treatment.status == "mapped":
+        if own and treatment.status == "differs":
             raise TypeError(
                 f"the callback {name} is a subclass of {kind.__name__}, which another class "
                 f"replaces here: derive it from {re.split('[,;]', treatment.text)[0]}"

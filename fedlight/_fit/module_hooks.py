@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from lightning import LightningDataModule, LightningModule
@@ -35,17 +36,11 @@ class Hook(NamedTuple):
     note: str
 
 
-def _works(note: str, *names: str) -> dict[str, Hook]:
-    return {name: Hook(Fate.WORKS, note) for name in names}
+def _hooks(fate: Fate, note: str, *names: str) -> dict[str, Hook]:
+    return dict.fromkeys(names, Hook(fate, note))
 
 
-def _named(note: str, *names: str) -> dict[str, Hook]:
-    return {name: Hook(Fate.NAMED, note) for name in names}
-
-
-def _no_meaning(note: str, *names: str) -> dict[str, Hook]:
-    return {name: Hook(Fate.NO_MEANING, note) for name in names}
-
+_works, _named = partial(_hooks, Fate.WORKS), partial(_hooks, Fate.NAMED)
 
 _LOCAL = (
     "a local run is training_step, its gradient and the local optimizer's step; put code that "
@@ -121,16 +116,25 @@ HOOKS: dict[str, Hook] = {
         "on_predict_epoch_end",
         "on_predict_end",
     ),
-    **_no_meaning(_PREDICT, "predict_dataloader"),
+    **_hooks(Fate.NO_MEANING, _PREDICT, "predict_dataloader"),
 }
 """All hooks of Lightning 2.6 by name."""
 
-_OF_BATCHES = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-_OF_STATE = ("state_dict", "load_state_dict")
+_OF_DATA = (
+    (
+        ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
+        "calls only on the module; define them there",
+    ),
+    (
+        ("state_dict", "load_state_dict"),
+        "never calls: the clients' data do not change in a run; keep other state in a callback",
+    ),
+)
+"""Hooks of a data module that are not called, and what to write instead."""
 
 
 def warn_of_hooks(module: LightningModule, datamodule: LightningDataModule) -> None:
-    """Warn once about the hooks that the module overrides and that a federation never calls."""
+    """Warn about the hooks that a module or its data overrides and that are never called."""
     by_note: dict[str, list[str]] = {}
     for name, hook in HOOKS.items():
         if hook.fate is Fate.NAMED and is_overridden(name, module, LightningModule):
@@ -141,16 +145,10 @@ def warn_of_hooks(module: LightningModule, datamodule: LightningDataModule) -> N
             f"fedlight: {type(module).__name__} overrides hooks that a federation never calls. "
             + ". ".join(parts)
         )
-    moved = [name for name in _OF_BATCHES if is_overridden(name, datamodule, LightningDataModule)]
-    if moved:
-        rank_zero_warn(
-            f"fedlight: {type(datamodule).__name__} overrides {', '.join(moved)}, which a "
-            "federation calls only on the module; define them there"
-        )
-    kept = [name for name in _OF_STATE if is_overridden(name, datamodule, LightningDataModule)]
-    if kept:
-        rank_zero_warn(
-            f"fedlight: {type(datamodule).__name__} overrides {', '.join(kept)}, which a "
-            "federation never calls: the clients' data do not change in a run; keep other state in "
-            "a callback"
-        )
+    for names, note in _OF_DATA:
+        defined = [each for each in names if is_overridden(each, datamodule, LightningDataModule)]
+        if defined:
+            rank_zero_warn(
+                f"fedlight: {type(datamodule).__name__} overrides {', '.join(defined)}, which a "
+                f"federation {note}"
+            )

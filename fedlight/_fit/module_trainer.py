@@ -1,14 +1,14 @@
-"""``self.trainer`` of a module: `FedTrainer` by the names that Lightning's modules ask for."""
+"""``self.trainer`` of a module: `FedTrainer` by the names that modules of Lightning read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
-from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerState
 
 from fedlight._fit.actor_trainer import ActorTrainer
@@ -18,12 +18,9 @@ from fedlight._fit.options import names_of_options
 from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.moment import Moment
 
-if TYPE_CHECKING:
-    from lightning import LightningModule
-
 
 class ModuleTrainer(Moment):
-    """Has the attributes of the table `ATTRIBUTES`, as properties.
+    """The attributes of the table `ATTRIBUTES`, as properties.
 
     Other attributes are looked up on `FedTrainer`. If it has no such attribute either, an
     AttributeError is raised.
@@ -49,20 +46,12 @@ class ModuleTrainer(Moment):
         self._asked = Asked(trainer, module, function, ckpt_path, self)
         self.stage = {"fit": "train"}.get(function, function)
 
-    def answer(self, name: str) -> Any:
-        """The value of an attribute of the table."""
-        return answer(name, self._asked)
-
-    def change(self, name: str, value: Any) -> None:
-        """Set an attribute of the table, which lies on the trainer."""
-        setattr(self._asked.trainer, name, value)
-
     def for_actor(self) -> ActorTrainer:
         """The answers that a local step may get in another process."""
         trainer = self._asked.trainer
         passed_on = {name for name in dir(trainer) if name[0] != "_"} - ATTRIBUTES.keys()
         fixed = [name for name, each in ATTRIBUTES.items() if not each.live]
-        values = {name: self.answer(name) for name in fixed}
+        values = {name: answer(name, self._asked) for name in fixed}
         values |= {name: getattr(trainer, name) for name in passed_on & names_of_options(trainer)}
         answers = {name: value for name, value in values.items() if _plain(value)}
         return ActorTrainer(answers, (ATTRIBUTES.keys() | passed_on) - answers.keys())
@@ -76,10 +65,12 @@ class ModuleTrainer(Moment):
 
 
 def _property(name: str, attribute: Attribute) -> property:
-    def change(shown: ModuleTrainer, value: Any) -> None:
-        shown.change(name, value)
+    def read(self: ModuleTrainer) -> Any:
+        return answer(name, self._asked)
 
-    read = methodcaller("answer", name)
+    def change(self: ModuleTrainer, value: Any) -> None:
+        setattr(self._asked.trainer, name, value)
+
     return property(read, change if attribute.settable else None, doc=attribute.meaning)
 
 
@@ -111,11 +102,11 @@ def attached(
         ckpt_path: Its argument of this name.
 
     Yields:
-        What the module logs outside of its steps.
+        The record of the values that the module logs outside of its steps.
     """
     before = module._trainer, module._fabric
     recorder = LogRecorder(module)
-    module.fabric = None  # or else Lightning would ask Fabric
+    module.fabric = None  # with it, Lightning's `log` would call Fabric
     shown = ModuleTrainer(trainer, module, function, ckpt_path)
     module.trainer = shown  # type: ignore[assignment]
     try:

@@ -1,12 +1,11 @@
-"""``self.trainer.strategy``, and what is said of a name that ``self.trainer`` does not have."""
+"""``self.trainer.strategy``, and the message for attributes that ``self.trainer`` lacks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
 class OneDevice:
@@ -73,7 +72,7 @@ INSTEAD = {
 
 
 def unknown(name: str) -> str:
-    """What to say of an attribute that ``self.trainer`` does not have."""
+    """The error message for an attribute that ``self.trainer`` does not have."""
     instead = INSTEAD.get(name)
     return (
         f"self.trainer is a FedTrainer here, which has no {name!r}"

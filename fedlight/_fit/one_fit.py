@@ -1,33 +1,29 @@
-"""One call of `FedTrainer.fit`: its run, and all that is done around the events of the run."""
+"""One call of `FedTrainer.fit`: its run, and the work before, between and after its events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from signal import Signals
+from typing import Any
 
-from fedlight._fit.callback_hooks import Hooks, Shows
+from lightning import LightningModule
+
+from fedlight._fit.callback_hooks import HasModule, Hooks
 from fedlight._fit.endings import say_how_it_ended, say_if_lost, say_if_over, say_what_computes
 from fedlight._fit.intervals import UpdateInterval, validation_interval
 from fedlight._fit.module_hooks import warn_of_hooks
+from fedlight._fit.options import TrainerOptions
 from fedlight._fit.order import set_up, start_training
-from fedlight._fit.surroundings import each_profiled
+from fedlight._fit.profiling import each_profiled
 from fedlight._module.evaluation import Evaluator
-from fedlight._runs.loggers import begin_anew, finalize, log_hyperparams
+from fedlight._module.log_recorder import LogRecorder
+from fedlight._runs.loggers import finalize, log_hyperparams, open_again
 from fedlight.callbacks.checkpoint import keeper_of
+from fedlight.data import FederatedDataModule
 from fedlight.executors.base import ClientError
 from fedlight.run import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from signal import Signals
-
-    from lightning import LightningModule
-
-    from fedlight._fit.options import TrainerOptions
-    from fedlight._module.log_recorder import LogRecorder
-    from fedlight.data import FederatedDataModule
-    from fedlight.types import RoundRecord
+from fedlight.types import RoundRecord
 
 
 def evaluator_of(
@@ -46,14 +42,16 @@ def evaluator_of(
 
 
 class Fit:
-    """Makes the run, and does what comes before, between and after its events.
+    """Makes the run, calls the hooks before and after its events, validates and logs.
 
     Args:
         trainer: The trainer, for the callbacks.
         options: Its options.
-        logs: What the module logs outside of its steps.
+        logs: Holds the values that the module logs outside of its steps.
         module: The module.
         data: The clients' data, which are set up here.
+        checkpoint: The content of the checkpoint that the run resumes from, or None.
+        path: The name of the checkpoint.
 
     Attributes:
         hooks: Calls the callbacks.
@@ -62,18 +60,21 @@ class Fit:
 
     def __init__(
         self,
-        trainer: Shows,
+        trainer: HasModule,
         options: TrainerOptions,
         logs: LogRecorder,
         module: LightningModule,
         data: FederatedDataModule,
+        checkpoint: dict[str, Any] | None,
+        path: str,
     ) -> None:
         warn_of_hooks(module, data)
         data.prepare_data()
         module.prepare_data()
         data.setup("fit")
-        begin_anew(options.open_loggers)
+        open_again(options.open_loggers)
         self._options, self._logs = options, logs
+        self._checkpoint, self._path = checkpoint, path
         self.hooks = Hooks(trainer, options, self._made_version)
         self._evaluator = evaluator_of(options, module, data)
         self._every_rounds, every = validation_interval(
@@ -95,17 +96,12 @@ class Fit:
             loggers=options.loggers,
         )
 
-    def start(self, content: dict[str, Any] | None, path: str) -> None:
-        """Call the hooks before the first event, then read what they have made of the module.
-
-        Args:
-            content: The content of the checkpoint that the run goes on from, or None.
-            path: The name of the checkpoint.
-        """
+    def start(self) -> None:
+        """Call the hooks before the first event, then read the module, which they may change."""
         run, options, hooks = self.run, self._options, self.hooks
         set_up(run.module, hooks, options.fabric, "fit")
-        if content is not None:
-            run.restore(content, path)
+        if self._checkpoint is not None:
+            run.restore(self._checkpoint, self._path)
         resumed = bool(run.counts.version or run.counts.num_updates)
         start_training(run.module, hooks, None if resumed else self._check_sanity)
         run.begin()
@@ -125,11 +121,11 @@ class Fit:
                 self._evaluator.check_sanity(steps, self.run.metrics, self.hooks)
 
     def timed(self, steps: Iterable[Sequence[Any]]) -> Iterable[Sequence[Any]]:
-        """The steps of the event loop; the profiler gets the time that each of them takes."""
+        """The steps of the event loop; the profiler measures each of them."""
         return each_profiled(steps, self._options.settings.profiler, "events")
 
     def _made_version(self, record: RoundRecord) -> None:
-        """The server has made a new version: record, validate, log."""
+        """Record, validate and log a version that the server has made."""
         run, settings = self.run, self._options.settings
         run.record(record)
         run.log(self._logs.metrics())
@@ -162,7 +158,7 @@ class Fit:
         """
         run, hooks = self.run, self.hooks
         say_how_it_ended(run, stopped, stopped_by)
-        run.finish(trial=self._options.trial > 0)
+        run.finish(trial=bool(self._options.fast_dev_run))
         hooks("on_train_end")
         run.module.on_train_end()
         run.adopt()
@@ -170,8 +166,8 @@ class Fit:
         run.module.on_fit_end()
 
     @contextmanager
-    def ending_in_order(self) -> Iterator[None]:
-        """Within it the fit goes on; at its end everything is let go of, also after an error."""
+    def ended(self) -> Iterator[None]:
+        """End the fit on exit; after an error, call the hooks for errors first."""
         status = "failed"
         try:
             yield
@@ -186,9 +182,10 @@ class Fit:
             self._end(status)
 
     def _end(self, status: str) -> None:
-        """Let go of everything; what fails does not keep the rest from being let go."""
+        """Release everything; if one step fails, the others are still done."""
         run = self.run
-        with ExitStack() as stack:  # in the opposite order
+        # An exit stack calls the last one added first, and all of them even if one raises.
+        with ExitStack() as stack:
             if status == "success":
                 stack.callback(say_if_lost, run, self._logs)
             stack.callback(run.module.teardown, "fit")

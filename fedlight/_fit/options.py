@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, overload
+from typing import Any, Generic, Never, TypeVar, overload
+
+from lightning import Fabric
+from lightning.fabric.loggers.logger import Logger
 
 from fedlight._fit.arguments import (
     as_callbacks,
@@ -30,38 +33,32 @@ from fedlight._runs.setting import Setting
 from fedlight._support.checks import integer, one_of, optional, positive
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
+from fedlight.callbacks import Callback
 from fedlight.channel import as_channel
 from fedlight.executors._choice.choose import check_executor
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits
-
-if TYPE_CHECKING:
-    from lightning import Fabric
-    from lightning.fabric.loggers.logger import Logger
-
-    from fedlight.callbacks import Callback
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class TrainerOptions:
-    """All that a `FedTrainer` was given; its attributes of the same names read it.
+    """The arguments of a `FedTrainer`, checked; its attributes of the same names read them.
 
     Attributes:
         setting: The options that the result depends on.
         settings: The arguments of `lightning.Trainer`.
-        callbacks: The callbacks in the order of their calls; a module's own join them.
+        callbacks: The callbacks in the order of their calls; those of a module are added.
         loggers: The loggers.
-        open_loggers: Those whose version is left open: each fit gets one of its own.
+        open_loggers: Those whose version is left open: each fit takes a new one.
         fabric: Device and precision.
         check_val_every_n_rounds: Rounds between two validations, "auto", or None.
         check_val_every_n_updates: Client updates between two validations, or None.
         limit_val_batches: At most so many validation batches, or this share of them.
         default_root_dir: Where the default logger writes.
         fast_dev_run: Whether this is a trial run, or its number of rounds.
-        trial: The rounds and batches of a trial run; 0 if it is none.
-        on_interrupt: What `fit` does after a signal has ended the run, "raise" or "return".
+        on_interrupt: The end of `fit` after a signal has ended the run, "raise" or "return".
     """
 
     setting: Setting
@@ -75,7 +72,6 @@ class TrainerOptions:
     limit_val_batches: int | float | None
     default_root_dir: Path
     fast_dev_run: bool | int
-    trial: int
     on_interrupt: str
 
 
@@ -85,7 +81,7 @@ class Option(Generic[T]):
     An option lives once, in the record. `T` is its type.
 
     Args:
-        path: Where it is, from the trainer on.
+        path: The attributes that lead from the trainer to it, with dots between them.
     """
 
     def __init__(self, path: str) -> None:
@@ -121,8 +117,8 @@ def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> Traine
     """Check the arguments of a trainer.
 
     Args:
-        given: The arguments of `FedTrainer` by name, but for those of `lightning.Trainer`.
-        lightning: Those.
+        given: The arguments that `FedTrainer` itself defines, by name.
+        lightning: The other arguments, which are those of `lightning.Trainer`.
 
     Raises:
         TypeError: An argument is of the wrong kind, or has no meaning in a federation.
@@ -152,7 +148,6 @@ def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> Traine
         limit_val_batches=trial or limit,
         default_root_dir=root,
         fast_dev_run=given["fast_dev_run"],
-        trial=trial,
         on_interrupt=one_of("on_interrupt", given["on_interrupt"], ("raise", "return")),
     )
 

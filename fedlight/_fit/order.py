@@ -7,25 +7,25 @@
     setup                                   of the data, of the callbacks, of the module
     configure_model
     precision, device                       reach what setup and configure_model have made
-    (fit) a checkpoint is taken up          on_load_checkpoint of the module
+    (fit) a checkpoint is loaded            on_load_checkpoint of the module
     (fit) on_fit_start                      of the callbacks, of the module
     (fit) the sanity check                  if there is one
     (fit) on_train_start                    of the callbacks, of the module
     (fit) the module is read as version 0   or as the checkpoint's version
     (fit) the executor tries a step
 
-What any of these hooks does to the module therefore holds. `lightning.Trainer` reads a checkpoint's
-weights at the same place; here they are put over the module once more behind the hooks, since a
-resumed run goes on to the same bits as one that never stopped.
+Changes that any of these hooks makes to the module are therefore kept. `lightning.Trainer` reads a
+checkpoint's weights at the same place. Here they are loaded once more after the hooks, since a
+resumed run must continue to the same bits as one that never stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lightning import LightningModule
+from lightning import Fabric, LightningModule
 from lightning.pytorch.callbacks import Callback as LightningCallback
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -34,9 +34,6 @@ from fedlight._fit.adapted import Adapted, Mirror
 from fedlight._fit.arguments import as_callbacks
 from fedlight._module.evaluation import place
 from fedlight.callbacks import Callback, FedCheckpoint
-
-if TYPE_CHECKING:
-    from lightning import Fabric
 
 
 def with_callbacks_of(
@@ -97,7 +94,7 @@ def start_training(
     Args:
         module: The module, on its device.
         hooks: Calls a hook of all callbacks by its name.
-        check_sanity: Validates before the training, if that is wanted.
+        check_sanity: Validates before the training; None for no validation.
     """
     hooks("on_fit_start")
     module.on_fit_start()

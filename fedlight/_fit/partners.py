@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight.aggregators import DCASGD, FedDynServer, FedNova, QuAFL
+from fedlight.aggregators import DCASGD, Aggregator, FedDynServer, FedNova, QuAFL
 from fedlight.arrivals import ArrivalProcess, PolledArrivals
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.local_optimizers import FedDyn, FedProx, LocalOptimizer, LocalSGD, OwnModel
-
-if TYPE_CHECKING:
-    from fedlight.aggregators import Aggregator
 
 
 def check_partners(

@@ -1,1 +1,1 @@
-"""What is kept of a run, and what makes two runs the same."""
+"""The records of a run, its loggers, and the identity of runs."""

@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
+from data_partitioners import Partition
 from fedlight._runs.identity import content, in_words
+from fedlight.data import FederatedDataModule
 from fedlight.data.examples import ExampleList, ExampleTable
-
-if TYPE_CHECKING:
-    from data_partitioners import Partition
-    from fedlight.data import FederatedDataModule
 
 _ROWS = 1024
 
@@ -40,12 +38,11 @@ def data_fingerprint(partition: Partition, examples: ExampleTable | ExampleList)
         chosen = np.linspace(0, len(stored) - 1, min(len(stored), _ROWS)).astype(np.int64)
         if isinstance(stored, Tensor):
             digest.update(str(tuple(stored.shape)).encode())
-            for part in _bytes(stored[torch.from_numpy(chosen).to(stored.device)]):
-                digest.update(part)
+            sample: Any = stored[torch.from_numpy(chosen).to(stored.device)]
         else:
-            for row in chosen.tolist():
-                for part in _bytes(stored[row]):
-                    digest.update(part)
+            sample = [stored[row] for row in chosen.tolist()]
+        for part in _bytes(sample):
+            digest.update(part)
     for function in _functions(examples):
         digest.update(in_words(function).encode())
     return digest.hexdigest()
@@ -73,7 +70,7 @@ def _held(examples: ExampleTable | ExampleList) -> list[Any]:
 
 
 def _functions(examples: ExampleTable | ExampleList) -> Iterator[Any]:
-    """What the user lets be done to the rows."""
+    """The user's functions that change the rows."""
     if isinstance(examples, ExampleList) and examples.collate_fn is not default_collate:
         yield examples.collate_fn
     if examples.transform is not None:

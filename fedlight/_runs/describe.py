@@ -1,33 +1,20 @@
-"""The description of a federation: a run goes on from a checkpoint of the same description only."""
+"""The description of a federation: a run resumes only from a checkpoint with the same one."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedlight._runs.identity import in_words
-from fedlight.checkpoint import CheckpointError, differences
-
-if TYPE_CHECKING:
-    from fedlight._runs.setting import Setting
-    from fedlight.parameters import FlatLayout, ModuleState
-    from fedlight.types import Federation
-
-
-def strategies(setting: Setting) -> dict[str, str]:
-    """The strategies in words, by the names of the trainer's arguments."""
-    channel = {} if setting.channel is None else {"channel": in_words(setting.channel)}
-    return {
-        "arrivals": in_words(setting.arrivals),
-        "aggregator": in_words(setting.aggregator),
-        "local_optimizer": in_words(setting.local_optimizer),
-        **channel,
-    }
+from fedlight._runs.setting import Setting
+from fedlight.checkpoint import CheckpointError
+from fedlight.parameters import FlatLayout, ModuleState
+from fedlight.types import Federation
 
 
 def numbers(federation: Federation) -> dict[str, int]:
-    """The numbers of a federation that stand beside the strategies in a logger."""
+    """The numbers of a federation that loggers get in addition to the strategies."""
     return {
         "clients": federation.num_clients,
         "batch_size": federation.batch_size,
@@ -36,7 +23,7 @@ def numbers(federation: Federation) -> dict[str, int]:
 
 
 def describe_federation(setting: Setting, federation: Federation, data: str) -> dict[str, Any]:
-    """What is known of a run before its module is read.
+    """The description of a run before its module is read.
 
     Args:
         setting: The setting of the run.
@@ -51,7 +38,7 @@ def describe_federation(setting: Setting, federation: Federation, data: str) -> 
         "data (hash)": data,
         "batch_size": federation.batch_size,
         "seed": federation.seed,
-        **strategies(setting),
+        **{name: in_words(each) for name, each in setting.strategies.items()},
         "on_client_failure": setting.on_client_failure,
         "max_update_norm": limit,
         "on_large_update": None if limit is None else setting.on_large_update,
@@ -59,7 +46,7 @@ def describe_federation(setting: Setting, federation: Federation, data: str) -> 
 
 
 def describe_module(state: ModuleState) -> dict[str, Any]:
-    """Names, shapes and types of what the server averages."""
+    """Names, shapes and types of the tensors that the server averages."""
     return {
         "parameters": _shapes(state.param_layout),
         "buffers": _shapes(state.buffer_layout) + _shapes(state.counter_layout),
@@ -79,10 +66,14 @@ def check_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: str) 
     """
     saved, present = dict(saved), dict(present)
     if saved.get("on_client_failure") == "raise":
-        # Nothing has failed so far, or the run would have ended: the rest may be handled
-        # otherwise, as if it had been from the start.
+        # Nothing has failed so far, or the run would have ended. Failures to come may therefore
+        # be treated in another way: the result is that of a run which always treated them so.
         saved["on_client_failure"] = present.get("on_client_failure")
-    different = differences(saved, present)
+    different = [
+        f"{name} was {saved.get(name)!r}, is {present.get(name)!r}"
+        for name in present | saved
+        if saved.get(name) != present.get(name)
+    ]
     if different:
         raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
 

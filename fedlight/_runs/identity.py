@@ -1,8 +1,8 @@
-"""What makes two runs the same: their strategies in words, as columns, and by content.
+"""The identity of a run: its strategies in words, as columns, and by content.
 
 All three go through the constructor's `arguments`. They differ in what they are for:
 
-- `in_words` is text that a person can read. A checkpoint knows by it whether a run goes on under
+- `in_words` is text that a person can read. A checkpoint knows by it whether a run resumes under
   its own settings, so it is the same at any time of a run, and in every process.
 - `columns` are the arguments as plain values by name, for a table such as TensorBoard's *HParams*.
 - `content` is a hash of everything that a value holds, with the code of the user's classes and
@@ -36,8 +36,8 @@ _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib")
 )
 _CACHED = type(lru_cache(len))
-# The kinds of values outside a function that count if it uses them, beside those of the user's own
-# classes. Others, such as an open file or a lock, have no content that could be compared.
+# The kinds of values outside a function that count if it uses them, in addition to those of the
+# user's classes. Others, such as an open file or a lock, have no content that could be compared.
 _COUNTED = (
     *(type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset),
     *(Tensor, nn.Module, np.ndarray, np.generic, SimpleNamespace, argparse.Namespace),
@@ -147,7 +147,7 @@ def content(value: object) -> str:
 
 
 class _Content:
-    """Goes through a value once; what it meets again is named by its number."""
+    """Visits each object in a value once; a second reference to one is named by its number."""
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
@@ -282,7 +282,7 @@ def _from_definition(function: FunctionType) -> list[Any]:
 
 
 def _of_code(code: CodeType) -> list[Any]:
-    """What a function does; not where it is written."""
+    """The instructions, constants and names of a function, but not its place in a file."""
     constants: list[Any] = []
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -6,22 +6,18 @@ import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightning import LightningModule
 from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.loggers import TensorBoardLogger as PytorchTensorBoardLogger
 
-from fedlight._runs.describe import numbers, strategies
-from fedlight._runs.identity import columns
-from fedlight.local_optimizers import ModuleOptimizer
-
-if TYPE_CHECKING:
-    from lightning import LightningModule
-
-    from fedlight._runs.setting import Setting
-    from fedlight.local_optimizers import LocalOptimizer
-    from fedlight.types import Federation, RoundRecord
+from fedlight._runs.describe import numbers
+from fedlight._runs.identity import columns, in_words
+from fedlight._runs.setting import Setting
+from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
+from fedlight.types import Federation, RoundRecord
 
 
 class CellLogger(PytorchTensorBoardLogger):
@@ -61,8 +57,8 @@ def left_open(loggers: Sequence[Any]) -> list[Any]:
     return [each for each in loggers if isinstance(each, kinds) and each._version is None]
 
 
-def begin_anew(loggers: Sequence[Any]) -> None:
-    """Let loggers take a new version: what an earlier `fit` has written stays as it is.
+def open_again(loggers: Sequence[Any]) -> None:
+    """Let loggers take a new version, so that the files of an earlier `fit` stay unchanged.
 
     Args:
         loggers: Those that `left_open` gave before the first fit.
@@ -79,7 +75,7 @@ def log_hyperparams(
     TensorBoard's page *HParams* gets those that have an effect: without those of an optimizer of
     the module that another local optimizer replaces; and a column for each argument of each
     strategy, such as ``aggregator.alpha``, and for ``seed``. Lightning's logger fills the page only
-    where it also draws its constant ``hp_metric``; for others it is done here.
+    if it also draws its constant ``hp_metric``; for others it is done here.
 
     Args:
         loggers: The loggers; those that cannot log hyper-parameters are left out.
@@ -89,8 +85,13 @@ def log_hyperparams(
         federation: The clients.
     """
     own = dict(module.hparams) if module._log_hyperparams else {}
-    settings = {**strategies(setting), **numbers(federation)}
-    of_federation = {f"fed/{name}": value for name, value in settings.items()}
+    known = numbers(federation)
+    words = {name: in_words(each) for name, each in setting.strategies.items()}
+    of_federation = {f"fed/{name}": value for name, value in (words | known).items()}
+    arguments: dict[str, Any] = {}
+    for name, strategy in setting.strategies.items():
+        arguments |= columns(name, strategy)
+    arguments |= known
     for logger in loggers:
         if hasattr(logger, "log_hyperparams"):
             logger.log_hyperparams({**own, **of_federation})
@@ -98,20 +99,9 @@ def log_hyperparams(
             replaced = not isinstance(setting.local_optimizer, ModuleOptimizer)
             idle = _of_optimizer(module, setting.local_optimizer) if replaced else ()
             shown = {name: value for name, value in own.items() if name not in idle}
-            arguments = _columns(setting, federation)
             shown = {f"module.{k}" if k in arguments else k: v for k, v in shown.items()}
             cell = logger.cell if isinstance(logger, CellLogger) else {}
             _show(logger, {**cell, **shown, **arguments})
-
-
-def _columns(setting: Setting, federation: Federation) -> dict[str, Any]:
-    """The federation as columns of HParams: each argument of each strategy is one."""
-    return {
-        **columns("arrivals", setting.arrivals),
-        **columns("aggregator", setting.aggregator),
-        **columns("local_optimizer", setting.local_optimizer),
-        **numbers(federation),
-    }
 
 
 def _of_optimizer(module: LightningModule, optimizer: LocalOptimizer) -> set[str]:

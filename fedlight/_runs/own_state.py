@@ -1,4 +1,4 @@
-"""Notices strategies that change as they go and would forget that in a resumed run."""
+"""Warns of strategies whose attributes change in a run and are not kept in checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StateWatch:
         self._before = [(each, _attributes(each)) for each in _with_wrapped(strategies)]
 
     def warn(self) -> None:
-        """Warn, once a run, of a strategy that has changed and does not say what is to be kept."""
+        """Warn, once in a run, of a strategy that has changed and has no state_dict of its own."""
         for strategy, before in list(self._before):
             now = {} if before is None else _attributes(strategy) or {}
             changed = sorted(name for name in now if now[name] != (before or {}).get(name))
@@ -47,7 +47,7 @@ def _with_wrapped(strategies: Sequence[object]) -> Iterator[object]:
 
 
 def _attributes(strategy: object) -> dict[str, bytes] | None:
-    """The attributes of a strategy, or None if it says itself what is to be kept."""
+    """The attributes of a strategy, or None if it has a state_dict of its own."""
     kinds = (ArrivalProcess, Aggregator, Wrapper)
     if type(strategy).state_dict not in [kind.state_dict for kind in kinds]:  # type: ignore[attr-defined]
         return None

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from math import fsum, isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedlight._support.reductions import REDUCTIONS
 from fedlight.types import (
+    ClientUpdate,
     FailureRecord,
+    LocalResult,
     LoggedAs,
     LoggedValue,
     Metrics,
     RoundRecord,
+    ServerState,
     UpdateRecord,
     new_record,
 )
-
-if TYPE_CHECKING:
-    from fedlight.types import ClientUpdate, LocalResult, ServerState
 
 
 def update_record(

@@ -1,41 +1,34 @@
-"""What a checkpoint gives back: weights of the module, states of callbacks, places of loggers."""
+"""Parts of a checkpoint's content: the module's weights, and states by their keys."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
+from lightning import LightningModule
 from torch import Tensor
 
-from fedlight._runs.loggers import go_on, position
 from fedlight.checkpoint import CheckpointError, plain
 
-if TYPE_CHECKING:
-    from lightning import LightningModule
-    from lightning.fabric.loggers.logger import Logger
-
-    from fedlight.types import RoundRecord
+T = TypeVar("T")
 
 
 class Stateful(Protocol):
-    """What a run keeps of a callback."""
+    """An object whose state a checkpoint holds."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def fits(module: LightningModule, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a module has the tensors of a checkpoint, in their shapes."""
-    own = module.state_dict()
-    return all(_same_shape(own.get(name), tensor) for name, tensor in tensors.items())
-
-
-def load_fitting(module: LightningModule, tensors: Mapping[str, Tensor]) -> None:
-    """Load the tensors that a module has, too, in the same shape."""
-    own = module.state_dict()
-    fitting = {k: v for k, v in tensors.items() if _same_shape(own.get(k), v)}
-    module.load_state_dict(fitting, strict=False)
+def fitting(module: LightningModule, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Those tensors of a checkpoint that a module has, too, in the same shape."""
+    own = {name: each for name, each in module.state_dict().items() if isinstance(each, Tensor)}
+    return {
+        name: each
+        for name, each in tensors.items()
+        if name in own and isinstance(each, Tensor) and own[name].shape == each.shape
+    }
 
 
 def load_frozen(module: LightningModule, tensors: Mapping[str, Tensor], path: str) -> None:
@@ -50,7 +43,7 @@ def load_frozen(module: LightningModule, tensors: Mapping[str, Tensor], path: st
         if not param.requires_grad:
             kept = tensors.get(name)
             if kept is None and not module.strict_loading:
-                continue  # the module says that its state_dict leaves some out
+                continue  # strict_loading=False: the module's state_dict leaves some out
             if kept is None or kept.shape != param.shape:
                 raise CheckpointError(
                     f"{path!r} has no parameter {name!r} of shape {tuple(param.shape)}"
@@ -58,32 +51,27 @@ def load_frozen(module: LightningModule, tensors: Mapping[str, Tensor], path: st
             param.data.copy_(kept)
 
 
-def states_of(callbacks: Sequence[Stateful]) -> list[list[Any]]:
-    """The states of callbacks, each beside its key."""
-    return [[key, each.state_dict()] for key, each in _keyed(callbacks)]
+def keyed(objects: Iterable[T]) -> Iterator[tuple[str, T]]:
+    """Objects with their keys in a checkpoint: the class and the index within the class.
+
+    A key stays the same if objects of other classes are added to a resumed run.
+    """
+    seen: Counter[str] = Counter()
+    for each in objects:
+        name = type(each).__qualname__
+        yield f"{name}-{seen[name]}", each
+        seen[name] += 1
 
 
-def load_states(callbacks: Sequence[Stateful], saved: Iterable[Sequence[Any]]) -> None:
-    """Give callbacks what `states_of` gave; those that were not there then keep their own."""
+def matched(objects: Iterable[T], saved: Iterable[Sequence[Any]]) -> Iterator[tuple[T, Any]]:
+    """Those objects that a checkpoint knows, each with its saved state.
+
+    Args:
+        objects: The callbacks or loggers of the run.
+        saved: Pairs of a key and a state, from the checkpoint.
+    """
     states = dict(map(tuple, saved))
-    for key, callback in _keyed(callbacks):
-        if key in states:
-            callback.load_state_dict(states[key])
-
-
-def positions_of(loggers: Sequence[Logger]) -> list[list[Any]]:
-    """The places where loggers write, each beside its key."""
-    return [[key, position(each)] for key, each in _keyed(loggers)]
-
-
-def let_write_on(
-    loggers: Sequence[Logger], saved: Iterable[Sequence[Any]], history: Sequence[RoundRecord]
-) -> None:
-    """Let loggers go on at the places that `positions_of` gave, behind the rounds so far."""
-    places = dict(map(tuple, saved))
-    for key, logger in _keyed(loggers):
-        if key in places:
-            go_on(logger, places[key], history)
+    return ((each, states[key]) for key, each in keyed(objects) if key in states)
 
 
 def check_savable(kept: Iterable[Stateful]) -> None:
@@ -95,19 +83,6 @@ def check_savable(kept: Iterable[Stateful]) -> None:
     for each in kept:
         try:
             state = each.state_dict()
-        except (AttributeError, KeyError):  # it tells of what comes with the first update
+        except (AttributeError, KeyError):  # its state exists from the first update on
             continue
         plain(state, f"{type(each).__name__}.state_dict()")
-
-
-def _same_shape(one: object, other: object) -> bool:
-    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape
-
-
-def _keyed(objects: Sequence[Any]) -> Iterable[tuple[str, Any]]:
-    """Objects with the name of their class and their number in it, which survive added ones."""
-    seen: Counter[str] = Counter()
-    for each in objects:
-        name = type(each).__qualname__
-        yield f"{name}-{seen[name]}", each
-        seen[name] += 1

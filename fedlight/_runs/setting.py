@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from fedlight._support.arguments import Strategy
+from fedlight.aggregators import Aggregator
+from fedlight.arrivals import ArrivalProcess
+from fedlight.channel import Channel
 from fedlight.clients.large_updates import NormLimit
+from fedlight.executors import Executor
+from fedlight.local_optimizers import LocalOptimizer
 from fedlight.loop import Limits
-
-if TYPE_CHECKING:
-    from fedlight.aggregators import Aggregator
-    from fedlight.arrivals import ArrivalProcess
-    from fedlight.channel import Channel
-    from fedlight.executors import Executor
-    from fedlight.local_optimizers import LocalOptimizer
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Strategies, limits and seed of a run, checked: `FedTrainer` makes it, all others read it.
+    """Strategies, limits and seed of a run, checked. `FedTrainer` makes it; other parts read it.
 
     The record is frozen; the strategies in it have a state, which belongs to the newest run.
 
@@ -32,7 +30,7 @@ class Setting:
         on_client_failure: "raise", "drop" or "retry".
         max_update_norm: The largest norm that an update may have; None for any.
         on_large_update: The treatment of a larger one, "clip" or "drop".
-        channel: What updates go through on their way, or None.
+        channel: Changes updates on their way to the server, or None.
     """
 
     arrivals: ArrivalProcess
@@ -47,6 +45,17 @@ class Setting:
     channel: Channel | None = None
 
     @property
+    def strategies(self) -> dict[str, Strategy]:
+        """The strategies by the names of the trainer's arguments; the channel if there is one."""
+        given = {
+            "arrivals": self.arrivals,
+            "aggregator": self.aggregator,
+            "local_optimizer": self.local_optimizer,
+            "channel": self.channel,
+        }
+        return {name: each for name, each in given.items() if each is not None}
+
+    @property
     def norm_limit(self) -> NormLimit | None:
-        """What is done with large updates; None if all are accepted as they are."""
+        """The treatment of large updates; None if no update is too large."""
         return NormLimit.of(self.max_update_norm, self.on_large_update)

@@ -19,6 +19,7 @@ from fedlight import Callback
 from fedlight.aggregators import FedAsync, FedAvg, FedFix
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.callbacks import ClientEvaluation, FedCheckpoint, TensorBoardMetrics
+from fedlight.channel import TopK
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
 from tests.boring import Boring, Point, classes, points, replay, trainer
 
@@ -394,7 +395,7 @@ def page(folder):
 @pytest.mark.parametrize("own", [True, False])
 def test_hparams_shows_the_federation_and_no_rate_that_has_no_effect(tmp_path, own):
     given = {"local_optimizer": ModuleOptimizer()} if own else {"local_optimizer": LocalSGD(0.03)}
-    given["callbacks"] = TensorBoardMetrics()
+    given |= {"callbacks": TensorBoardMetrics(), "channel": TopK(0.5)}
     run = trainer(logger=True, default_root_dir=tmp_path, max_rounds=2, seed=5, **given)
     run.fit(Tuned(), points([1.0], [3.0]))
     expected = {
@@ -408,6 +409,8 @@ def test_hparams_shows_the_federation_and_no_rate_that_has_no_effect(tmp_path, o
         "arrivals.local_steps.high": 5.0,
         "aggregator": "FedAvg",
         "aggregator.client_weights": "examples",
+        "channel": "TopK",
+        "channel.share": 0.5,
         "clients": 2.0,
         "batch_size": 64.0,
         "seed": 5.0,

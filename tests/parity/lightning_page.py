@@ -149,15 +149,9 @@ def tables() -> dict[str, Table]:
             ),
         },
         "data_hooks": DATA_HOOKS,
-        "arguments": {
-            name: Row({"works differently": DIFFERS}.get(each.status, each.status), each.text)
-            for name, each in ARGUMENTS.items()
-        },
+        "arguments": {name: Row(each.status, each.text) for name, each in ARGUMENTS.items()},
         "methods": METHODS,
-        "callbacks": {
-            name: Row({"runs": WORKS, "mapped": DIFFERS}.get(each.status, each.status), each.text)
-            for name, each in CALLBACKS.items()
-        },
+        "callbacks": {name: Row(each.status, each.text) for name, each in CALLBACKS.items()},
         "attributes": {
             name: Row(DIFFERS if name in _ROUNDS else WORKS, each.meaning)
             for name, each in ATTRIBUTES.items()
