@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlight._runs.loggers import CellLogger
+from fedlight.studies._comparing import plain
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import Planned
@@ -22,10 +23,9 @@ def logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
         planned: The run.
         axes: Whether the names of folders have the axes in them; else they are ``<name>,…``.
     """
-    names = [f"{axis}={name}" if axes else str(name) for axis, name in planned.cell.names.items()]
-    plain = ",".join(names).replace("/", "-").replace("\\", "-")
-    if len(plain.encode()) > _LONGEST:  # the names of folders are limited to 255 bytes
-        short = plain.encode()[:_LONGEST].decode(errors="ignore")
-        plain = f"{short}… {blake2b(plain.encode(), digest_size=4).hexdigest()}"
     cell = planned.cell.names
-    return CellLogger(cell, planned.seed, folder, name=plain, default_hp_metric=False)
+    name = plain(",".join(f"{axis}={name}" if axes else str(name) for axis, name in cell.items()))
+    if len(name.encode()) > _LONGEST:  # the names of folders are limited to 255 bytes
+        short = name.encode()[:_LONGEST].decode(errors="ignore")
+        name = f"{short}… {blake2b(name.encode(), digest_size=4).hexdigest()}"
+    return CellLogger(cell, planned.seed, folder, name=name, default_hp_metric=False)

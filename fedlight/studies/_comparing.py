@@ -15,6 +15,7 @@ from fedlight._module.rng import isolated_rng, seed_all
 from fedlight._support.checks import one_of
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks.client_evaluation import LOWER_IS_BETTER, likely_mode
+from fedlight.studies.store import made_folder
 
 if TYPE_CHECKING:
     from fedlight.data import FederatedDataModule
@@ -34,7 +35,7 @@ def check_names(aggregators: Mapping[str, Aggregator], logger_dir: str | Path | 
     for name in aggregators:
         if not isinstance(name, str) or not name.strip():
             raise TypeError(f"each name of aggregators must be a word, got {name!r}")
-    folders = [_plain(name) for name in aggregators]
+    folders = [plain(name) for name in aggregators]
     if logger_dir is not None and len(set(folders)) < len(folders):
         raise ValueError(
             f"names of aggregators must differ in more than slashes, as each names a folder in "
@@ -59,26 +60,7 @@ def fresh_folder(folder: Path) -> Path:
         OSError: It cannot be made; the error comes before the first run, and names the argument.
     """
     path = next(path for k in count() if not (path := folder / f"version_{k}").exists())
-    return made_folder(path, folder)
-
-
-def made_folder(path: Path, given: str | Path) -> Path:
-    """Make a folder for TensorBoard unless it is there.
-
-    Args:
-        path: The folder.
-        given: The user's `logger_dir`, for the error message.
-
-    Raises:
-        OSError: It cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"logger_dir={str(given)!r} must be a folder that can be written to ({error.strerror})"
-        ) from error
-    return path
+    return made_folder("logger_dir", folder, path)
 
 
 def mode_of(metric: str, mode: str | None) -> str:
@@ -107,5 +89,6 @@ def chosen_mode(metric: str, mode: str | None) -> str:
     return best
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name as that of one folder."""
     return name.replace("/", "-").replace("\\", "-")

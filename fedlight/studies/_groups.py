@@ -130,23 +130,16 @@ def frame_of(runs: Sequence[StudyRun], names: Names) -> Any:
     """A data frame with a row for each round of each run."""
     import pyarrow as pa
 
-    metrics = {name for run in runs for record in run.history for name in record.metrics}
+    rounds = [(run, record) for run in runs for record in run.history]
+    metrics = dict.fromkeys(name for _, record in rounds for name in record.metrics)
     called = column_names(names, {"seed", "round", *metrics})
-    rows: list[dict[str, object]] = [
-        {
-            **{called[axis]: name for axis, name in run.cell.items()},
-            "seed": run.seed,
-            "round": record.version,
-            **record.metrics,
-        }
-        for run in runs
-        for record in run.history
-    ]
-    columns = dict.fromkeys([*called.values(), "seed", "round", *(n for row in rows for n in row)])
-    words = {called[axis] for axis, values in names.items() if len(set(map(type, values))) > 1}
-    return pa.table(
-        {
-            name: [str(row[name]) if name in words else row.get(name) for row in rows]
-            for name in columns
-        }
-    ).to_pandas()
+    columns: dict[str, list[Any]] = {}
+    for axis, values in names.items():
+        cells = [run.cell[axis] for run, _ in rounds]
+        # A column of a data frame has one type.
+        mixed = len(set(map(type, values))) > 1
+        columns[called[axis]] = list(map(str, cells)) if mixed else cells
+    columns["seed"] = [run.seed for run, _ in rounds]
+    columns["round"] = [record.version for _, record in rounds]
+    columns |= {name: [record.metrics.get(name) for _, record in rounds] for name in metrics}
+    return pa.table(columns).to_pandas()

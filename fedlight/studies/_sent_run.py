@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SentRun:
-    """A run in the form in which it is sent.
+    """The result of a run in the form in which it is sent.
 
     Attributes:
         record: The record of the run as plain data; None if it was interrupted.
@@ -44,14 +44,7 @@ class SentRun:
         for message in self.said:
             say_once(message)
         if self.record is None:
-            return ended(planned, shared, None)
+            return OneRun(planned, shared)
         planned.schedule = self.schedule
         result = StudyRun.from_plain(self.record, dict(planned.cell.names))
-        return ended(planned, shared, result, self.notes)
-
-
-def ended(
-    planned: Planned, shared: StudySettings, result: StudyRun | None, notes: Sequence[Note] = ()
-) -> OneRun:
-    """A run that is over; its record is None if it was interrupted."""
-    return OneRun(planned, shared, result=result, notes=[*notes])
+        return OneRun(planned, shared, result=result, notes=[*self.notes])

@@ -9,7 +9,7 @@ from fedlight._support.checks import non_negative, positive
 from fedlight._support.voice import speaking
 from fedlight.executors._remote.cluster import Cluster, import_ray
 from fedlight.studies._saying import StudyVoice
-from fedlight.studies._sent_run import SentRun, ended
+from fedlight.studies._sent_run import SentRun
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
 from fedlight.studies.workers import PendingRuns, Workers
@@ -67,7 +67,8 @@ class RayWorkers(Workers):
                     sent = ray.put((planned, pending.shared.for_task(keep=self.shared_folder)))
                     going[task.remote(sent)] = planned
                 except Exception as error:
-                    pending.over(ended(planned, pending.shared, planned.failed(error)))
+                    failed = planned.failed(error)
+                    pending.over(OneRun(planned, pending.shared, result=failed))
             while going and not pending.stopped():
                 done, _ = ray.wait(list(going), num_returns=1, timeout=_LOOK)
                 for each in done:
@@ -78,13 +79,13 @@ class RayWorkers(Workers):
             if going:
                 ray.wait(list(going), num_returns=len(going), timeout=_GRACE)
             for planned in going.values():
-                pending.over(ended(planned, pending.shared, None))
+                pending.over(OneRun(planned, pending.shared))
 
     def _result(self, reference: Any, planned: Planned, shared: StudySettings) -> OneRun:
         try:
             sent: SentRun = self._ray.get(reference)
         except Exception as error:  # of Ray, such as a worker that has died
-            return ended(planned, shared, planned.failed(error))
+            return OneRun(planned, shared, result=planned.failed(error))
         return sent.received(planned, shared)
 
     def _check_room(self, there: dict[str, float]) -> None:

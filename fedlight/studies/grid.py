@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import isfunction, signature
 from itertools import islice, product
@@ -236,8 +236,3 @@ def seeds_of(seeds: object, most: int = MOST_RUNS) -> list[int]:
     if not found or len(set(found)) < len(found):
         raise ValueError(f"seeds must be one or more different integers, got {found}")
     return found
-
-
-def same_names(axes: Sequence[str], names: Mapping[str, Hashable]) -> tuple[str, ...]:
-    """The names of a cell on some of its axes, as words: those of a file are no numbers."""
-    return tuple(str(names[axis]) for axis in axes)

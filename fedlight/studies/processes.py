@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from typing import cast
 
 from fedlight.executors._remote.fork import Forked, number_of_workers
-from fedlight.studies._sent_run import SentRun, ended
+from fedlight.studies._sent_run import SentRun
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
 from fedlight.studies.workers import PendingRuns, Workers
@@ -83,7 +83,7 @@ def _received(forked: Forked, planned: Planned, shared: StudySettings) -> OneRun
     try:
         sent: SentRun = forked.receive()
     except RuntimeError as error:
-        return ended(planned, shared, planned.failed(error))
+        return OneRun(planned, shared, result=planned.failed(error))
     forked.process.join()
     forked.pipe.close()
     return sent.received(planned, shared)

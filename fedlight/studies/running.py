@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -16,8 +16,6 @@ from fedlight.studies._saying import speaking_for
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.workers import PendingRuns, Workers
-
-Watch: TypeAlias = Callable[[OneRun, bool], None]
 
 _LOOK_AGAIN = 0.5  # seconds until a run of another process is looked for again
 
@@ -41,7 +39,7 @@ def run_plan(
     shared: StudySettings,
     how: Workers,
     bar: bool,
-    watch: Watch,
+    watch: Callable[[OneRun, bool], None],
     when_stopped: str = "",
 ) -> dict[Planned, StudyRun]:
     """Find or compute all runs of a plan.

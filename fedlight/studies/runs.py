@@ -51,14 +51,8 @@ class StudyRun:
         cls, data: Mapping[str, Any], cell: dict[str, Hashable] | None = None
     ) -> StudyRun:
         """The run that `to_plain` made plain data of, perhaps in a cell of another name."""
-        return cls(
-            cell=data["cell"] if cell is None else cell,
-            seed=data["seed"],
-            history=[record_from_list(record) for record in data["history"]],
-            fingerprint=data["fingerprint"],
-            error=data["error"],
-            seconds=data["seconds"],
-        )
+        history = [record_from_list(record) for record in data["history"]]
+        return cls(**{**data, "cell": data["cell"] if cell is None else cell, "history": history})
 
 
 def plain_name(name: Hashable) -> Any:

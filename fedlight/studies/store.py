@@ -47,6 +47,26 @@ def folder_of(name: str, path: object) -> Path:
     return Path(path)
 
 
+def made_folder(name: str, given: Path, path: Path) -> Path:
+    """Make a folder unless it is there.
+
+    Args:
+        name: The argument that names it.
+        given: The value of the argument, for the error message.
+        path: The folder, which is `given` or lies in it.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"{name}={str(given)!r} must be a folder that can be written to ({error.strerror})"
+        ) from error
+    return path
+
+
 class Store:
     """The folder of a study.
 
@@ -61,13 +81,8 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = folder_of("path", path)
-        try:
-            for name in ("runs", "checkpoints", "locks"):
-                (self.path / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(
-                f"path={str(path)!r} must be a folder that can be written to ({error.strerror})"
-            ) from error
+        for name in ("runs", "checkpoints", "locks"):
+            made_folder("path", self.path, self.path / name)
         remove_torn(self.path / "runs")
         self._locks: dict[str, IO[Any]] = {}
 

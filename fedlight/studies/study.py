@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,8 +164,7 @@ class Study:
         title = f"{metric}, {self._seeds()}"
         if columns is not None:
             measures, title = {shown: measures[shown]}, f"{shown} {title}"
-        axes, entries = self._entries(rows, columns, measures)
-        table = StudyTable(title, axes, columns, entries, digits)
+        table = self._table(title, rows, columns, measures, digits)
         return self._compared(table, reference, shown, confidence)
 
     def time_to(
@@ -203,10 +203,9 @@ class Study:
         axis = one_of("axis", {"rounds": "round"}.get(axis, axis), tuple(X_AXES))
         metric, mode = self.shown(metric, mode)
 
-        reached = place_of(target, metric, mode, axis)
+        reached = {axis: place_of(target, metric, mode, axis)}
         title = f"{X_AXES[axis]} to {metric} of {target:g}, {self._seeds()}"
-        axes, entries = self._entries(rows, columns, {axis: reached}, of_target=True)
-        table = StudyTable(title, axes, columns, entries, digits)
+        table = self._table(title, rows, columns, reached, digits, of_target=True)
         return self._compared(table, reference, axis, confidence)
 
     def at(
@@ -233,28 +232,31 @@ class Study:
         """
         one_of("axis", axis, tuple(X_AXES))
         metric, _ = self.shown(metric, None)
-        axes, entries = self._entries(rows, None, values_at(places, metric, axis))
-        return StudyTable(f"{metric}, {self._seeds()}", axes, None, entries, digits)
+        values = values_at(places, metric, axis)
+        return self._table(f"{metric}, {self._seeds()}", rows, None, values, digits)
 
     def _seeds(self) -> str:
         seeds = len(self._all_seeds)
         return f"{seeds} seed{'s' * (seeds != 1)}"
 
-    def _entries(
+    def _table(
         self,
+        title: str,
         rows: str | Sequence[str] | None,
         columns: str | None,
         measures: Mapping[str, Measure],
+        digits: int,
         of_target: bool = False,
-    ) -> tuple[list[str], dict[tuple[Any, Any], Entry]]:
+    ) -> StudyTable:
         axes = row_axes(self.axes, rows, columns, self._chosen)
         seeds = len(self._all_seeds)
-        return axes, entries_of(self.runs, axes, columns, measures, of_target, seeds)
+        entries = entries_of(self.runs, axes, columns, measures, of_target, seeds)
+        return StudyTable(title, axes, columns, entries, digits)
 
     def _compared(
         self, table: StudyTable, reference: Any, shown: str, confidence: float
     ) -> StudyTable:
-        """A table with what `reference` asks for beside."""
+        """A table with the published numbers or the differences that `reference` asks for."""
         if reference is None:
             return table
         if isinstance(reference, Mapping):
@@ -305,10 +307,9 @@ class Study:
                 name: Entry.of([r for r in runs if r.cell[axis] == name], measure).mean
                 for name in dict.fromkeys(run.cell[axis] for run in runs)
             }
-            ranked = sorted(
-                means, key=lambda name: (means[name] != means[name], sign * means[name])
-            )
-            kept += [run for run in runs if run.cell[axis] == ranked[0]]
+            # A value without the metric has the mean nan, which comes last.
+            best = min(means, key=lambda name: (math.isnan(means[name]), sign * means[name]))
+            kept += [run for run in runs if run.cell[axis] == best]
         return self._part(kept, {*self._chosen, axis})
 
     def _part(self, runs: Sequence[StudyRun], chosen: Collection[str]) -> Study:

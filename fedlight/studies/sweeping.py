@@ -11,25 +11,20 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlight._runs.data_fingerprint import data_content
 from fedlight._runs.identity import content
-from fedlight._support.checks import one_of, positive
+from fedlight._support.checks import one_of, optional, positive
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
 from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._cell_key import cell_key
-from fedlight.studies._comparing import (
-    Data,
-    Start,
-    chosen_mode,
-    made_folder,
-)
+from fedlight.studies._comparing import Data, Start, chosen_mode
 from fedlight.studies._measures import metrics_of
 from fedlight.studies.choice import chosen_workers
 from fedlight.studies.grid import MOST_RUNS, Axes, cells_of, refuse_own, seeds_of
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned
-from fedlight.studies.store import Store, folder_of
+from fedlight.studies.store import Store, folder_of, made_folder
 from fedlight.studies.study import Study
 from fedlight.studies.workers import Workers
 
@@ -178,12 +173,11 @@ def sweep(
                 raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
         check_cell(cell)
     how = chosen_workers(workers)
+    board = optional(folder_of, "logger_dir", logger_dir)
     shared = StudySettings(
         store=None if path is None else Store(path),
         callbacks=callbacks,
-        logger_dir=None
-        if logger_dir is None
-        else made_folder(folder_of("logger_dir", logger_dir), logger_dir),
+        logger_dir=None if board is None else made_folder("logger_dir", board, board),
         metric=metric,
         mode=mode,
         checkpoint_seconds=positive("checkpoint_seconds", checkpoint_seconds),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from fedlight.loop import drive
 from fedlight.studies.one_run import OneRun, StudySettings
@@ -13,8 +13,6 @@ from fedlight.studies.runs import Planned
 
 if TYPE_CHECKING:
     from fedlight.studies._progress import StudyBar
-
-Over: TypeAlias = Callable[[OneRun], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class PendingRuns:
     ready: Sequence[Planned]
     free: Iterator[Planned]
     shared: StudySettings
-    over: Over
+    over: Callable[[OneRun], None]
     stopped: Callable[[], bool]
     progress: StudyBar
 
