@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedlight.plot import curve
-
-_NAMES = {
-    "virtual_time": "virtual time",
-    "gradients": "gradients computed",
-    "models": "models communicated",
-    "bytes": "bytes communicated",
-}
+from fedlight.plot import X_AXES, curve
 
 
 def chosen_metric(names: Sequence[str], metric: str | None) -> str | None:
@@ -20,7 +13,8 @@ def chosen_metric(names: Sequence[str], metric: str | None) -> str | None:
     if metric is not None:
         return metric if metric in names else None
     validated = [name for name in names if name.startswith("val")]
-    return next((name for name in validated if "acc" in name), next(iter(validated), None))
+    # The first accuracy, or else the first of all.
+    return min(validated, key=lambda name: "acc" not in name, default=None)
 
 
 def layout_of(metric: str, axes: Sequence[str], time_resolution: float) -> dict[str, Any]:
@@ -33,9 +27,9 @@ def layout_of(metric: str, axes: Sequence[str], time_resolution: float) -> dict[
     """
     charts = {f"{metric} over rounds": ["Multiline", [f"^{metric}$"]]}
     for axis in axes:
-        unit = _NAMES[axis]
+        unit = X_AXES[axis].partition(" (")[0]
         if axis == "virtual_time" and time_resolution != 1:
-            unit = f"virtual time (a unit is {time_resolution:g} steps)"
+            unit += f" (a unit is {time_resolution:g} steps)"
         charts[f"{metric} over {unit}"] = ["Multiline", [f"^{metric}/by_{axis}$"]]
     return {metric: charts}
 

@@ -98,7 +98,6 @@ class FedCheckpoint(Callback):
             raise ValueError(f"save_top_k must be -1 (all), 0 or more, got {save_top_k}")
         self.save_last = save_last
         self.best_k: dict[str, float] = {}  # the best comes first
-        self._outdone: list[str] = []  # files to delete once the new ones are written
         self._run: str | None = None  # the run to which `best_k` and the suffix belong
         self._suffix = ""
         self._names_taken = self._validated = False
@@ -121,7 +120,6 @@ class FedCheckpoint(Callback):
         self._periods = self._period(trainer)
         self._parts = Parts(self.dirpath)  # what it has written of an earlier run is not this one's
         self._names_taken = self._validated = False
-        self._outdone.clear()
         if not trainer.fast_dev_run:
             remove_torn(self.dirpath)
 
@@ -147,10 +145,17 @@ class FedCheckpoint(Callback):
             for path in set(paths) - before.keys():
                 Path(path).unlink(missing_ok=True)
             self.best_k = before
-            self._outdone.clear()
             raise
-        while self._outdone:
-            self._let_go(self._outdone.pop(), trainer.callbacks)
+        # Only now, so that there is a best checkpoint also if the new one cannot be written.
+        kept = {
+            Path(path).resolve()
+            for each in trainer.callbacks
+            if isinstance(each, FedCheckpoint)
+            for path in each.best_k
+        }
+        for path in before.keys() - self.best_k.keys():
+            if Path(path).resolve() not in kept:
+                Path(path).unlink(missing_ok=True)
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Save the end of the run."""
@@ -228,15 +233,6 @@ class FedCheckpoint(Callback):
                 'from a checkpoint, write fit(…, ckpt_path="last")'
             )
 
-    def _let_go(self, path: str, callbacks: Iterable[object]) -> None:
-        """Delete a file, unless another `FedCheckpoint` of the run keeps it, which then has it."""
-        others = [
-            each for each in callbacks if isinstance(each, FedCheckpoint) and each is not self
-        ]
-        kept = {Path(other).resolve() for each in others for other in each.best_k}
-        if Path(path).resolve() not in kept:
-            Path(path).unlink(missing_ok=True)
-
     def _period(self, trainer: FedTrainer) -> int:
         if self.every_n_updates is not None:
             return trainer.num_updates // self.every_n_updates
@@ -264,7 +260,6 @@ class FedCheckpoint(Callback):
             if full and self._badness(score) >= self._badness(self.best_k[worst]):
                 return []
             del self.best_k[worst]
-            self._outdone.append(worst)
         ranked = {**self.best_k, path: score}.items()
         self.best_k = dict(sorted(ranked, key=lambda item: self._badness(item[1])))
         return [path]

@@ -159,16 +159,11 @@ class EventLog(Callback):
         values = np.array(self._rows, dtype=np.float64).reshape(-1, len(_COLUMNS))
         columns: dict[str, Any] = {}
         for name, column in zip(_COLUMNS, values.T, strict=True):
-            missing = np.isnan(column)
-            if name in _FLOATS:
-                columns[name] = pa.array(column, pa.float64(), mask=missing)
-                continue
-            integers = np.where(missing, 0, column).astype(np.int64)
-            columns[name] = pa.array(integers, mask=missing)
-            if name == "event":
-                kinds = pa.array(EVENTS, pa.string())
-                indices = columns[name].cast(pa.int8())
-                columns[name] = pa.DictionaryArray.from_arrays(indices, kinds)
+            array = pa.array(column, mask=np.isnan(column))
+            columns[name] = array if name in _FLOATS else array.cast(pa.int64())
+        kinds = pa.array(EVENTS, pa.string())
+        indices = columns["event"].cast(pa.int8())
+        columns["event"] = pa.DictionaryArray.from_arrays(indices, kinds)
         return pa.table(columns).replace_schema_metadata(
             {b"fedlight.num_clients": str(self._num_clients).encode()}
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from fedlight._support.checks import names, one_of, optional, positive, positive
 from fedlight.callbacks._boards import chosen_metric, layout_of, summary_of
 from fedlight.callbacks.base import Callback
 from fedlight.callbacks.client_evaluation import likely_mode
+from fedlight.plot import X_AXES
 from fedlight.plot._pictures import (
     draw_participation,
     draw_partition,
@@ -31,10 +32,7 @@ if TYPE_CHECKING:
     from fedlight.types import RoundRecord
 
 AXES = {
-    "virtual_time": "fed/time",
-    "gradients": "fed/gradients",
-    "models": "fed/models",
-    "bytes": "fed/bytes",
+    axis: f"fed/{'time' if axis == 'virtual_time' else axis}" for axis in X_AXES if axis != "round"
 }
 """The horizontal axes besides rounds, and the metric that gives a round's place on each."""
 
@@ -145,10 +143,9 @@ class TensorBoardMetrics(Callback):
             loggers = self._loggers
             self._cut(trainer, self._going_on, version - 1)
             self._loggers = loggers
-        if self.histogram_every_n_rounds and version % self.histogram_every_n_rounds:
-            self._histograms(trainer, version - version % self.histogram_every_n_rounds)
-        if self.picture_every_n_rounds and version % self.picture_every_n_rounds:
-            self._pictures(trainer, version - version % self.picture_every_n_rounds)
+        for every, write in self._figures():
+            if version % every:
+                write(trainer, version - version % every)
         metric = self._chosen(trainer)
         if metric is not None:
             mode = self.mode or likely_mode(metric)
@@ -195,12 +192,15 @@ class TensorBoardMetrics(Callback):
                     _writer(logger).add_summary(summary, step)
         if record.version < cut or not self._loggers:
             return
-        every = self.histogram_every_n_rounds
-        if every is not None and record.version % every == 0:
-            self._histograms(trainer, record.version - every)
-        every = self.picture_every_n_rounds
-        if every is not None and record.version % every == 0:
-            self._pictures(trainer, record.version - every)
+        for every, write in self._figures():
+            if record.version % every == 0:
+                write(trainer, record.version - every)
+
+    def _figures(self) -> list[tuple[int, Callable[[FedTrainer, int], None]]]:
+        """The kinds of figures over several rounds: after how many of them, and its writer."""
+        intervals = self.histogram_every_n_rounds, self.picture_every_n_rounds
+        kinds = zip(intervals, (self._histograms, self._pictures), strict=True)
+        return [(every, write) for every, write in kinds if every is not None]
 
     def _points(self, record: RoundRecord, axis: str, step: int) -> dict[str, float]:
         """The round's new values by their tags."""

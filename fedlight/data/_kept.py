@@ -106,9 +106,8 @@ def _mapped(path: Path, rows: int) -> Tensor | None:
         whole = values.offset + values.nbytes == path.stat().st_size
     except (OSError, ValueError):
         return None
-    if not whole or values.dtype != np.uint8 or values.shape[:1] != (rows,):
-        return None
-    if not values.flags.c_contiguous:
+    fits = values.dtype == np.uint8 and values.shape[:1] == (rows,) and values.flags.c_contiguous
+    if not whole or not fits:
         return None
     with suppress(OSError):  # a folder of which we may only read
         os.utime(path)  # `_remove_unused` asks when it was last used

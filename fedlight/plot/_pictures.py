@@ -334,13 +334,8 @@ def staleness_shade(staleness: int, most: int) -> float:
 
 def shade(share: float) -> Colour:
     """Return the colour of a share from 0 (light) to 1 (dark)."""
-    place = min(max(share, 0.0), 1.0) * (len(_SCALE) - 1)
-    below = min(int(place), len(_SCALE) - 2)
-    rest = place - below
-    red, green, blue = (
-        round(low + (high - low) * rest)
-        for low, high in zip(_SCALE[below], _SCALE[below + 1], strict=True)
-    )
+    places = np.linspace(0, 1, len(_SCALE))
+    red, green, blue = (round(np.interp(share, places, each)) for each in zip(*_SCALE, strict=True))
     return red, green, blue
 
 
