@@ -8,15 +8,6 @@ from typing import Any
 from fedlight.plot import X_AXES, curve
 
 
-def chosen_metric(names: Sequence[str], metric: str | None) -> str | None:
-    """The metric that is shown first: the one given, or the first one of the validation."""
-    if metric is not None:
-        return metric if metric in names else None
-    validated = [name for name in names if name.startswith("val")]
-    # The first accuracy, or else the first of all.
-    return min(validated, key=lambda name: "acc" not in name, default=None)
-
-
 def layout_of(metric: str, axes: Sequence[str], time_resolution: float) -> dict[str, Any]:
     """The page *Custom Scalars*: the metric on rounds and on the other axes, one chart each.
 

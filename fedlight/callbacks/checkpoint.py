@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._support.checks import integer, one_of, optional, positive, positive_int
 from fedlight._support.files import remove_torn
+from fedlight.callbacks._monitoring import check_logged
 from fedlight.callbacks.base import Callback
 from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint, run_of
 
@@ -249,7 +250,7 @@ class FedCheckpoint(Callback):
             # Not `callback_metrics`: that may hold the value of an earlier round.
             metrics = trainer.history[-1].metrics if trainer.history else {}
             if self.monitor not in metrics:
-                self._check_monitor(trainer)
+                check_logged("FedCheckpoint", self.monitor, trainer, self._validated)
                 return []
             score = metrics[self.monitor]
         path = str(self.dirpath / f"round={trainer.version}{self._suffix}.ckpt")
@@ -268,16 +269,6 @@ class FedCheckpoint(Callback):
         if math.isnan(score):
             return math.inf
         return score if self.monitor is not None and self.mode == "min" else -score
-
-    def _check_monitor(self, trainer: FedTrainer) -> None:
-        """Refuse a metric that is unknown although there was an occasion to log it."""
-        known = trainer.callback_metrics
-        due = self._validated or trainer.check_val_every_n_rounds is None
-        if due and trainer.history and self.monitor not in known:
-            raise ValueError(
-                f"FedCheckpoint monitors {self.monitor!r}, which was not logged; "
-                f"there are {sorted(known)}"
-            )
 
 
 def _newest_first(paths: Iterable[Path]) -> list[Path]:

@@ -12,7 +12,7 @@ from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._support.checks import names, one_of, optional, positive, positive_int
-from fedlight.callbacks._boards import chosen_metric, layout_of, summary_of
+from fedlight.callbacks._boards import layout_of, summary_of
 from fedlight.callbacks.base import Callback
 from fedlight.callbacks.client_evaluation import likely_mode
 from fedlight.plot import X_AXES
@@ -155,8 +155,13 @@ class TensorBoardMetrics(Callback):
                 logger.experiment.add_scalar(name, value, version)
 
     def _chosen(self, trainer: FedTrainer) -> str | None:
-        known = [str(name) for name in trainer.callback_metrics]
-        return chosen_metric(known, self.metric)
+        """The metric that is shown first: the one given, or the first one of the validation."""
+        known = trainer.callback_metrics
+        if self.metric is not None:
+            return self.metric if self.metric in known else None
+        validated = [name for name in known if name.startswith("val")]
+        # The first accuracy, or else the first of all.
+        return min(validated, key=lambda name: "acc" not in name, default=None)
 
     def _lay_out(self, trainer: FedTrainer) -> None:
         """Write the page of the chosen metric, as soon as there is one."""

@@ -221,24 +221,20 @@ def checked_columns(columns: object) -> tuple[Columns | None, tuple[str, ...] | 
     """
     if columns is None:
         return None, None
-    expected = (
+    if isinstance(columns, Mapping):
+        if columns and all(isinstance(n, str) for pair in columns.items() for n in pair):
+            return (tuple(columns.values()), None), tuple(columns)
+    elif isinstance(columns, Sequence) and not isinstance(columns, str) and len(columns) == 2:
+        inputs, target = columns
+        inputs = (inputs,) if isinstance(inputs, str) else inputs
+        named = isinstance(inputs, Sequence) and all(isinstance(n, str) for n in inputs)
+        if named and inputs and isinstance(target, str | None):
+            return (tuple(inputs), target), None
+    raise TypeError(
         "columns must be (INPUT, TARGET) such as ('image', 'label'), or "
         "(('x1', 'x2'), 'y'), or ('x', None) without a target, or for batches that are dicts "
         f"{{KEY: COLUMN}} such as {{'pixel_values': 'image', 'labels': 'label'}}; got {columns!r}"
     )
-    if isinstance(columns, Mapping):
-        if not columns or not all(isinstance(n, str) for pair in columns.items() for n in pair):
-            raise TypeError(expected)
-        return (tuple(columns.values()), None), tuple(columns)
-    if not isinstance(columns, Sequence) or isinstance(columns, str) or len(columns) != 2:
-        raise TypeError(expected)
-    inputs, target = columns
-    inputs = (inputs,) if isinstance(inputs, str) else inputs
-    if not isinstance(inputs, Sequence) or not inputs:
-        raise TypeError(expected)
-    if not all(isinstance(n, str) for n in inputs) or not isinstance(target, str | None):
-        raise TypeError(expected)
-    return (tuple(inputs), target), None
 
 
 def checked_statistics(normalize: object) -> Statistics | None:

@@ -17,7 +17,6 @@ from fedlight.types import RoundRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import ListedColormap
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -219,7 +218,8 @@ def partition(
     counts = counts[:max_clients]
     size = (1.6 + 0.45 * len(names), 1.2 + (0.3 if len(counts) <= 20 else 0.13) * len(counts))
     ax = _axes(ax, (min(size[0], 12.0), size[1]))
-    image = ax.imshow(np.ma.masked_equal(counts, 0), cmap=_colour_map(), vmin=0, aspect="auto")
+    scale = of_matplotlib("colors").ListedColormap([_colour(step / 255) for step in range(256)])
+    image = ax.imshow(np.ma.masked_equal(counts, 0), cmap=scale, vmin=0, aspect="auto")
     if len(counts) <= 20 and len(names) <= 20:
         for row, column in np.argwhere(counts):
             dark = counts[row, column] > 0.45 * counts.max()
@@ -373,12 +373,6 @@ def _timeline_legend(ax: Axes, made: Timeline, lost: bool) -> None:
 def _colour(share: float) -> tuple[float, float, float]:
     red, green, blue = shade(share)
     return red / 255, green / 255, blue / 255
-
-
-def _colour_map() -> ListedColormap:
-    colours = [_colour(step / 255) for step in range(256)]
-    made: ListedColormap = of_matplotlib("colors").ListedColormap(colours)
-    return made
 
 
 def _plain(ax: Axes) -> None:

@@ -46,8 +46,6 @@ def check_names(aggregators: Mapping[str, Aggregator], logger_dir: str | Path | 
 def first_module(module: Start, seed: int) -> LightningModule:
     if isinstance(module, LightningModule):
         return module
-    if not callable(module):
-        return as_module(module)  # raises
     with isolated_rng():
         seed_all(seed)
         return as_module(module())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedlight.studies.tables import Entry, column_names
+from fedlight.studies.tables import column_names
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import StudyRun
@@ -93,37 +93,6 @@ def grouped(
     for run in runs:
         found.setdefault(tuple(run.cell[axis] for axis in axes), []).append(run)
     return found
-
-
-def entries_of(
-    runs: Sequence[StudyRun],
-    axes: Sequence[str],
-    columns: str | None,
-    measures: Mapping[str, Callable[[Any], float]],
-    of_target: bool = False,
-    seeds: int = 0,
-) -> dict[tuple[Any, Any], Entry]:
-    """The entries of a table by row and column.
-
-    Args:
-        runs: The runs.
-        axes: The axes of the rows.
-        columns: The axis of the columns; None for a column of each measure.
-        measures: Measures by name; a single one if columns are an axis.
-        of_target: Whether a measure is the place at which a target is reached.
-        seeds: How many seeds the study has.
-    """
-    if columns is None:
-        return {
-            (row, name): Entry.of(members, measure, of_target, seeds)
-            for row, members in grouped(runs, axes).items()
-            for name, measure in measures.items()
-        }
-    (measure,) = measures.values()
-    return {
-        (place[:-1], place[-1]): Entry.of(members, measure, of_target, seeds)
-        for place, members in grouped(runs, [*axes, columns]).items()
-    }
 
 
 def frame_of(runs: Sequence[StudyRun], names: Names) -> Any:

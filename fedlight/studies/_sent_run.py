@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +39,23 @@ class SentRun:
         record = None if run.result is None else run.result.to_plain()
         return cls(record, planned.schedule, run.notes, said)
 
-    def received(self, planned: Planned, shared: StudySettings) -> OneRun:
-        """The run that is over, in the process that has planned it."""
-        for message in self.said:
-            say_once(message)
-        if self.record is None:
-            return OneRun(planned, shared)
-        planned.schedule = self.schedule
-        result = StudyRun.from_plain(self.record, dict(planned.cell.names))
-        return OneRun(planned, shared, result=result, notes=[*self.notes])
+
+def received(receive: Callable[[], SentRun], planned: Planned, shared: StudySettings) -> OneRun:
+    """The run that is over, in the process that has planned it.
+
+    Args:
+        receive: Returns the run that was sent; its error is that of the run.
+        planned: The run's place in the plan.
+        shared: What all runs share.
+    """
+    try:
+        sent = receive()
+    except Exception as error:  # of the run, or its process has died
+        return OneRun(planned, shared, result=planned.failed(error))
+    for message in sent.said:
+        say_once(message)
+    if sent.record is None:
+        return OneRun(planned, shared)
+    planned.schedule = sent.schedule
+    result = StudyRun.from_plain(sent.record, dict(planned.cell.names))
+    return OneRun(planned, shared, result=result, notes=[*sent.notes])

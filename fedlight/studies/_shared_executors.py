@@ -26,6 +26,7 @@ that rows with several learning rates are multiplied with a tensor in place of a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -222,10 +223,7 @@ def _content(work: Workplace) -> str:
 
 def _frozen(layer: nn.Module, federated: set[int]) -> dict[str, Tensor]:
     """The tensors of a layer that the server does not update."""
-    tensors: list[tuple[str, Tensor]] = [
-        *layer.named_parameters(recurse=False),
-        *layer.named_buffers(recurse=False),
-    ]
+    tensors = chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False))
     return {name: tensor for name, tensor in tensors if id(tensor) not in federated}
 
 

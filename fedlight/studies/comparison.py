@@ -16,7 +16,7 @@ from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._comparing import Data, Start, check_names, chosen_mode, fresh_folder
 from fedlight.studies._groups import grouped
 from fedlight.studies._measures import best_of, check_metric, end_of, metrics_of
-from fedlight.studies.grid import Cell, seeds_of
+from fedlight.studies.grid import cells_of, seeds_of
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned, StudyRun
@@ -313,9 +313,7 @@ def compare(
         "max_updates": max_updates,
         **trainer_options,
     }
-    cells = [
-        Cell({_AXIS: name}, {**given, "aggregator": each}) for name, each in aggregators.items()
-    ]
+    cells = cells_of({_AXIS: aggregators}, given)
     for cell in cells:  # errors in the arguments appear before the first run
         check_cell(cell)
     shared = StudySettings(

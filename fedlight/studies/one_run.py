@@ -7,16 +7,17 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlight._fit.arguments import check_data
+from fedlight._runs.loggers import CellLogger
 from fedlight._support.voice import Note, voice
 from fedlight.arrivals import Recording, ReplayArrivals
 from fedlight.callbacks import Callback, FedCheckpoint, TensorBoardMetrics
 from fedlight.checkpoint import CheckpointError
-from fedlight.studies._boards import logger_of
-from fedlight.studies._comparing import first_module
+from fedlight.studies._comparing import first_module, plain
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.store import Store
 from fedlight.trainer import FedTrainer
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fedlight.executors import Executor
 
 _STRATEGIES = ("arrivals", "aggregator", "local_optimizer")
+_LONGEST = 200  # bytes of the name of a folder
 _LIMITS = ("max_rounds", "max_updates")  # a replayed schedule has its own end
 
 
@@ -156,7 +158,10 @@ class OneRun:
     def _fit(self) -> Generator[Sequence[Any], None, None]:
         planned, shared = self.planned, self.shared
         data = shared.data_of(planned)
-        last = self._last()
+        last = None
+        if shared.store is not None:
+            last = shared.store.checkpoints(planned.key) / "last.ckpt"
+            last = last if last.is_file() else None
         try:
             self.trainer = trainer = self._trainer()
             yield from trainer.steps_of_fit(deepcopy(shared.start_of(planned)), data, last)
@@ -166,14 +171,6 @@ class OneRun:
             last.unlink()  # damaged, or of other settings: the run starts again
             self.trainer = trainer = self._trainer()
             yield from trainer.steps_of_fit(deepcopy(shared.start_of(planned)), data)
-
-    def _last(self) -> Path | None:
-        """The checkpoint that the run goes on from."""
-        store = self.shared.store
-        if store is None:
-            return None
-        last = store.checkpoints(self.planned.key) / "last.ckpt"
-        return last if last.is_file() else None
 
     def _trainer(self) -> FedTrainer:
         shared, planned = self.shared, self.planned
@@ -185,7 +182,7 @@ class OneRun:
         callbacks = [] if make is None else list(make())
         logger: Any = False
         if shared.logger_dir is not None:
-            logger = logger_of(shared.logger_dir, planned, shared.axes_in_folders)
+            logger = _logger_of(shared.logger_dir, planned, shared.axes_in_folders)
             if not any(isinstance(each, TensorBoardMetrics) for each in callbacks):
                 callbacks.append(TensorBoardMetrics(metric=shared.metric, mode=shared.mode))
         if shared.store is not None:
@@ -208,6 +205,22 @@ class OneRun:
             enable_progress_bar=False,
             on_interrupt="return",
         )
+
+
+def _logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
+    """The logger of a run: ``<folder>/<axis>=<name>,…/seed=<seed>``.
+
+    Args:
+        folder: The folder of all runs.
+        planned: The run.
+        axes: Whether the names of folders have the axes in them; else they are ``<name>,…``.
+    """
+    cell = planned.cell.names
+    name = plain(",".join(f"{axis}={name}" if axes else str(name) for axis, name in cell.items()))
+    if len(name.encode()) > _LONGEST:  # the names of folders are limited to 255 bytes
+        short = name.encode()[:_LONGEST].decode(errors="ignore")
+        name = f"{short}… {blake2b(name.encode(), digest_size=4).hexdigest()}"
+    return CellLogger(cell, planned.seed, folder, name=name, default_hp_metric=False)
 
 
 def trainer_options(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from fedlight.studies._figures import draw, draw_ends
 from fedlight.studies._groups import (
     called,
     check_axis,
-    entries_of,
     frame_of,
     grouped,
     on_common_axes,
@@ -250,7 +249,11 @@ class Study:
     ) -> StudyTable:
         axes = row_axes(self.axes, rows, columns, self._chosen)
         seeds = len(self._all_seeds)
-        entries = entries_of(self.runs, axes, columns, measures, of_target, seeds)
+        entries = {}
+        for names, runs in grouped(self.runs, [*axes, *filter(None, [columns])]).items():
+            for measure, function in measures.items():
+                place = (names, measure) if columns is None else (names[:-1], names[-1])
+                entries[place] = Entry.of(runs, function, of_target, seeds)
         return StudyTable(title, axes, columns, entries, digits)
 
     def _compared(
