@@ -1,4 +1,4 @@
-"""Checkpoints while a run goes on."""
+"""Checkpoints during a run."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class FedCheckpoint(Callback):
     """Saves the whole run every so many rounds, updates, units of virtual time or seconds.
 
     A file is named after its round (``round=12.ckpt``); ``last.ckpt`` is the newest one. A run
-    that was killed goes on with ``trainer.fit(module, data, ckpt_path="last")``. The folder
-    ``parts`` in `dirpath` holds the earlier rounds, which each checkpoint names and none writes
-    again, so that a checkpoint costs the same however long the run is; copy it with them.
+    that was killed is resumed by ``trainer.fit(module, data, ckpt_path="last")``. The folder
+    ``parts`` in `dirpath` holds the earlier rounds. Each checkpoint names them and none writes them
+    again, so a checkpoint costs the same however long the run is. Copy the folder with the files.
 
     A run ranks, replaces and deletes only files in `dirpath` that it has written itself, or that
-    were written by the run that it goes on from. If `dirpath` holds checkpoints of another run,
+    were written by the run that it resumes. If `dirpath` holds checkpoints of another run,
     the new run says so and takes names of its own: ``round=12-v1.ckpt``, ``last-v1.ckpt``.
-    ``ckpt_path="last"`` goes on from the newest one. Under ``fast_dev_run`` nothing is written.
+    ``ckpt_path="last"`` resumes from the newest one. Under ``fast_dev_run`` nothing is written.
 
     Several of them in one run may share `dirpath`, as those do that stand for Lightning's
     ``ModelCheckpoint`` without one. The file of a round is the same for all of them; it is deleted
@@ -45,14 +45,14 @@ class FedCheckpoint(Callback):
 
     Args:
         dirpath: Where the files go.
-        every_n_rounds: Save after every so many server updates; 1 where nothing else is given.
+        every_n_rounds: Save after every so many server updates; 1 if no interval is given.
         every_n_updates: Save after every so many arrivals.
         every_time: Save after every so much virtual time.
         every_seconds: Save after every so many seconds of real time.
         monitor: Metric that says which checkpoints to keep; None keeps the newest. A round is
             ranked only if it has the metric itself, as after a validation; nan is the worst value.
         mode: "min" or "max" of the metric is best.
-        save_top_k: How many to keep beside the last one; -1 keeps all, 0 none.
+        save_top_k: How many to keep in addition to the last one; -1 keeps all, 0 none.
         save_last: Keep ``last.ckpt``.
 
     Raises:
@@ -116,10 +116,10 @@ class FedCheckpoint(Callback):
         return str(self.dirpath / f"last{self._suffix}.ckpt")
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Begin to count where the run is, and take away what a killed run left half written."""
+        """Begin to count from the present round, and remove files that a killed run left torn."""
         self._since = time.monotonic()
         self._periods = self._period(trainer)
-        self._parts = Parts(self.dirpath)  # what it has written of an earlier run is not this one's
+        self._parts = Parts(self.dirpath)  # the parts of an earlier run are not this one's
         self._names_taken = self._validated = False
         if not trainer.fast_dev_run:
             remove_torn(self.dirpath)
@@ -129,7 +129,7 @@ class FedCheckpoint(Callback):
         self._validated = True
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Save where it is due."""
+        """Save if it is due."""
         period = self._period(trainer)
         if trainer.fast_dev_run or (period == self._periods and not trainer.interrupted):
             return
@@ -142,7 +142,7 @@ class FedCheckpoint(Callback):
                 last = [self.last_model_path] if self.save_last else []
                 trainer.save_checkpoint(*paths, *last, parts=self._parts)
         except BaseException:
-            # The newest last.ckpt knows nothing of a new file, so nobody would ever rank it.
+            # The newest last.ckpt does not list a new file, so a resumed run would never rank it.
             for path in set(paths) - before.keys():
                 Path(path).unlink(missing_ok=True)
             self.best_k = before
@@ -173,7 +173,7 @@ class FedCheckpoint(Callback):
             )
 
     def read_last(self) -> dict[str, Any] | None:
-        """The newest whole checkpoint of the folder, or None where there is none at all.
+        """The newest whole checkpoint of the folder, or None if there is none.
 
         Raises:
             CheckpointError: There are files, and none of them is whole.
@@ -198,7 +198,7 @@ class FedCheckpoint(Callback):
         return {"best_k": names, "run": self._run}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the checkpoints that were kept, as far as they are in `dirpath`."""
+        """Restore the list of checkpoints, as far as they are in `dirpath`."""
         paths = {str(self.dirpath / name): score for name, score in state["best_k"].items()}
         self.best_k = {path: score for path, score in paths.items() if Path(path).exists()}
         self._run = state["run"]
@@ -287,7 +287,7 @@ def keeper_of(callbacks: Iterable[object]) -> FedCheckpoint | None:
 def content_of(
     ckpt_path: str | PathLike[str] | None, callbacks: Iterable[object]
 ) -> dict[str, Any] | None:
-    """The content of the checkpoint that `FedTrainer.fit` is to go on from; None to start anew.
+    """The content of the checkpoint that `FedTrainer.fit` resumes from, or None.
 
     Args:
         ckpt_path: A file; or "last" for the newest one and "best" for the best one of the

@@ -84,7 +84,7 @@ class EarlyStopping(Callback):
         if not trainer.history:
             self._forget()
         elif self.stopped_round == trainer.version:
-            # The checkpoint is that of a run that was stopped here. The run goes on only if the
+            # The checkpoint is that of a run that was stopped here. The run continues only if the
             # present thresholds and patience would not have stopped it.
             value = trainer.history[-1].metrics.get(self.monitor)
             spent = self.wait_count >= self.patience
@@ -107,7 +107,7 @@ class EarlyStopping(Callback):
             check_logged("EarlyStopping", self.monitor, trainer, self._validated)
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Warn if there was never anything to look at."""
+        """Warn if no round had the metric."""
         rounds = trainer.history
         if self.strict and rounds and not any(self.monitor in each.metrics for each in rounds):
             words = (

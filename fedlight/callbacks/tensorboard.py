@@ -12,7 +12,7 @@ from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._support.checks import names, one_of, optional, positive, positive_int
-from fedlight.callbacks._boards import layout_of, summary_of
+from fedlight.callbacks._tensorboard_pages import layout_of, summary_of
 from fedlight.callbacks.base import Callback
 from fedlight.callbacks.client_evaluation import likely_mode
 from fedlight.plot import X_AXES
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 AXES = {
     axis: f"fed/{'time' if axis == 'virtual_time' else axis}" for axis in X_AXES if axis != "round"
 }
-"""The horizontal axes besides rounds, and the metric that gives a round's place on each."""
+"""The horizontal axes in addition to rounds, and the metric that gives a round's place on each."""
 
 
 class TensorBoardMetrics(Callback):
@@ -65,7 +65,7 @@ class TensorBoardMetrics(Callback):
 
     The page *Custom Scalars* shows the chosen metric first: on rounds, virtual time, gradients and
     models. At the end ``<metric>/best``, ``<metric>/last`` and ``run/seconds`` (real time) are
-    written, which the page *HParams* shows beside the arguments of the run.
+    written. The page *HParams* shows them next to the arguments of the run.
 
     Args:
         axes: The axes: "virtual_time", "gradients", "models", "bytes", or several of them.

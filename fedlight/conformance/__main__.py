@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document["results"] = list(map(asdict, finite))
         print(json.dumps(document, indent=1))
     else:
-        # Wide enough for whole names where the output is no terminal.
+        # Wide enough for whole names if the output is no terminal.
         console = Console(width=None if sys.stdout.isatty() else 140)
         console.print(table(adapter, results))
         counts = Counter(result.verdict for result in results)

@@ -1,6 +1,6 @@
 """Reads the cases: federations of a few numbers with known models.
 
-A case is a JSON file in the folder `cases`, described by `case.schema.json` beside it.
+A case is a JSON file in the folder `cases`, described by `case.schema.json` next to it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Case:
-    """A federation and what must come out of it. `docs/conformance.md` explains each field."""
+    """A federation and its expected outcome. `docs/conformance.md` explains each field."""
 
     name: str
     description: str

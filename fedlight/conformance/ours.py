@@ -33,7 +33,7 @@ class Fedlight:
     """The adapter for fedlight.
 
     Args:
-        executor: What computes the local runs.
+        executor: The executor of the local runs.
         precision: Of models and data.
         replay: Whether to replay the updates of a timed case instead of letting the arrival
             process make them. Cases in which work is stopped, polled or cut cannot be replayed.
@@ -94,7 +94,7 @@ class _Quadratic(LightningModule):
 
 
 class _Watch(Callback):
-    """Keeps the model, the time and SCAFFOLD's c of each version, and what was not used."""
+    """Records the model, the time and SCAFFOLD's c of each version, and the unused updates."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -138,7 +138,7 @@ class _Watch(Callback):
 
 
 def _updates(trainer: FedTrainer, watch: _Watch) -> list[dict[str, Any]]:
-    """What the history, the watch and the aggregator's buffer have of each update."""
+    """All updates: those of the history, those not used, and those left in the buffer."""
     found = [
         {
             "client": update.client_id,

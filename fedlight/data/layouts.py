@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedlight._support.checks import number, positive
-from fedlight.data._kept import kept
+from fedlight.data._cache import cached
 from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleTable, Transform
 from fedlight.data.reading import first_image_shape, read_images, read_numbers, read_text
@@ -104,9 +104,9 @@ class Layout:
 
         Args:
             dataset: The split.
-            split: What errors call it.
+            split: Its name in errors.
             transform: As for `ExampleTable`.
-            cache: Where decoded images and text are kept, as for `kept`.
+            cache: Where decoded images and text are kept, as for `cached`.
 
         Raises:
             ValueError: The split is empty, lacks a column, or has values that cannot be read.
@@ -266,7 +266,7 @@ def default_columns(features: Mapping[str, Any]) -> Columns:
     """The input column and the target column by their names and types.
 
     Raises:
-        ValueError: They cannot be told.
+        ValueError: They cannot be recognised.
     """
     if _is_shakespeare(features):
         return ("x",), "y"
@@ -288,13 +288,15 @@ def _pixels(dataset: datasets.Dataset, name: str, cache: bool | Path) -> Tensor:
     # Decoders of JPEG may differ in the last bit.
     libraries = ", ".join(f"{each} {version(each)}" for each in ("pillow", "datasets"))
     how = f"images, {libraries}, {dataset.features[name]!r}"
-    return kept(cache, dataset, name, how, lambda: read_images(dataset, name))
+    return cached(cache, dataset, name, how, lambda: read_images(dataset, name))
 
 
 def _tokens(dataset: datasets.Dataset, name: str, cache: bool | Path) -> Tensor:
     """The tokens of a column of text, which may be on disk already."""
     length = _SHAKESPEARE_LENGTHS[name]
-    return kept(cache, dataset, name, f"text of {length}", lambda: read_text(dataset, name, length))
+    return cached(
+        cache, dataset, name, f"text of {length}", lambda: read_text(dataset, name, length)
+    )
 
 
 def _known_statistics(dataset: datasets.Dataset, name: str, target: str) -> Statistics | None:

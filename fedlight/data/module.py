@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Subset
 
 from data_partitioners import Partition, Partitioner
 from fedlight._support.checks import integer, positive_int
-from fedlight.data._given import client_datasets, evaluation_datasets
-from fedlight.data._kept import checked_cache
+from fedlight.data._cache import checked_cache
+from fedlight.data._map_style import client_datasets, evaluation_datasets
 from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of

@@ -1,6 +1,6 @@
 """Pictures for loggers, drawn with Pillow alone; `fedlight.plot` shares their layout.
 
-There are three: who holds which labels, who worked when, and how often each client was used.
+There are three: the labels of each client, a timeline of tasks, and the participation of clients.
 TensorBoard shows them at about half their size, hence the large text.
 """
 

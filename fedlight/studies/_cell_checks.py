@@ -1,4 +1,4 @@
-"""Checks of what a study is given, before its first run."""
+"""Checks of the arguments of a study, before its first run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedlight.trainer import FedTrainer
 
 
 def check_cell(cell: Cell) -> None:
-    """Refuse the arguments of a cell before the first run.
+    """Check the arguments of a cell before the first run.
 
     Raises:
         TypeError: One is of the wrong kind.
@@ -35,7 +35,7 @@ def check_cell(cell: Cell) -> None:
 
 
 def check_callbacks(callbacks: object) -> None:
-    """Refuse what makes no callbacks.
+    """Check that the argument is a function that makes callbacks.
 
     Raises:
         TypeError: It is no function without arguments.

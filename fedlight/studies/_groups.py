@@ -43,10 +43,10 @@ def called(axis: str, name: Hashable) -> str:
 
 
 def check_axis(names: Names, argument: str, axis: object) -> None:
-    """Refuse what is no axis.
+    """Check that the study has an axis.
 
     Raises:
-        ValueError: It is none.
+        ValueError: There is no such axis.
     """
     if axis not in names:
         raise ValueError(f"{argument} must be an axis of the study, {list(names)}, got {axis!r}")

@@ -9,7 +9,7 @@ from typing import Any
 from fedlight._support.checks import non_negative, positive
 from fedlight._support.voice import speaking
 from fedlight.executors._remote.cluster import Cluster, import_ray
-from fedlight.studies._saying import StudyVoice
+from fedlight.studies._messages import StudyVoice
 from fedlight.studies._sent_run import SentRun, received
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
@@ -84,7 +84,7 @@ class RayWorkers(Workers):
                 pending.over(OneRun(planned, pending.shared))
 
     def _check_room(self, there: dict[str, float]) -> None:
-        """Refuse tasks for which no cluster has room, which would wait for ever."""
+        """Check that the cluster has room for a task, which would otherwise wait for ever."""
         for name, asked in (("CPU", self.num_cpus), ("GPU", self.num_gpus)):
             if asked > there.get(name, 0.0):
                 raise ValueError(

@@ -9,28 +9,34 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fedlight._fit.arguments import check_data
+from lightning import LightningModule
+
+from fedlight._fit.arguments import as_module, check_data
+from fedlight._module.rng import isolated_rng, seed_all
 from fedlight._runs.loggers import CellLogger
 from fedlight._support.voice import Note, voice
 from fedlight.arrivals import Recording, ReplayArrivals
 from fedlight.callbacks import Callback, FedCheckpoint, TensorBoardMetrics
 from fedlight.checkpoint import CheckpointError
-from fedlight.studies._comparing import first_module, plain
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.store import Store
 from fedlight.trainer import FedTrainer
 
 if TYPE_CHECKING:
-    from lightning import LightningModule
-
     from fedlight.data import FederatedDataModule
     from fedlight.executors import Executor
 
 _STRATEGIES = ("arrivals", "aggregator", "local_optimizer")
 _LONGEST = 200  # bytes of the name of a folder
 _LIMITS = ("max_rounds", "max_updates")  # a replayed schedule has its own end
+
+
+Start: TypeAlias = LightningModule | Callable[[], LightningModule]
+"""A module, of which each run trains a copy; or a class or function, called once for each seed."""
+Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
+"""A data module for all seeds, or a function of the seed that returns one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +68,7 @@ class StudySettings:
     _starts: dict[tuple[int, int], LightningModule] = field(default_factory=dict)
 
     def bare(self) -> StudySettings:
-        """The same without anything that writes or looks."""
+        """The same without folders, loggers and callbacks."""
         return replace(self, store=None, callbacks=None, logger_dir=None, silent=True)
 
     def for_task(self, keep: bool) -> StudySettings:
@@ -95,13 +101,13 @@ class StudySettings:
         if key not in self._starts:
             while len(self._starts) >= self.most_data:
                 del self._starts[next(iter(self._starts))]
-            self._starts[key] = first_module(given, planned.seed)
+            self._starts[key] = _first_module(given, planned.seed)
         return self._starts[key]
 
 
 @dataclass(slots=True, eq=False)
 class OneRun:
-    """A run of a study that is gone through step by step.
+    """A run of a study, which its caller advances step by step.
 
     Args:
         planned: Its place in the plan.
@@ -112,7 +118,7 @@ class OneRun:
         trainer: Its trainer, once it has begun.
         result: Its record, once it is over; None if it was interrupted.
         error: Its error, or None.
-        notes: Its notes about its end; a study says them for all of its runs.
+        notes: Its notes about its end; a study prints them once for all of its runs.
     """
 
     planned: Planned
@@ -124,7 +130,7 @@ class OneRun:
     notes: list[Note] = field(default_factory=list)
 
     def steps(self) -> Generator[Sequence[Any], None, None]:
-        """Go through the run; an error in it is its result.
+        """Advance the run; an error in it is its result.
 
         Yields:
             Local runs that have to be computed before the next step.
@@ -207,6 +213,19 @@ class OneRun:
         )
 
 
+def _first_module(module: Start, seed: int) -> LightningModule:
+    if isinstance(module, LightningModule):
+        return module
+    with isolated_rng():
+        seed_all(seed)
+        return as_module(module())
+
+
+def folder_name(name: str) -> str:
+    """Return a name without slashes, which is that of one folder."""
+    return name.replace("/", "-").replace("\\", "-")
+
+
 def _logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
     """The logger of a run: ``<folder>/<axis>=<name>,…/seed=<seed>``.
 
@@ -216,7 +235,9 @@ def _logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
         axes: Whether the names of folders have the axes in them; else they are ``<name>,…``.
     """
     cell = planned.cell.names
-    name = plain(",".join(f"{axis}={name}" if axes else str(name) for axis, name in cell.items()))
+    name = folder_name(
+        ",".join(f"{axis}={name}" if axes else str(name) for axis, name in cell.items())
+    )
     if len(name.encode()) > _LONGEST:  # the names of folders are limited to 255 bytes
         short = name.encode()[:_LONGEST].decode(errors="ignore")
         name = f"{short}… {blake2b(name.encode(), digest_size=4).hexdigest()}"

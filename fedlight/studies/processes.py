@@ -66,7 +66,7 @@ class Processes(Workers):
 
 def _fork(planned: Planned, shared: StudySettings) -> Forked:
     """Begin a run in a process of its own."""
-    # The data and the module are made here, so that all processes share their memory.
+    # The data and the module are made before the fork, so that all processes share their memory.
     with suppress(Exception):  # the other process meets the error again and reports it
         shared.data_of(planned)
         shared.start_of(planned)

@@ -11,8 +11,8 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._runs.identity import in_words
 from fedlight._support.interrupts import graceful_interrupts
+from fedlight.studies._messages import speaking_for
 from fedlight.studies._progress import StudyBar
-from fedlight.studies._saying import speaking_for
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.workers import PendingRuns, Workers
@@ -87,7 +87,8 @@ def run_plan(
             if store is not None:
                 if planned.key in begun or not store.lock(planned.key):
                     continue  # this or another process computes it
-                if found(planned):  # it has just been finished
+                # Looked for again under the lock: another process may have just finished it.
+                if found(planned):
                     store.unlock(planned.key)
                     continue
                 begun.add(planned.key)

@@ -1,4 +1,4 @@
-"""Tables of a study: means over seeds, paired differences, published numbers beside."""
+"""Tables of a study: means over seeds, paired differences, published numbers."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class StudyTable:
         return StudyTable(title, self.axes, self.column_axis, entries, self._digits)
 
     def beside(self, numbers: Mapping[Any, float]) -> StudyTable:
-        """The table with published numbers beside, in brackets.
+        """The table with published numbers in brackets.
 
         Args:
             numbers: By (row, column), or by row for the first column.
@@ -251,7 +251,7 @@ class StudyTable:
     def to_pandas(self) -> Any:
         """A data frame with a row for each entry: mean, standard deviation, number of runs, ….
 
-        An axis that is called like one of these is the column ``axis/<name>``.
+        If an axis has the name of one of these, its column is ``axis/<name>``.
         """
         import pyarrow as pa
 

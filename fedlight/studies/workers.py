@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PendingRuns:
-    """The runs that a study hands to its workers.
+    """The runs that a study passes to its workers.
 
     Attributes:
         ready: The runs that can begin.
         free: Those of them that no other process computes, each locked when it is taken.
         shared: What all runs share.
-        over: To be called with each run that is over, or interrupted.
-        stopped: Whether no further run is to begin.
-        progress: To be told which runs are under way.
+        over: Called by the workers with each run that is over or interrupted.
+        stopped: Returns True once no further run is to begin.
+        progress: The progress bar, which the workers tell which runs are under way.
     """
 
     ready: Sequence[Planned]

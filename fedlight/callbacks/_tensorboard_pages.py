@@ -1,4 +1,4 @@
-"""What TensorBoard shows beside curves: HParams' metrics, and a page of the chosen metric."""
+"""TensorBoard's pages in addition to curves: HParams, and Custom Scalars of a metric."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def layout_of(metric: str, axes: Sequence[str], time_resolution: float) -> dict[
 
     Args:
         metric: The metric.
-        axes: The axes beside rounds.
+        axes: The axes in addition to rounds.
         time_resolution: Steps of TensorBoard per unit of virtual time.
     """
     charts = {f"{metric} over rounds": ["Multiline", [f"^{metric}$"]]}
