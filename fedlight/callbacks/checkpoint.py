@@ -99,7 +99,6 @@ class FedCheckpoint(Callback):
             raise ValueError(f"save_top_k must be -1 (all), 0 or more, got {save_top_k}")
         self.save_last = save_last
         self.best_k: dict[str, float] = {}  # the best comes first
-        self._run: str | None = None  # the run to which `best_k` and the suffix belong
         self._suffix = ""
         self._names_taken = self._validated = False
         self._periods = 0
@@ -181,27 +180,24 @@ class FedCheckpoint(Callback):
         files = _newest_first(self.dirpath.glob("*.ckpt"))
         newest = next((path for path in files if path.stem.startswith("last")), None)
         files.sort(key=lambda path: path != newest)
-        refused: list[str] = []
         for path in files:
             try:
                 return read_checkpoint(path)
             except CheckpointError as error:
                 rank_zero_warn(f"{error}; the one before it is used")
-                refused.append(str(path))
-        if refused:
+        if files:
             raise CheckpointError(f"no whole checkpoint is left in {str(self.dirpath)!r}")
         return None
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoints kept, by their names in `dirpath`, and their scores."""
         names = {Path(path).name: score for path, score in self.best_k.items()}
-        return {"best_k": names, "run": self._run}
+        return {"best_k": names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the list of checkpoints, as far as they are in `dirpath`."""
         paths = {str(self.dirpath / name): score for name, score in state["best_k"].items()}
         self.best_k = {path: score for path, score in paths.items() if Path(path).exists()}
-        self._run = state["run"]
 
     def _take_names(self, run: str) -> None:
         """Before the first save of a fit: find out which files in `dirpath` are those of the run.
@@ -211,12 +207,9 @@ class FedCheckpoint(Callback):
         if self._names_taken:
             return
         self._names_taken = True
-        if self._run != run:
-            self.best_k = {}
-        # The folder may have been used by another run since: only what this run wrote is kept.
+        # They may be those of an earlier fit, and another run may have used the folder since.
         kept = self.best_k.items()
         self.best_k = {path: score for path, score in kept if run_of(Path(path)) == run}
-        self._run = run
         found: dict[str, list[Path]] = defaultdict(list)
         for path in _newest_first(self.dirpath.glob("*.ckpt")):
             if name := re.fullmatch(r"(?:round=\d+|last)(-v\d+)?", path.stem):

@@ -35,8 +35,7 @@ class LearningRateMonitor(Callback):
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Ask the module for its rates, once."""
-        optimizer = trainer.local_optimizer
-        own = isinstance(optimizer, ModuleOptimizer)
+        own = isinstance(trainer.local_optimizer, ModuleOptimizer)
         rates = configured_rates(module) if own else []
         names = ["lr/local", *(f"lr/local_{k}" for k in range(1, len(rates)))]
         self._own = dict(zip(names, rates, strict=False))

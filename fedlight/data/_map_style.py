@@ -71,18 +71,18 @@ def evaluation_datasets(argument: str, given: Any) -> dict[str, Any]:
     """
     if given is None:
         return {}
-    sets, names = [given], [argument]
+    named = {argument: given}
     if isinstance(given, Mapping):
         several = all(_is_data_set(each) or isinstance(each, list) for each in given.values())
         if several and not _is_numbered(given):
-            sets, names = list(given.values()), [f"{argument}[{key!r}]" for key in given]
+            named = {f"{argument}[{key!r}]": data for key, data in given.items()}
     elif isinstance(given, list | tuple) and given and _is_data_set(given[0]):
-        sets, names = list(given), [f"{argument}[{i}]" for i in range(len(given))]
-    if not sets:
+        named = {f"{argument}[{i}]": data for i, data in enumerate(given)}
+    if not named:
         raise ValueError(f"{argument} holds no data set; leave it out or give it one")
-    for name, data in zip(names, sets, strict=True):
+    for name, data in named.items():
         check_map_style(name, data)
-    return dict(zip(names, sets, strict=True))
+    return named
 
 
 def check_map_style(name: str, data: Any) -> None:
@@ -92,8 +92,7 @@ def check_map_style(name: str, data: Any) -> None:
         TypeError: They have not, or their items are not examples.
         ValueError: They are empty.
     """
-    mistake = _mistaken(data)
-    if mistake:
+    if mistake := _mistaken(data):
         raise TypeError(f"{name} is {mistake}")
     if (
         isinstance(data, IterableDataset)

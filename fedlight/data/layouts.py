@@ -294,9 +294,8 @@ def _pixels(dataset: datasets.Dataset, name: str, cache: bool | Path) -> Tensor:
 def _tokens(dataset: datasets.Dataset, name: str, cache: bool | Path) -> Tensor:
     """The tokens of a column of text, which may be on disk already."""
     length = _SHAKESPEARE_LENGTHS[name]
-    return cached(
-        cache, dataset, name, f"text of {length}", lambda: read_text(dataset, name, length)
-    )
+    how = f"text of {length}"
+    return cached(cache, dataset, name, how, lambda: read_text(dataset, name, length))
 
 
 def _known_statistics(dataset: datasets.Dataset, name: str, target: str) -> Statistics | None:

@@ -121,14 +121,13 @@ class Timeline(NamedTuple):
         row_of = {client: row for row, client in enumerate(clients)}
         shown = [task for task in shown if task.client in row_of]
         most = max((task.staleness or 0 for task in shown), default=0)
-        bars, overlaps = [], False
-        for task, (lane, number) in zip(shown, lanes(shown), strict=True):
+        places, bars = lanes(shown), []
+        for task, (lane, number) in zip(shown, places, strict=True):
             share = None if task.staleness is None else staleness_shade(task.staleness, most)
             edges = lane / number, (lane + 1) / number
             bars.append(Bar(row_of[task.client], *edges, task.start, task.end, share))
-            overlaps = overlaps or number > 1
         within = [time for time in updates if start <= time <= end]
-        return cls(clients, bars, within, most, overlaps)
+        return cls(clients, bars, within, most, any(number > 1 for _, number in places))
 
 
 def label_table(

@@ -143,12 +143,11 @@ def timeline(
     clients = made.clients
     ax = _axes(ax, (8.0, 1.3 + 0.24 * len(clients)))
     for bar in made.bars:
-        used = bar.shade is not None
         ax.broken_barh(
             [(bar.start, bar.end - bar.start)],
             (bar.row - 0.4 + 0.8 * bar.top, 0.8 * (bar.bottom - bar.top)),
             facecolor="white" if bar.shade is None else _colour(bar.shade),
-            edgecolor="white" if used else _GREY,
+            edgecolor=_GREY if bar.shade is None else "white",
             linewidth=0.6,
             zorder=3,
         )
@@ -243,8 +242,7 @@ def partition(
         "client" if len(counts) == total else f"client (first {len(counts)} of {total:,})"
     )
     _plain(ax)
-    bar = ax.figure.colorbar(image, ax=ax, label="examples")
-    bar.outline.set_visible(False)
+    ax.figure.colorbar(image, ax=ax, label="examples").outline.set_visible(False)
     return ax
 
 
@@ -381,13 +379,12 @@ def _plain(ax: Axes) -> None:
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    if ax is not None:
-        kind: type[Axes] = of_matplotlib("axes").Axes
-        if not isinstance(ax, kind):
-            raise TypeError(f"ax must be axes of matplotlib, got {ax!r} ({type(ax).__name__})")
-        return ax
-    made: Axes = of_matplotlib("pyplot").subplots(figsize=size, layout="constrained")[1]
-    return made
+    if ax is None:
+        ax = of_matplotlib("pyplot").subplots(figsize=size, layout="constrained")[1]
+    kind: type[Axes] = of_matplotlib("axes").Axes
+    if not isinstance(ax, kind):
+        raise TypeError(f"ax must be axes of matplotlib, got {ax!r} ({type(ax).__name__})")
+    return ax
 
 
 def of_matplotlib(name: str) -> Any:

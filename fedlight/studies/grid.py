@@ -108,8 +108,7 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
         ValueError: An axis is empty, two axes give the same argument, two values of an axis have
             the same name, or a value in a list has none.
     """
-    if over is None:
-        over = {}
+    over = {} if over is None else over
     if not isinstance(over, Mapping):
         raise TypeError(
             f'over must map each axis to its values, such as {{"aggregator": {{"AFA-CD": AFACD()}}'
