@@ -391,8 +391,8 @@ TABLE = (
     ),
     Broken(
         "fedlight/studies/tables.py",
-        "value - before[seed]",
-        "before[seed] - value",
+        "value - base[seed]",
+        "base[seed] - value",
         "studies/test_comparison.py studies/test_parts.py",
     ),
     Broken(

@@ -1,4 +1,4 @@
-"""Checkpoints while a run goes on."""
+"""Checkpoints during a run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._support.checks import integer, one_of, optional, positive, positive_int
 from fedlight._support.files import remove_torn
+from fedlight.callbacks._monitoring import check_logged
 from fedlight.callbacks.base import Callback
 from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint, run_of
 
@@ -29,14 +30,14 @@ class FedCheckpoint(Callback):
     """Saves the whole run every so many rounds, updates, units of virtual time or seconds.
 
     A file is named after its round (``round=12.ckpt``); ``last.ckpt`` is the newest one. A run
-    that was killed goes on with ``trainer.fit(module, data, ckpt_path="last")``. The folder
-    ``parts`` in `dirpath` holds the earlier rounds, which each checkpoint names and none writes
-    again, so that a checkpoint costs the same however long the run is; copy it with them.
+    that was killed is resumed by ``trainer.fit(module, data, ckpt_path="last")``. The folder
+    ``parts`` in `dirpath` holds the earlier rounds. Each checkpoint names them and none writes them
+    again, so a checkpoint costs the same however long the run is. Copy the folder with the files.
 
     A run ranks, replaces and deletes only files in `dirpath` that it has written itself, or that
-    were written by the run that it goes on from. If `dirpath` holds checkpoints of another run,
+    were written by the run that it resumes. If `dirpath` holds checkpoints of another run,
     the new run says so and takes names of its own: ``round=12-v1.ckpt``, ``last-v1.ckpt``.
-    ``ckpt_path="last"`` goes on from the newest one. Under ``fast_dev_run`` nothing is written.
+    ``ckpt_path="last"`` resumes from the newest one. Under ``fast_dev_run`` nothing is written.
 
     Several of them in one run may share `dirpath`, as those do that stand for Lightning's
     ``ModelCheckpoint`` without one. The file of a round is the same for all of them; it is deleted
@@ -44,14 +45,14 @@ class FedCheckpoint(Callback):
 
     Args:
         dirpath: Where the files go.
-        every_n_rounds: Save after every so many server updates; 1 where nothing else is given.
+        every_n_rounds: Save after every so many server updates; 1 if no interval is given.
         every_n_updates: Save after every so many arrivals.
         every_time: Save after every so much virtual time.
         every_seconds: Save after every so many seconds of real time.
         monitor: Metric that says which checkpoints to keep; None keeps the newest. A round is
             ranked only if it has the metric itself, as after a validation; nan is the worst value.
         mode: "min" or "max" of the metric is best.
-        save_top_k: How many to keep beside the last one; -1 keeps all, 0 none.
+        save_top_k: How many to keep in addition to the last one; -1 keeps all, 0 none.
         save_last: Keep ``last.ckpt``.
 
     Raises:
@@ -98,8 +99,6 @@ class FedCheckpoint(Callback):
             raise ValueError(f"save_top_k must be -1 (all), 0 or more, got {save_top_k}")
         self.save_last = save_last
         self.best_k: dict[str, float] = {}  # the best comes first
-        self._outdone: list[str] = []  # files to delete once the new ones are written
-        self._run: str | None = None  # the run to which `best_k` and the suffix belong
         self._suffix = ""
         self._names_taken = self._validated = False
         self._periods = 0
@@ -116,12 +115,11 @@ class FedCheckpoint(Callback):
         return str(self.dirpath / f"last{self._suffix}.ckpt")
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Begin to count where the run is, and take away what a killed run left half written."""
+        """Begin to count from the present round, and remove files that a killed run left torn."""
         self._since = time.monotonic()
         self._periods = self._period(trainer)
-        self._parts = Parts(self.dirpath)  # what it has written of an earlier run is not this one's
+        self._parts = Parts(self.dirpath)  # the parts of an earlier run are not this one's
         self._names_taken = self._validated = False
-        self._outdone.clear()
         if not trainer.fast_dev_run:
             remove_torn(self.dirpath)
 
@@ -130,7 +128,7 @@ class FedCheckpoint(Callback):
         self._validated = True
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Save where it is due."""
+        """Save if it is due."""
         period = self._period(trainer)
         if trainer.fast_dev_run or (period == self._periods and not trainer.interrupted):
             return
@@ -143,14 +141,21 @@ class FedCheckpoint(Callback):
                 last = [self.last_model_path] if self.save_last else []
                 trainer.save_checkpoint(*paths, *last, parts=self._parts)
         except BaseException:
-            # The newest last.ckpt knows nothing of a new file, so nobody would ever rank it.
+            # The newest last.ckpt does not list a new file, so a resumed run would never rank it.
             for path in set(paths) - before.keys():
                 Path(path).unlink(missing_ok=True)
             self.best_k = before
-            self._outdone.clear()
             raise
-        while self._outdone:
-            self._let_go(self._outdone.pop(), trainer.callbacks)
+        # Only now, so that there is a best checkpoint also if the new one cannot be written.
+        kept = {
+            Path(path).resolve()
+            for each in trainer.callbacks
+            if isinstance(each, FedCheckpoint)
+            for path in each.best_k
+        }
+        for path in before.keys() - self.best_k.keys():
+            if Path(path).resolve() not in kept:
+                Path(path).unlink(missing_ok=True)
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Save the end of the run."""
@@ -167,7 +172,7 @@ class FedCheckpoint(Callback):
             )
 
     def read_last(self) -> dict[str, Any] | None:
-        """The newest whole checkpoint of the folder, or None where there is none at all.
+        """The newest whole checkpoint of the folder, or None if there is none.
 
         Raises:
             CheckpointError: There are files, and none of them is whole.
@@ -175,27 +180,24 @@ class FedCheckpoint(Callback):
         files = _newest_first(self.dirpath.glob("*.ckpt"))
         newest = next((path for path in files if path.stem.startswith("last")), None)
         files.sort(key=lambda path: path != newest)
-        refused: list[str] = []
         for path in files:
             try:
                 return read_checkpoint(path)
             except CheckpointError as error:
                 rank_zero_warn(f"{error}; the one before it is used")
-                refused.append(str(path))
-        if refused:
+        if files:
             raise CheckpointError(f"no whole checkpoint is left in {str(self.dirpath)!r}")
         return None
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoints kept, by their names in `dirpath`, and their scores."""
         names = {Path(path).name: score for path, score in self.best_k.items()}
-        return {"best_k": names, "run": self._run}
+        return {"best_k": names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the checkpoints that were kept, as far as they are in `dirpath`."""
+        """Restore the list of checkpoints, as far as they are in `dirpath`."""
         paths = {str(self.dirpath / name): score for name, score in state["best_k"].items()}
         self.best_k = {path: score for path, score in paths.items() if Path(path).exists()}
-        self._run = state["run"]
 
     def _take_names(self, run: str) -> None:
         """Before the first save of a fit: find out which files in `dirpath` are those of the run.
@@ -205,12 +207,9 @@ class FedCheckpoint(Callback):
         if self._names_taken:
             return
         self._names_taken = True
-        if self._run != run:
-            self.best_k = {}
-        # The folder may have been used by another run since: only what this run wrote is kept.
+        # They may be those of an earlier fit, and another run may have used the folder since.
         kept = self.best_k.items()
         self.best_k = {path: score for path, score in kept if run_of(Path(path)) == run}
-        self._run = run
         found: dict[str, list[Path]] = defaultdict(list)
         for path in _newest_first(self.dirpath.glob("*.ckpt")):
             if name := re.fullmatch(r"(?:round=\d+|last)(-v\d+)?", path.stem):
@@ -228,15 +227,6 @@ class FedCheckpoint(Callback):
                 'from a checkpoint, write fit(…, ckpt_path="last")'
             )
 
-    def _let_go(self, path: str, callbacks: Iterable[object]) -> None:
-        """Delete a file, unless another `FedCheckpoint` of the run keeps it, which then has it."""
-        others = [
-            each for each in callbacks if isinstance(each, FedCheckpoint) and each is not self
-        ]
-        kept = {Path(other).resolve() for each in others for other in each.best_k}
-        if Path(path).resolve() not in kept:
-            Path(path).unlink(missing_ok=True)
-
     def _period(self, trainer: FedTrainer) -> int:
         if self.every_n_updates is not None:
             return trainer.num_updates // self.every_n_updates
@@ -253,7 +243,7 @@ class FedCheckpoint(Callback):
             # Not `callback_metrics`: that may hold the value of an earlier round.
             metrics = trainer.history[-1].metrics if trainer.history else {}
             if self.monitor not in metrics:
-                self._check_monitor(trainer)
+                check_logged("FedCheckpoint", self.monitor, trainer, self._validated)
                 return []
             score = metrics[self.monitor]
         path = str(self.dirpath / f"round={trainer.version}{self._suffix}.ckpt")
@@ -264,7 +254,6 @@ class FedCheckpoint(Callback):
             if full and self._badness(score) >= self._badness(self.best_k[worst]):
                 return []
             del self.best_k[worst]
-            self._outdone.append(worst)
         ranked = {**self.best_k, path: score}.items()
         self.best_k = dict(sorted(ranked, key=lambda item: self._badness(item[1])))
         return [path]
@@ -273,16 +262,6 @@ class FedCheckpoint(Callback):
         if math.isnan(score):
             return math.inf
         return score if self.monitor is not None and self.mode == "min" else -score
-
-    def _check_monitor(self, trainer: FedTrainer) -> None:
-        """Refuse a metric that is unknown although there was an occasion to log it."""
-        known = trainer.callback_metrics
-        due = self._validated or trainer.check_val_every_n_rounds is None
-        if due and trainer.history and self.monitor not in known:
-            raise ValueError(
-                f"FedCheckpoint monitors {self.monitor!r}, which was not logged; "
-                f"there are {sorted(known)}"
-            )
 
 
 def _newest_first(paths: Iterable[Path]) -> list[Path]:
@@ -301,7 +280,7 @@ def keeper_of(callbacks: Iterable[object]) -> FedCheckpoint | None:
 def content_of(
     ckpt_path: str | PathLike[str] | None, callbacks: Iterable[object]
 ) -> dict[str, Any] | None:
-    """The content of the checkpoint that `FedTrainer.fit` is to go on from; None to start anew.
+    """The content of the checkpoint that `FedTrainer.fit` resumes from, or None.
 
     Args:
         ckpt_path: A file; or "last" for the newest one and "best" for the best one of the

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.checks import number, one_of, optional, positive_int
 from fedlight._support.voice import Note, voice
+from fedlight.callbacks._monitoring import check_logged
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class EarlyStopping(Callback):
         if not trainer.history:
             self._forget()
         elif self.stopped_round == trainer.version:
-            # The checkpoint is that of a run that was stopped here. The run goes on only if the
+            # The checkpoint is that of a run that was stopped here. The run continues only if the
             # present thresholds and patience would not have stopped it.
             value = trainer.history[-1].metrics.get(self.monitor)
             spent = self.wait_count >= self.patience
@@ -102,14 +103,11 @@ class EarlyStopping(Callback):
         record = trainer.history[-1]
         if self.monitor in record.metrics:
             self._look(trainer, record.metrics[self.monitor])
-        elif self.strict and self._is_due(trainer) and self.monitor not in trainer.callback_metrics:
-            raise ValueError(
-                f"EarlyStopping monitors {self.monitor!r}, which was not logged; there are "
-                f"{sorted(trainer.callback_metrics)}"
-            )
+        elif self.strict:
+            check_logged("EarlyStopping", self.monitor, trainer, self._validated)
 
     def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Warn if there was never anything to look at."""
+        """Warn if no round had the metric."""
         rounds = trainer.history
         if self.strict and rounds and not any(self.monitor in each.metrics for each in rounds):
             words = (
@@ -117,10 +115,6 @@ class EarlyStopping(Callback):
                 f"nothing. There are {sorted(trainer.callback_metrics)}"
             )
             voice().note(trainer.run, Note("nothing monitored", words, warns=True))
-
-    def _is_due(self, trainer: FedTrainer) -> bool:
-        every = trainer.check_val_every_n_rounds or trainer.check_val_every_n_updates
-        return self._validated or every is None
 
     def _look(self, trainer: FedTrainer, value: float) -> None:
         sign = self._sign

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lightning import LightningModule
 
     from fedlight.trainer import FedTrainer
-    from fedlight.types import ClientUpdate, Task
+    from fedlight.types import ClientUpdate, Task, UpdateRecord
 
 EVENTS = ("dispatch", "arrival", "drop", "failure", "use", "server_update", "cancel")
 _DISPATCH, _ARRIVAL, _DROP, _FAILURE, _USE, _SERVER_UPDATE, _CANCEL = range(len(EVENTS))
@@ -124,22 +124,8 @@ class EventLog(Callback):
         """Note the updates that the server has used, and the version that it has made."""
         record = trainer.history[-1]
         now, version = record.now, record.version
-        self._rows += [
-            (
-                now,
-                _USE,
-                version,
-                used.client_id,
-                used.serial,
-                nan,
-                used.pulled_version,
-                used.num_steps,
-                used.staleness,
-                used.weight,
-                used.norm,
-            )
-            for used in record.updates
-        ]
+        for used in record.updates:
+            self._add(_USE, now, version, used, nan, used.staleness, used.weight, used.norm)
         self._rows.append((now, _SERVER_UPDATE, version, *[nan] * (len(_COLUMNS) - 3)))
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
@@ -159,16 +145,11 @@ class EventLog(Callback):
         values = np.array(self._rows, dtype=np.float64).reshape(-1, len(_COLUMNS))
         columns: dict[str, Any] = {}
         for name, column in zip(_COLUMNS, values.T, strict=True):
-            missing = np.isnan(column)
-            if name in _FLOATS:
-                columns[name] = pa.array(column, pa.float64(), mask=missing)
-                continue
-            integers = np.where(missing, 0, column).astype(np.int64)
-            columns[name] = pa.array(integers, mask=missing)
-            if name == "event":
-                kinds = pa.array(EVENTS, pa.string())
-                indices = columns[name].cast(pa.int8())
-                columns[name] = pa.DictionaryArray.from_arrays(indices, kinds)
+            array = pa.array(column, mask=np.isnan(column))
+            columns[name] = array if name in _FLOATS else array.cast(pa.int64())
+        kinds = pa.array(EVENTS, pa.string())
+        indices = columns["event"].cast(pa.int8())
+        columns["event"] = pa.DictionaryArray.from_arrays(indices, kinds)
         return pa.table(columns).replace_schema_metadata(
             {b"fedlight.num_clients": str(self._num_clients).encode()}
         )
@@ -187,9 +168,11 @@ class EventLog(Callback):
         event: int,
         time: float,
         version: int,
-        task: Task,
+        task: Task | UpdateRecord,
         arrives_at: float = nan,
         staleness: float = nan,
+        weight: float = nan,
+        norm: float = nan,
     ) -> None:
         # Written out, in the order of _COLUMNS: this runs two or three times for each update.
         self._rows.append(
@@ -203,7 +186,7 @@ class EventLog(Callback):
                 task.pulled_version,
                 task.num_steps,
                 staleness,
-                nan,
-                nan,
+                weight,
+                norm,
             )
         )

@@ -18,7 +18,7 @@ class LearningRateMonitor(Callback):
     """Logs the clients' and the server's learning rates at each round.
 
     - ``lr/local``: eta_L of a client that pulls the version just made. Of the module's own
-      optimizer it is the rate at the start of a local run (``lr/local_1`` … where it has several
+      optimizer it is the rate at the start of a local run (``lr/local_1`` … if it has several
       groups of parameters).
     - ``lr/server``: eta of the step that made the version; of a `server_optimizer` the rate that
       this has after the step.
@@ -35,8 +35,7 @@ class LearningRateMonitor(Callback):
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Ask the module for its rates, once."""
-        optimizer = trainer.local_optimizer
-        own = isinstance(optimizer, ModuleOptimizer)
+        own = isinstance(trainer.local_optimizer, ModuleOptimizer)
         rates = configured_rates(module) if own else []
         names = ["lr/local", *(f"lr/local_{k}" for k in range(1, len(rates)))]
         self._own = dict(zip(names, rates, strict=False))

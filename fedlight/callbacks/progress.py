@@ -46,7 +46,7 @@ class ProgressBar(Callback):
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print above the bar; the arguments are those of ``print``."""
-        print(*args, **kwargs)  # rich moves what is printed above the bar
+        print(*args, **kwargs)  # rich moves printed lines above the bar
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Draw the empty bar."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,10 @@ from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._support.checks import names, one_of, optional, positive, positive_int
-from fedlight.callbacks._boards import chosen_metric, layout_of, summary_of
+from fedlight.callbacks._tensorboard_pages import layout_of, summary_of
 from fedlight.callbacks.base import Callback
 from fedlight.callbacks.client_evaluation import likely_mode
+from fedlight.plot import X_AXES
 from fedlight.plot._pictures import (
     draw_participation,
     draw_partition,
@@ -31,12 +32,9 @@ if TYPE_CHECKING:
     from fedlight.types import RoundRecord
 
 AXES = {
-    "virtual_time": "fed/time",
-    "gradients": "fed/gradients",
-    "models": "fed/models",
-    "bytes": "fed/bytes",
+    axis: f"fed/{'time' if axis == 'virtual_time' else axis}" for axis in X_AXES if axis != "round"
 }
-"""The horizontal axes besides rounds, and the metric that gives a round's place on each."""
+"""The horizontal axes in addition to rounds, and the metric that gives a round's place on each."""
 
 
 class TensorBoardMetrics(Callback):
@@ -67,7 +65,7 @@ class TensorBoardMetrics(Callback):
 
     The page *Custom Scalars* shows the chosen metric first: on rounds, virtual time, gradients and
     models. At the end ``<metric>/best``, ``<metric>/last`` and ``run/seconds`` (real time) are
-    written, which the page *HParams* shows beside the arguments of the run.
+    written. The page *HParams* shows them next to the arguments of the run.
 
     Args:
         axes: The axes: "virtual_time", "gradients", "models", "bytes", or several of them.
@@ -145,10 +143,9 @@ class TensorBoardMetrics(Callback):
             loggers = self._loggers
             self._cut(trainer, self._going_on, version - 1)
             self._loggers = loggers
-        if self.histogram_every_n_rounds and version % self.histogram_every_n_rounds:
-            self._histograms(trainer, version - version % self.histogram_every_n_rounds)
-        if self.picture_every_n_rounds and version % self.picture_every_n_rounds:
-            self._pictures(trainer, version - version % self.picture_every_n_rounds)
+        for every, write in self._figures():
+            if version % every:
+                write(trainer, version - version % every)
         metric = self._chosen(trainer)
         if metric is not None:
             mode = self.mode or likely_mode(metric)
@@ -158,8 +155,13 @@ class TensorBoardMetrics(Callback):
                 logger.experiment.add_scalar(name, value, version)
 
     def _chosen(self, trainer: FedTrainer) -> str | None:
-        known = [str(name) for name in trainer.callback_metrics]
-        return chosen_metric(known, self.metric)
+        """The metric that is shown first: the one given, or the first one of the validation."""
+        known = trainer.callback_metrics
+        if self.metric is not None:
+            return self.metric if self.metric in known else None
+        validated = [name for name in known if name.startswith("val")]
+        # The first accuracy, or else the first of all.
+        return min(validated, key=lambda name: "acc" not in name, default=None)
 
     def _lay_out(self, trainer: FedTrainer) -> None:
         """Write the page of the chosen metric, as soon as there is one."""
@@ -195,12 +197,15 @@ class TensorBoardMetrics(Callback):
                     _writer(logger).add_summary(summary, step)
         if record.version < cut or not self._loggers:
             return
-        every = self.histogram_every_n_rounds
-        if every is not None and record.version % every == 0:
-            self._histograms(trainer, record.version - every)
-        every = self.picture_every_n_rounds
-        if every is not None and record.version % every == 0:
-            self._pictures(trainer, record.version - every)
+        for every, write in self._figures():
+            if record.version % every == 0:
+                write(trainer, record.version - every)
+
+    def _figures(self) -> list[tuple[int, Callable[[FedTrainer, int], None]]]:
+        """The kinds of figures over several rounds: after how many of them, and its writer."""
+        intervals = self.histogram_every_n_rounds, self.picture_every_n_rounds
+        kinds = zip(intervals, (self._histograms, self._pictures), strict=True)
+        return [(every, write) for every, write in kinds if every is not None]
 
     def _points(self, record: RoundRecord, axis: str, step: int) -> dict[str, float]:
         """The round's new values by their tags."""

@@ -9,10 +9,10 @@ import math
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from importlib import import_module
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -82,10 +82,8 @@ def _in_one_line(error: Exception) -> str:
 def table(adapter: Adapter, results: Sequence[Result]) -> Table:
     """The verdicts as a table."""
     shown = Table(title=f"{adapter.name} {adapter.version}, {adapter.precision}")
-    shown.add_column("case", no_wrap=True)
-    shown.add_column("method", no_wrap=True)
-    shown.add_column("deviation", justify="right", no_wrap=True)
-    shown.add_column("verdict", no_wrap=True)
+    for name in ("case", "method", "deviation", "verdict"):
+        shown.add_column(name, justify="right" if name == "deviation" else "left", no_wrap=True)
     shown.add_column("detail")
     for result in results:
         deviation = "" if result.deviation is None else f"{result.deviation:.1e}"
@@ -97,20 +95,6 @@ def table(adapter: Adapter, results: Sequence[Result]) -> Table:
             Text(result.detail),
         )
     return shown
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the advice that is for somebody who trains a model; here nobody does."""
-    log = logging.getLogger("lightning.pytorch")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -143,22 +127,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         adapter, cases = load_adapter(options.adapter), load_cases(options.only)
     except ValueError as error:
         parser.error(str(error))
-    with _quiet():
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    # Its advice is for somebody who trains a model.
+    log.setLevel(logging.ERROR)
+    with warnings.catch_warnings(action="ignore"):
         results = [check(adapter, case) for case in cases]
+    log.setLevel(level)
     if options.json:
-        rows = [asdict(result) for result in results]
-        for row in rows:
-            if row["deviation"] is not None and not math.isfinite(row["deviation"]):
-                row["deviation"] = None
-        document = {
-            "name": adapter.name,
-            "version": adapter.version,
-            "precision": adapter.precision,
-            "results": rows,
+        document: dict[str, Any] = {
+            name: getattr(adapter, name) for name in ("name", "version", "precision")
         }
+        # JSON has no infinity.
+        finite = [
+            replace(each, deviation=None) if each.deviation == math.inf else each
+            for each in results
+        ]
+        document["results"] = list(map(asdict, finite))
         print(json.dumps(document, indent=1))
     else:
-        # Wide enough for whole names where the output is no terminal.
+        # Wide enough for whole names if the output is no terminal.
         console = Console(width=None if sys.stdout.isatty() else 140)
         console.print(table(adapter, results))
         counts = Counter(result.verdict for result in results)

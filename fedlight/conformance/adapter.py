@@ -1,4 +1,4 @@
-"""What another code must offer to be tried, and a driver for codes that only have server rules."""
+"""The interface of a code to be tried, and a driver for codes that only have server rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OutOfStepError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a code made of a case.
+    """The outcome of a case on a code.
 
     Attributes:
         models: The server's models: version 1, version 2, …
@@ -93,14 +93,14 @@ class Update:
 
 
 class ServerRule(Protocol):
-    """A server that is told of one update after the other."""
+    """A server that receives one update after the other."""
 
     def receive(self, update: Update) -> Array | None:
         """Take an update; return the new model, or None if it makes no version."""
 
 
 class Clients:
-    """The clients of a case of kind "events", in numpy: what they pulled, and what they send.
+    """The clients of a case of kind "events", in numpy: they make the updates of its events.
 
     Args:
         case: The case.

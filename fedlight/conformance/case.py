@@ -1,6 +1,6 @@
 """Reads the cases: federations of a few numbers with known models.
 
-A case is a JSON file in the folder `cases`, described by `case.schema.json` beside it.
+A case is a JSON file in the folder `cases`, described by `case.schema.json` next to it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Case:
-    """A federation and what must come out of it. `docs/conformance.md` explains each field."""
+    """A federation and its expected outcome. `docs/conformance.md` explains each field."""
 
     name: str
     description: str
@@ -84,23 +84,12 @@ class Case:
         """
         if data.get("format") != 1:
             raise ValueError(f"format must be 1, got {data.get('format')!r}")
-        return cls(
-            name=data["name"],
-            description=data["description"],
-            kind=data["kind"],
-            topics=tuple(data["topics"]),
-            method=data["method"],
-            local=data["local"],
-            x0=data["x0"],
-            clients=tuple(Client(**client) for client in data["clients"]),
-            process=data["process"],
-            until=data.get("until", {}),
-            events=tuple(Event(**event) for event in data.get("events", ())),
-            expected=data["expected"],
-            readings=tuple(Reading(**reading) for reading in data.get("readings", ())),
-            tolerance=data["tolerance"],
-            notes=data.get("notes", ""),
-        )
+        given = {"until": {}, **data}
+        del given["format"]
+        given["topics"] = tuple(data["topics"])
+        for name, kind in (("clients", Client), ("events", Event), ("readings", Reading)):
+            given[name] = tuple(kind(**each) for each in data.get(name, ()))
+        return cls(**given)
 
 
 def load_cases(only: Sequence[str] = ()) -> list[Case]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from lightning import LightningModule
@@ -33,7 +33,7 @@ class Fedlight:
     """The adapter for fedlight.
 
     Args:
-        executor: What computes the local runs.
+        executor: The executor of the local runs.
         precision: Of models and data.
         replay: Whether to replay the updates of a timed case instead of letting the arrival
             process make them. Cases in which work is stopped, polled or cut cannot be replayed.
@@ -47,16 +47,14 @@ class Fedlight:
 
     def play(self, case: Case) -> Outcome:
         """Run a case with a `FedTrainer`."""
-        dtype = {"float64": torch.float64, "float32": torch.float32}[self.precision]
-        process = _replayed(case) if self.replay else _process(case)
-        aggregator, local_optimizer = _aggregator(case), _local_optimizer(case)
+        dtype: torch.dtype = getattr(torch, self.precision)
         watch = _Watch(case)
         trainer = FedTrainer(
-            arrivals=process,
-            aggregator=aggregator,
-            local_optimizer=local_optimizer,
+            arrivals=_replayed(case) if self.replay else _process(case),
+            aggregator=_aggregator(case),
+            local_optimizer=_local_optimizer(case),
             executor=self.executor,
-            precision={"float64": "64-true", "float32": "32-true"}[self.precision],
+            precision=f"{dtype.itemsize * 8}-true",
             max_time=case.until.get("time"),
             max_rounds=case.until.get("version"),
             accelerator="cpu",
@@ -66,12 +64,9 @@ class Fedlight:
         )
         data = [
             TensorDataset(
-                *(
-                    torch.tensor(values, dtype=dtype).expand(client.num_examples, -1)
-                    for values in (client.a, client.c)
-                )
+                *torch.tensor([[c.a] * c.num_examples, [c.c] * c.num_examples], dtype=dtype)
             )
-            for client in case.clients
+            for c in case.clients
         ]
         module = _Quadratic(torch.tensor(case.x0, dtype=dtype))
         with warnings.catch_warnings():
@@ -99,7 +94,7 @@ class _Quadratic(LightningModule):
 
 
 class _Watch(Callback):
-    """Keeps the model, the time and SCAFFOLD's c of each version, and what was not used."""
+    """Records the model, the time and SCAFFOLD's c of each version, and the unused updates."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -143,7 +138,7 @@ class _Watch(Callback):
 
 
 def _updates(trainer: FedTrainer, watch: _Watch) -> list[dict[str, Any]]:
-    """What the history, the watch and the aggregator's buffer have of each update."""
+    """All updates: those of the history, those not used, and those left in the buffer."""
     found = [
         {
             "client": update.client_id,
@@ -170,13 +165,16 @@ def _updates(trainer: FedTrainer, watch: _Watch) -> list[dict[str, Any]]:
 def _aggregator(case: Case) -> agg.Aggregator:
     spec = case.method
     name = spec["name"]
-    if name not in _AGGREGATORS:
+    called = _CALLED_OTHERWISE.get(name, name.replace("_", ""))
+    classes = {each.lower(): each for each in agg.__all__}
+    if called not in classes:
         raise NotImplementedHere(f"no aggregator for the method {name!r}")
-    kind = _AGGREGATORS[name]
+    kind = getattr(agg, classes[called])
     given = {each: spec[each] for each in signature(kind).parameters if each in spec}
     if name in _OTHERWISE:
         given |= _OTHERWISE[name](spec)
-    return cast(agg.Aggregator, kind(**given))
+    aggregator: agg.Aggregator = kind(**given)
+    return aggregator
 
 
 def _alpha(spec: Spec) -> Any:
@@ -188,42 +186,18 @@ def _alpha(spec: Spec) -> Any:
 
 
 def _staleness(spec: Spec) -> Any:
-    given = spec.get("staleness")
-    if given is None:
+    if "staleness" not in spec:
         return None
-    kinds: dict[str, Callable[[], Any]] = {
-        "constant": lambda: stale.Constant(),
-        "polynomial": lambda: stale.Polynomial(given["a"]),
-        "hinge": lambda: stale.Hinge(given["a"], given["b"]),
-    }
-    return kinds[given["kind"]]()
+    given = dict(spec["staleness"])
+    return getattr(stale, given.pop("kind").capitalize())(**given)
 
 
-_AGGREGATORS: dict[str, Callable[..., Any]] = {
-    "fedavg": agg.FedAvg,
-    "afa_cd": agg.AFACD,
-    "afa_cs": agg.AFACS,
-    "fedasync": agg.FedAsync,
-    "async_fedavg": agg.AsyncFedAvg,
-    "fedfix": agg.FedFix,
-    "fedbuff": agg.FedBuff,
-    "async_comm_sgd": agg.AsyncCommSGD,
-    "mifa": agg.MIFA,
-    "fedvarp": agg.FedVARP,
-    "fadas": agg.FADAS,
-    "delay_adaptive": agg.FedBuff,
-    "dc_asgd": agg.DCASGD,
-    "area": agg.AREA,
-    "ringmaster": agg.Ringmaster,
-    "rennala": agg.Rennala,
-    "fednova": agg.FedNova,
-    "generalized_async": agg.GeneralizedAsyncSGD,
-    "feddyn": agg.FedDynServer,
-    "quafl": agg.QuAFL,
-    "favas": agg.FAVAS,
-    "fedat": agg.FedAT,
+_CALLED_OTHERWISE = {
+    "delay_adaptive": "fedbuff",
+    "generalized_async": "generalizedasyncsgd",
+    "feddyn": "feddynserver",
 }
-"""The names of methods in the cases, and the classes that they are."""
+"""The classes, in small letters, of methods that the cases call by another name."""
 
 _OTHERWISE: dict[str, Callable[[Spec], dict[str, Any]]] = {
     "fedasync": lambda spec: {"alpha": _alpha(spec), "staleness": _staleness(spec)},
@@ -237,14 +211,13 @@ _OTHERWISE: dict[str, Callable[[Spec], dict[str, Any]]] = {
 
 def _local_optimizer(case: Case) -> opt.LocalOptimizer:
     local = case.local
-    lr = local["lr"]
-    rules: dict[str, Callable[[], Any]] = {
-        "sgd": lambda: opt.LocalSGD(lr=lr),
-        "fedprox": lambda: opt.FedProx(lr=lr, mu=local["mu"]),
-        "scaffold": lambda: opt.Scaffold(lr=lr),
-        "feddyn": lambda: opt.FedDyn(lr=lr, alpha=local["alpha"]),
+    kinds: dict[str, Callable[..., opt.LocalOptimizer]] = {
+        "sgd": opt.LocalSGD,
+        "fedprox": opt.FedProx,
+        "scaffold": opt.Scaffold,
+        "feddyn": opt.FedDyn,
     }
-    rule = cast(opt.LocalOptimizer, rules[local["rule"]]())
+    rule = kinds[local["rule"]](**{name: local[name] for name in local if name != "rule"})
     if case.method["name"] == "quafl":
         corrected = case.method.get("lr_correction", False)
         rule = opt.OwnModel(rule, case.process["polls"], lr_correction=corrected)
@@ -252,20 +225,24 @@ def _local_optimizer(case: Case) -> opt.LocalOptimizer:
 
 
 def _process(case: Case) -> ArrivalProcess:
-    processes: dict[str, Callable[[Case], Any]] = {
+    processes: dict[str, Callable[[Case], ArrivalProcess]] = {
         "replay": _replayed,
         "ticks": lambda case: arr.CommunicationPattern.from_table(case.process["communicates"]),
         "always_on": _always_on,
         "rounds": _rounds,
-        "polled": lambda case: arr.PolledArrivals(
-            per_poll=case.process["polls"],
-            interval=case.process["interval"],
-            step_durations=arr.FixedDurations([c.step_time or 0.0 for c in case.clients]),
-            max_steps=case.process["max_steps"],
-        ),
+        "polled": _polled,
         "tiers": _tiers,
     }
-    return cast(ArrivalProcess, processes[case.process["name"]](case))
+    return processes[case.process["name"]](case)
+
+
+def _polled(case: Case) -> ArrivalProcess:
+    return arr.PolledArrivals(
+        per_poll=case.process["polls"],
+        interval=case.process["interval"],
+        step_durations=arr.FixedDurations([c.step_time or 0.0 for c in case.clients]),
+        max_steps=case.process["max_steps"],
+    )
 
 
 def _replayed(case: Case) -> ArrivalProcess:
@@ -294,10 +271,12 @@ def _replayed(case: Case) -> ArrivalProcess:
 
 
 def _always_on(case: Case) -> ArrivalProcess:
-    options: dict[str, Any] = {"resume": case.process["resume"]}
-    if case.process["restart_after"] is not None:
-        options["restart_after"] = case.process["restart_after"]
-    return arr.ContinuousArrivals(_durations(case), local_steps=_steps(case), **options)
+    return arr.ContinuousArrivals(
+        _durations(case),
+        local_steps=_steps(case),
+        resume=case.process["resume"],
+        restart_after=case.process["restart_after"],
+    )
 
 
 def _rounds(case: Case) -> ArrivalProcess:
@@ -313,17 +292,11 @@ def _rounds(case: Case) -> ArrivalProcess:
 def _tiers(case: Case) -> ArrivalProcess:
     # More rounds than any tier has time for.
     rounds = len(case.expected["models"]) + 1
-    return cast(
-        ArrivalProcess,
-        arr.Tiers(
-            {
-                f"tier {place}": arr.SynchronousArrivals(
-                    [clients] * rounds, _durations(case), _steps(case)
-                )
-                for place, clients in enumerate(case.process["tiers"])
-            }
-        ),
-    )
+    tiers = {
+        f"tier {place}": arr.SynchronousArrivals([clients] * rounds, _durations(case), _steps(case))
+        for place, clients in enumerate(case.process["tiers"])
+    }
+    return arr.Tiers(tiers)
 
 
 def _durations(case: Case) -> arr.DurationModel:

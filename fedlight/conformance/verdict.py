@@ -1,4 +1,4 @@
-"""Compares what a code made of a case with what it should be."""
+"""Compares the outcome of a code with the expected one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _compared(outcome: Outcome, case: Case, precision: str) -> Result:
 
 
 def _deviation(actual: Any, wanted: Any) -> float:
-    """Largest relative deviation; infinite where shapes differ or a number is not finite."""
+    """Largest relative deviation; infinite if shapes differ or a number is not finite."""
     x, right = (np.asarray(value, dtype=np.float64) for value in (actual, wanted))
     if x.shape != right.shape or not np.isfinite(x).all():
         return math.inf
@@ -104,7 +104,7 @@ def _first_version(
 
 
 def _differences(outcome: Outcome, expected: Mapping[str, Any], tolerance: float) -> Iterator[str]:
-    """What differs beside the models, of what both the code and the case report."""
+    """Differences apart from the models, in values that both the code and the case report."""
     if outcome.times is not None and "times" in expected:
         times = list(outcome.times)
         if times != expected["times"]:

@@ -90,7 +90,7 @@ def _scanlines(file: object, head: bytes) -> bytes | None:
 
 
 def _undo_filters(filters: Bytes, pixels: Bytes) -> None:
-    """Add to each byte what its row's filter has subtracted from it, in place.
+    """Add the prediction of its row's filter to each byte, in place.
 
     Args:
         filters: The filter of each row, [files, height].

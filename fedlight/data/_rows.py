@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def has_own_transform(dataset: datasets.Dataset) -> bool:
-    """Whether the data set applies a function of the user's to each row that is read."""
+    """Whether the data set applies a user's function to each row that is read."""
     return bool(dataset.format["type"] == "custom")
 
 
@@ -92,9 +92,9 @@ class RowLayout:
 
         Args:
             dataset: The split.
-            split: What errors call it.
+            split: Its name in errors.
             transform: As for `ExampleTable`.
-            cache: As for `Layout.read`; what is read row by row is not kept.
+            cache: As for `Layout.read`; examples that are read row by row are not kept.
 
         Raises:
             TypeError: A column holds values of which no tensor can be made.
@@ -117,11 +117,11 @@ def row_layout_of(
 
     Args:
         dataset: The training split.
-        columns: Input columns and target column; None to tell them by their names.
+        columns: Input columns and target column; None to recognise them by their names.
         keys: The batch's key for each column; None for batches that are tuples.
 
     Raises:
-        ValueError: The columns cannot be told by their names.
+        ValueError: The columns cannot be recognised by their names.
     """
     if not has_own_transform(dataset):
         table = layout_of(dataset, columns, None, keys, known_statistics=False)

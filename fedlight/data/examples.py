@@ -22,7 +22,7 @@ Transform: TypeAlias = Callable[[Any], Any]
 """A function that maps a batch to another one."""
 
 _CONVERTED = 2**30
-"""Bytes that the converted values of a table may take, beside the stored ones."""
+"""Bytes that the converted values of a table may take, in addition to the stored ones."""
 
 _PAYS_AFTER = 16
 """How often each row is gathered before all are converted: new memory costs ten conversions."""
@@ -155,7 +155,7 @@ class ExampleTable(Dataset[Any]):
 class ExampleList(Dataset[Any]):
     """Examples of any kind: concatenated map-style data sets, collated batch by batch.
 
-    Each access reads the examples anew, as `torch.utils.data.DataLoader` does, so a data set may
+    Each access reads the examples again, as `torch.utils.data.DataLoader` does, so a data set may
     augment them at random.
 
     Args:
@@ -164,7 +164,7 @@ class ExampleList(Dataset[Any]):
         device: Device to which gathered batches are moved; None leaves them where they are.
         dtype: Type to which their floating-point tensors are converted; None keeps their type.
         transform: A function that maps a batch, on its device, to another one.
-        names: What errors call each data set; None for `datasets[0]`, `datasets[1]`, ….
+        names: The name of each data set in errors; None for `datasets[0]`, `datasets[1]`, ….
 
     Example:
         >>> examples = ExampleList([["a", "b"], ["c"]])
@@ -195,7 +195,7 @@ class ExampleList(Dataset[Any]):
 
     @property
     def how_read(self) -> str:
-        """In words why there is no table of these examples."""
+        """The reason, in words, why there is no table of these examples."""
         if self.collate_fn is not default_collate:
             name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
             return f"{name} makes each batch of a list of rows"
@@ -214,7 +214,7 @@ class ExampleList(Dataset[Any]):
         """Several examples; a data set that can read several at once does so.
 
         Raises:
-            Exception: What a data set raises, with a note that names it and the row.
+            Exception: An error of a data set, with a note that names it and the row.
         """
         ends = self._examples.cumulative_sizes
         which = np.searchsorted(ends, rows, side="right").tolist()
@@ -283,7 +283,7 @@ class ExampleList(Dataset[Any]):
 
 
 def _broken_column(dataset: Any, row: int) -> str:
-    """Which column of a row cannot be read by itself; "" if that cannot be told."""
+    """The column of a row that cannot be read by itself, in words; "" if there is no such one."""
     if not is_a("Dataset", dataset):
         return ""
     plain = dataset.with_format(None)
@@ -306,7 +306,7 @@ def examples_of(
         datasets: Map-style data sets. `TensorDataset`s, and `StackDataset`s of tensors, of one
             shape and type form a table.
         collate_fn: A function that makes a batch of a list of examples; with one there is no table.
-        names: What errors call each data set.
+        names: The name of each data set in errors.
     """
     if collate_fn is not None:
         return ExampleList(datasets, collate_fn, names=names)
@@ -336,7 +336,7 @@ def _tensors(dataset: Any) -> dict[str | int, Tensor] | None:
 
 
 def _converted_bytes(column: Column) -> float:
-    """What a column's converted values take, in bytes; infinite where they are not to be kept."""
+    """The bytes of a column's converted values; infinite if they are not to be kept."""
     if column.values.device.type != "cpu":  # the memory of other devices is for models
         return inf
     return column.values.numel() * column.dtype.itemsize

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedlight._support.checks import number, positive
-from fedlight.data._kept import kept
+from fedlight.data._cache import cached
 from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleTable, Transform
 from fedlight.data.reading import first_image_shape, read_images, read_numbers, read_text
@@ -104,9 +104,9 @@ class Layout:
 
         Args:
             dataset: The split.
-            split: What errors call it.
+            split: Its name in errors.
             transform: As for `ExampleTable`.
-            cache: Where decoded images and text are kept, as for `kept`.
+            cache: Where decoded images and text are kept, as for `cached`.
 
         Raises:
             ValueError: The split is empty, lacks a column, or has values that cannot be read.
@@ -117,19 +117,16 @@ class Layout:
         missing = [name for name in wanted if name not in dataset.features]
         if missing:
             raise _no_column(missing, dataset.features, f"split {split!r} of the data set")
-        if self.keys is not None:
-            # Any column may be the target, so integers are read as those of targets are.
-            columns = [
-                self._input(dataset, name, cache)
-                if is_a("Image", dataset.features[name])
-                else self._target(dataset, name, split, cache)
-                for name in self.inputs
-            ]
-            return ExampleTable(columns, transform, self.keys)
-        columns = [self._input(dataset, name, cache) for name in self.inputs]
+        # In a dict any column may be the target, so integers are read as those of targets are.
+        columns = [
+            self._input(dataset, name, cache)
+            if self.keys is None or is_a("Image", dataset.features[name])
+            else self._target(dataset, name, split, cache)
+            for name in self.inputs
+        ]
         if self.target is not None:
             columns.append(self._target(dataset, self.target, split, cache))
-        return ExampleTable(columns, transform)
+        return ExampleTable(columns, transform, self.keys)
 
     def _input(self, dataset: datasets.Dataset, name: str, cache: bool | Path) -> Column:
         if self.text:
@@ -193,39 +190,27 @@ def layout_of(
     missing = [name for name in (*inputs, target) if name is not None and name not in features]
     if missing:
         raise _no_column(missing, features, "the data set")
-    if keys is not None:
-        return _dict_layout(dataset, inputs, statistics, keys, known_statistics)
-    text = _is_shakespeare(features) and (inputs, target) == (("x",), "y")
-    if statistics is not None and (text or len(inputs) > 1):
-        raise ValueError(
-            f"normalize={statistics} needs one input column of images or numbers, got "
-            f"{', '.join(map(repr, inputs))}{' (text)' if text else ''}; leave it out and use "
-            "transform= instead"
-        )
-    is_image = len(inputs) == 1 and is_a("Image", features[inputs[0]])
-    if statistics is None and is_image and target is not None and known_statistics and len(dataset):
-        statistics = _known_statistics(dataset, inputs[0], target)
-    return Layout(inputs, target, statistics, text, class_target=columns is None and not text)
-
-
-def _dict_layout(
-    dataset: datasets.Dataset,
-    columns: tuple[str, ...],
-    statistics: Statistics | None,
-    keys: tuple[str, ...],
-    known_statistics: bool,
-) -> Layout:
-    features = dataset.features
-    images = [name for name in columns if is_a("Image", features[name])]
-    if statistics is not None and len(images) != 1:
-        raise ValueError(
-            f"normalize={statistics} needs one column of images in a dict of columns, got "
-            f"{len(images)}; leave it out and use transform= instead"
-        )
-    if statistics is None and len(images) == 1 and known_statistics and len(dataset):
-        targets = [name for name in columns if name == "label"]
-        statistics = _known_statistics(dataset, images[0], targets[0]) if targets else None
-    return Layout(columns, None, statistics, text=False, class_target=False, keys=keys)
+    images = [name for name in inputs if is_a("Image", features[name])]
+    text = keys is None and _is_shakespeare(features) and (inputs, target) == (("x",), "y")
+    if statistics is not None:
+        needed = ""
+        if keys is not None and len(images) != 1:
+            needed = f"column of images in a dict of columns, got {len(images)}"
+        elif keys is None and (text or len(inputs) > 1):
+            named = ", ".join(map(repr, inputs)) + " (text)" * text
+            needed = f"input column of images or numbers, got {named}"
+        if needed:
+            raise ValueError(
+                f"normalize={statistics} needs one {needed}; leave it out and use "
+                "transform= instead"
+            )
+    elif known_statistics and len(images) == 1 and len(dataset):
+        if keys is not None and "label" in inputs:
+            statistics = _known_statistics(dataset, images[0], "label")
+        elif target is not None and len(inputs) == 1:
+            statistics = _known_statistics(dataset, images[0], target)
+    classes = columns is None and not text
+    return Layout(inputs, target, statistics, text, classes, keys)
 
 
 def checked_columns(columns: object) -> tuple[Columns | None, tuple[str, ...] | None]:
@@ -236,24 +221,20 @@ def checked_columns(columns: object) -> tuple[Columns | None, tuple[str, ...] | 
     """
     if columns is None:
         return None, None
-    expected = (
+    if isinstance(columns, Mapping):
+        if columns and all(isinstance(n, str) for pair in columns.items() for n in pair):
+            return (tuple(columns.values()), None), tuple(columns)
+    elif isinstance(columns, Sequence) and not isinstance(columns, str) and len(columns) == 2:
+        inputs, target = columns
+        inputs = (inputs,) if isinstance(inputs, str) else inputs
+        named = isinstance(inputs, Sequence) and all(isinstance(n, str) for n in inputs)
+        if named and inputs and isinstance(target, str | None):
+            return (tuple(inputs), target), None
+    raise TypeError(
         "columns must be (INPUT, TARGET) such as ('image', 'label'), or "
         "(('x1', 'x2'), 'y'), or ('x', None) without a target, or for batches that are dicts "
         f"{{KEY: COLUMN}} such as {{'pixel_values': 'image', 'labels': 'label'}}; got {columns!r}"
     )
-    if isinstance(columns, Mapping):
-        if not columns or not all(isinstance(n, str) for pair in columns.items() for n in pair):
-            raise TypeError(expected)
-        return (tuple(columns.values()), None), tuple(columns)
-    if not isinstance(columns, Sequence) or isinstance(columns, str) or len(columns) != 2:
-        raise TypeError(expected)
-    inputs, target = columns
-    inputs = (inputs,) if isinstance(inputs, str) else inputs
-    if not isinstance(inputs, Sequence) or not inputs:
-        raise TypeError(expected)
-    if not all(isinstance(n, str) for n in inputs) or not isinstance(target, str | None):
-        raise TypeError(expected)
-    return (tuple(inputs), target), None
 
 
 def checked_statistics(normalize: object) -> Statistics | None:
@@ -285,7 +266,7 @@ def default_columns(features: Mapping[str, Any]) -> Columns:
     """The input column and the target column by their names and types.
 
     Raises:
-        ValueError: They cannot be told.
+        ValueError: They cannot be recognised.
     """
     if _is_shakespeare(features):
         return ("x",), "y"
@@ -307,13 +288,14 @@ def _pixels(dataset: datasets.Dataset, name: str, cache: bool | Path) -> Tensor:
     # Decoders of JPEG may differ in the last bit.
     libraries = ", ".join(f"{each} {version(each)}" for each in ("pillow", "datasets"))
     how = f"images, {libraries}, {dataset.features[name]!r}"
-    return kept(cache, dataset, name, how, lambda: read_images(dataset, name))
+    return cached(cache, dataset, name, how, lambda: read_images(dataset, name))
 
 
 def _tokens(dataset: datasets.Dataset, name: str, cache: bool | Path) -> Tensor:
     """The tokens of a column of text, which may be on disk already."""
     length = _SHAKESPEARE_LENGTHS[name]
-    return kept(cache, dataset, name, f"text of {length}", lambda: read_text(dataset, name, length))
+    how = f"text of {length}"
+    return cached(cache, dataset, name, how, lambda: read_text(dataset, name, length))
 
 
 def _known_statistics(dataset: datasets.Dataset, name: str, target: str) -> Statistics | None:

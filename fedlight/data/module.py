@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from torch.utils.data import DataLoader, Subset
 
 from data_partitioners import Partition, Partitioner
 from fedlight._support.checks import integer, positive_int
-from fedlight.data._given import client_datasets, evaluation_datasets
-from fedlight.data._kept import checked_cache
+from fedlight.data._cache import checked_cache
+from fedlight.data._map_style import client_datasets, evaluation_datasets
 from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of
@@ -265,14 +266,16 @@ class FederatedDataModule(LightningDataModule):
                 evaluation.append({})
             else:
                 evaluation.append({split: _split(splits, argument, split)})
-        chosen = [*evaluation[0].values(), *evaluation[1].values()]
-        layout = self._layout(train, chosen)
-        read = {id(train): self._read(layout, train, train_split)}
+        chosen = [each for named in evaluation for each in named.items()]
+        with self._reading(train_split):
+            layout = self._layout(train, [dataset for _, dataset in chosen])
+            read = {id(train): layout.read(train, train_split, self._transform, self._cache)}
         partition = _checked_partition(self.partitioner, train, self._partition_seed)
-        for named in evaluation:
-            for name, dataset in named.items():
-                if id(dataset) not in read:
-                    read[id(dataset)] = self._read(layout, dataset, name)
+        for name, dataset in chosen:
+            if id(dataset) not in read:
+                with self._reading(name):
+                    examples = layout.read(dataset, name, self._transform, self._cache)
+                    read[id(dataset)] = examples
         self.val_dataset, self.test_dataset = (_sole(list(named.values())) for named in evaluation)
         self.train_dataset = train
         val, test = ([read[id(each)] for each in named.values()] for named in evaluation)
@@ -386,11 +389,7 @@ class FederatedDataModule(LightningDataModule):
         if self._collate_fn is not None:
             return RowLayout(self._collate_fn, table=None)
         if not any(map(has_own_transform, [train, *others])):
-            try:
-                return layout_of(train, self._columns, self._statistics, self._keys)
-            except (TypeError, ValueError) as error:
-                error.add_note(self._reading(self._split_names[0]))
-                raise
+            return layout_of(train, self._columns, self._statistics, self._keys)
         if self._statistics is not None:
             raise ValueError(
                 "normalize= is not applied to a data set with a transform of its own "
@@ -399,16 +398,15 @@ class FederatedDataModule(LightningDataModule):
             )
         return row_layout_of(train, self._columns, self._keys)
 
-    def _read(self, layout: Layout | RowLayout, dataset: datasets.Dataset, split: str) -> Examples:
+    @contextmanager
+    def _reading(self, split: str) -> Iterator[None]:
+        """Add a note that names the split to errors about its content."""
         try:
-            return layout.read(dataset, split, self._transform, self._cache)
+            yield
         except (TypeError, ValueError) as error:
-            error.add_note(self._reading(split))
+            source = f" of {str(self._source)!r}" if isinstance(self._source, str | Path) else ""
+            error.add_note(f"(while reading {split!r}{source})")
             raise
-
-    def _reading(self, split: str) -> str:
-        source = f" of {str(self._source)!r}" if isinstance(self._source, str | Path) else ""
-        return f"(while reading {split!r}{source})"
 
     def _ready(self) -> _Loaded:
         if self._loaded is None:

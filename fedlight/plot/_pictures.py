@@ -1,6 +1,6 @@
 """Pictures for loggers, drawn with Pillow alone; `fedlight.plot` shares their layout.
 
-There are three: who holds which labels, who worked when, and how often each client was used.
+There are three: the labels of each client, a timeline of tasks, and the participation of clients.
 TensorBoard shows them at about half their size, hence the large text.
 """
 
@@ -121,14 +121,13 @@ class Timeline(NamedTuple):
         row_of = {client: row for row, client in enumerate(clients)}
         shown = [task for task in shown if task.client in row_of]
         most = max((task.staleness or 0 for task in shown), default=0)
-        bars, overlaps = [], False
-        for task, (lane, number) in zip(shown, lanes(shown), strict=True):
+        places, bars = lanes(shown), []
+        for task, (lane, number) in zip(shown, places, strict=True):
             share = None if task.staleness is None else staleness_shade(task.staleness, most)
             edges = lane / number, (lane + 1) / number
             bars.append(Bar(row_of[task.client], *edges, task.start, task.end, share))
-            overlaps = overlaps or number > 1
         within = [time for time in updates if start <= time <= end]
-        return cls(clients, bars, within, most, overlaps)
+        return cls(clients, bars, within, most, any(number > 1 for _, number in places))
 
 
 def label_table(
@@ -334,13 +333,8 @@ def staleness_shade(staleness: int, most: int) -> float:
 
 def shade(share: float) -> Colour:
     """Return the colour of a share from 0 (light) to 1 (dark)."""
-    place = min(max(share, 0.0), 1.0) * (len(_SCALE) - 1)
-    below = min(int(place), len(_SCALE) - 2)
-    rest = place - below
-    red, green, blue = (
-        round(low + (high - low) * rest)
-        for low, high in zip(_SCALE[below], _SCALE[below + 1], strict=True)
-    )
+    places = np.linspace(0, 1, len(_SCALE))
+    red, green, blue = (round(np.interp(share, places, each)) for each in zip(*_SCALE, strict=True))
     return red, green, blue
 
 

@@ -17,7 +17,6 @@ from fedlight.types import RoundRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import ListedColormap
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -144,12 +143,11 @@ def timeline(
     clients = made.clients
     ax = _axes(ax, (8.0, 1.3 + 0.24 * len(clients)))
     for bar in made.bars:
-        used = bar.shade is not None
         ax.broken_barh(
             [(bar.start, bar.end - bar.start)],
             (bar.row - 0.4 + 0.8 * bar.top, 0.8 * (bar.bottom - bar.top)),
             facecolor="white" if bar.shade is None else _colour(bar.shade),
-            edgecolor="white" if used else _GREY,
+            edgecolor=_GREY if bar.shade is None else "white",
             linewidth=0.6,
             zorder=3,
         )
@@ -219,7 +217,8 @@ def partition(
     counts = counts[:max_clients]
     size = (1.6 + 0.45 * len(names), 1.2 + (0.3 if len(counts) <= 20 else 0.13) * len(counts))
     ax = _axes(ax, (min(size[0], 12.0), size[1]))
-    image = ax.imshow(np.ma.masked_equal(counts, 0), cmap=_colour_map(), vmin=0, aspect="auto")
+    scale = of_matplotlib("colors").ListedColormap([_colour(step / 255) for step in range(256)])
+    image = ax.imshow(np.ma.masked_equal(counts, 0), cmap=scale, vmin=0, aspect="auto")
     if len(counts) <= 20 and len(names) <= 20:
         for row, column in np.argwhere(counts):
             dark = counts[row, column] > 0.45 * counts.max()
@@ -243,8 +242,7 @@ def partition(
         "client" if len(counts) == total else f"client (first {len(counts)} of {total:,})"
     )
     _plain(ax)
-    bar = ax.figure.colorbar(image, ax=ax, label="examples")
-    bar.outline.set_visible(False)
+    ax.figure.colorbar(image, ax=ax, label="examples").outline.set_visible(False)
     return ax
 
 
@@ -375,25 +373,18 @@ def _colour(share: float) -> tuple[float, float, float]:
     return red / 255, green / 255, blue / 255
 
 
-def _colour_map() -> ListedColormap:
-    colours = [_colour(step / 255) for step in range(256)]
-    made: ListedColormap = of_matplotlib("colors").ListedColormap(colours)
-    return made
-
-
 def _plain(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_axisbelow(True)
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    if ax is not None:
-        kind: type[Axes] = of_matplotlib("axes").Axes
-        if not isinstance(ax, kind):
-            raise TypeError(f"ax must be axes of matplotlib, got {ax!r} ({type(ax).__name__})")
-        return ax
-    made: Axes = of_matplotlib("pyplot").subplots(figsize=size, layout="constrained")[1]
-    return made
+    if ax is None:
+        ax = of_matplotlib("pyplot").subplots(figsize=size, layout="constrained")[1]
+    kind: type[Axes] = of_matplotlib("axes").Axes
+    if not isinstance(ax, kind):
+        raise TypeError(f"ax must be axes of matplotlib, got {ax!r} ({type(ax).__name__})")
+    return ax
 
 
 def of_matplotlib(name: str) -> Any:

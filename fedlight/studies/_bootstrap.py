@@ -52,7 +52,7 @@ def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
     found = np.asarray(values, dtype=np.float64)
     if len(found) < 2:
         return Interval(float(found.mean()), math.nan, math.nan, len(found))
-    # What scipy.stats.bootstrap does. Where scipy is installed, torchmetrics loads it, and
+    # As scipy.stats.bootstrap does. If scipy is installed, torchmetrics loads it, and
     # `import lightning` takes a fifth longer: so it is no dependency of fedlight.
     random = np.random.default_rng(0)  # the same values have the same interval
     means = found[random.integers(len(found), size=(_RESAMPLES, len(found)))].mean(axis=1)

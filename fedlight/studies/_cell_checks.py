@@ -1,4 +1,4 @@
-"""Checks of what a study is given, before its first run."""
+"""Checks of the arguments of a study, before its first run."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ from typing import Any
 
 from lightning import LightningModule
 
-from fedlight._fit.arguments import as_module, check_data, instance_of
-from fedlight.arrivals import ArrivalProcess
+from fedlight._fit.arguments import as_module, check_data
 from fedlight.studies.grid import Cell
 from fedlight.studies.one_run import trainer_options
 from fedlight.trainer import FedTrainer
 
 
 def check_cell(cell: Cell) -> None:
-    """Refuse the arguments of a cell before the first run.
+    """Check the arguments of a cell before the first run.
 
     Raises:
         TypeError: One is of the wrong kind.
         ValueError: One is outside its range, or they do not fit together.
     """
     arguments = cell.arguments
-    example = "UniformArrivals(per_round=5)"
-    instance_of(ArrivalProcess, "arrivals", arguments["arrivals"], example)
     module, data = arguments["module"], arguments["datamodule"]
     if isinstance(module, LightningModule) or not callable(module):
         as_module(module)
-    elif callable(module):
+    else:
         _takes("module", module, (), "lambda: LogisticRegression(784, 10)")
     if callable(data):
         _takes("datamodule", data, (0,), "lambda seed: data.repartition(partitioner, seed)")
@@ -38,18 +35,19 @@ def check_cell(cell: Cell) -> None:
 
 
 def check_callbacks(callbacks: object) -> None:
-    """Refuse what makes no callbacks.
+    """Check that the argument is a function that makes callbacks.
 
     Raises:
         TypeError: It is no function without arguments.
     """
-    if callbacks is not None and not callable(callbacks):
+    if callbacks is None:
+        return
+    if not callable(callbacks):
         raise TypeError(
             "callbacks must be a function that returns new ones for each run, such as "
             f"lambda: [ClientEvaluation()], got {callbacks!r}"
         )
-    if callbacks is not None:
-        _takes("callbacks", callbacks, (), "lambda: [ClientEvaluation()]")
+    _takes("callbacks", callbacks, (), "lambda: [ClientEvaluation()]")
 
 
 def _takes(name: str, function: Any, given: tuple[Any, ...], example: str) -> None:

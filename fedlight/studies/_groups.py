@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedlight.studies.tables import Entry, column_names
+from fedlight.studies.tables import column_names
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import StudyRun
@@ -43,10 +43,10 @@ def called(axis: str, name: Hashable) -> str:
 
 
 def check_axis(names: Names, argument: str, axis: object) -> None:
-    """Refuse what is no axis.
+    """Check that the study has an axis.
 
     Raises:
-        ValueError: It is none.
+        ValueError: There is no such axis.
     """
     if axis not in names:
         raise ValueError(f"{argument} must be an axis of the study, {list(names)}, got {axis!r}")
@@ -95,58 +95,20 @@ def grouped(
     return found
 
 
-def entries_of(
-    runs: Sequence[StudyRun],
-    axes: Sequence[str],
-    columns: str | None,
-    measures: Mapping[str, Callable[[Any], float]],
-    of_target: bool = False,
-    seeds: int = 0,
-) -> dict[tuple[Any, Any], Entry]:
-    """The entries of a table by row and column.
-
-    Args:
-        runs: The runs.
-        axes: The axes of the rows.
-        columns: The axis of the columns; None for a column of each measure.
-        measures: Measures by name; a single one if columns are an axis.
-        of_target: Whether a measure is the place at which a target is reached.
-        seeds: How many seeds the study has.
-    """
-    if columns is None:
-        return {
-            (row, name): Entry.of(members, measure, of_target, seeds)
-            for row, members in grouped(runs, axes).items()
-            for name, measure in measures.items()
-        }
-    (measure,) = measures.values()
-    return {
-        (place[:-1], place[-1]): Entry.of(members, measure, of_target, seeds)
-        for place, members in grouped(runs, [*axes, columns]).items()
-    }
-
-
 def frame_of(runs: Sequence[StudyRun], names: Names) -> Any:
     """A data frame with a row for each round of each run."""
     import pyarrow as pa
 
-    metrics = {name for run in runs for record in run.history for name in record.metrics}
+    rounds = [(run, record) for run in runs for record in run.history]
+    metrics = dict.fromkeys(name for _, record in rounds for name in record.metrics)
     called = column_names(names, {"seed", "round", *metrics})
-    rows: list[dict[str, object]] = [
-        {
-            **{called[axis]: name for axis, name in run.cell.items()},
-            "seed": run.seed,
-            "round": record.version,
-            **record.metrics,
-        }
-        for run in runs
-        for record in run.history
-    ]
-    columns = dict.fromkeys([*called.values(), "seed", "round", *(n for row in rows for n in row)])
-    words = {called[axis] for axis, values in names.items() if len(set(map(type, values))) > 1}
-    return pa.table(
-        {
-            name: [str(row[name]) if name in words else row.get(name) for row in rows]
-            for name in columns
-        }
-    ).to_pandas()
+    columns: dict[str, list[Any]] = {}
+    for axis, values in names.items():
+        cells = [run.cell[axis] for run, _ in rounds]
+        # A column of a data frame has one type.
+        mixed = len(set(map(type, values))) > 1
+        columns[called[axis]] = list(map(str, cells)) if mixed else cells
+    columns["seed"] = [run.seed for run, _ in rounds]
+    columns["round"] = [record.version for _, record in rounds]
+    columns |= {name: [record.metrics.get(name) for _, record in rounds] for name in metrics}
+    return pa.table(columns).to_pandas()

@@ -1,4 +1,4 @@
-"""What a study measures in the history of a run.
+"""The measures that a study takes of the history of a run.
 
 The value is nan for a run without a point of the metric, such as one that ended before its first
 round or validation.
@@ -53,7 +53,7 @@ def place_of(
 
 
 def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]:
-    """What is the last value of a run: the mean over its last rounds, or a last share of its time.
+    """The last value of a run: the mean over its last rounds, or over the last share of its time.
 
     Raises:
         TypeError: `last` is no number.
@@ -128,7 +128,7 @@ def has_metric(history: Sequence[RoundRecord], metric: str) -> bool:
 
 
 def check_metric(runs: Sequence[StudyRun], metric: str) -> None:
-    """Refuse a metric that none of the rounds of some runs has.
+    """Check that a round of some runs has a metric.
 
     Raises:
         ValueError: There are rounds, and none has it.

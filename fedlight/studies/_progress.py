@@ -37,28 +37,25 @@ class StudyBar:
         self._total, self._runs = len(plan), runs
         self._found, self._drawn = len(runs), 0.0
         self._failed = 0
-        self._progress: Progress | None = None
-        if enabled:
-            console = Console(stderr=True)
-            if lacks_widgets(console):
-                console = Console(stderr=True, force_jupyter=False)
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=console,
-            )
-            self._task = self._progress.add_task(self._words(), total=self._total - self._found)
+        console = Console(stderr=True)
+        if lacks_widgets(console):
+            console = Console(stderr=True, force_jupyter=False)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not enabled,
+        )
+        self._task = self._progress.add_task(self._words(), total=self._total - self._found)
 
     def __enter__(self) -> StudyBar:
-        if self._progress is not None:
-            self._progress.start()
+        self._progress.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        self._progress.stop()
 
     def over(self, run: OneRun) -> None:
         """Count a run that is over."""
@@ -72,7 +69,7 @@ class StudyBar:
             going: The runs under way.
             now: Draw at once.
         """
-        if self._progress is None or (not now and time.monotonic() - self._drawn < _REFRESH):
+        if not now and time.monotonic() - self._drawn < _REFRESH:
             return
         self._drawn = time.monotonic()
         shares = sum(_share(run.trainer) for run in going if run.trainer is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SentRun:
-    """A run in the form in which it is sent.
+    """The result of a run in the form in which it is sent.
 
     Attributes:
         record: The record of the run as plain data; None if it was interrupted.
@@ -39,19 +39,23 @@ class SentRun:
         record = None if run.result is None else run.result.to_plain()
         return cls(record, planned.schedule, run.notes, said)
 
-    def received(self, planned: Planned, shared: StudySettings) -> OneRun:
-        """The run that is over, in the process that has planned it."""
-        for message in self.said:
-            say_once(message)
-        if self.record is None:
-            return ended(planned, shared, None)
-        planned.schedule = self.schedule
-        result = StudyRun.from_plain(self.record, dict(planned.cell.names))
-        return ended(planned, shared, result, self.notes)
 
+def received(receive: Callable[[], SentRun], planned: Planned, shared: StudySettings) -> OneRun:
+    """The run that is over, in the process that has planned it.
 
-def ended(
-    planned: Planned, shared: StudySettings, result: StudyRun | None, notes: Sequence[Note] = ()
-) -> OneRun:
-    """A run that is over; its record is None if it was interrupted."""
-    return OneRun(planned, shared, result=result, notes=[*notes])
+    Args:
+        receive: Returns the run that was sent; its error is that of the run.
+        planned: The run's place in the plan.
+        shared: What all runs share.
+    """
+    try:
+        sent = receive()
+    except Exception as error:  # of the run, or its process has died
+        return OneRun(planned, shared, result=planned.failed(error))
+    for message in sent.said:
+        say_once(message)
+    if sent.record is None:
+        return OneRun(planned, shared)
+    planned.schedule = sent.schedule
+    result = StudyRun.from_plain(sent.record, dict(planned.cell.names))
+    return OneRun(planned, shared, result=result, notes=[*sent.notes])

@@ -26,6 +26,7 @@ that rows with several learning rates are multiplied with a tensor in place of a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,7 +108,7 @@ class SharedExecutors:
 
 
 class StudyExecutor(Executor):
-    """The executor of one run of a study, which hands its jobs to a shared one.
+    """The executor of one run of a study, which passes its jobs to a shared one.
 
     Args:
         executors: The shared executors.
@@ -170,7 +171,7 @@ class StudyExecutor(Executor):
         self._shared = self._work = self._before = None
 
     def job(self, job: Job) -> Job:
-        """A job that says of which run it is."""
+        """A job with the workplace of its run."""
         return Job(job.task, job.pulled, job.client_state, self._work)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -183,7 +184,7 @@ class StudyExecutor(Executor):
         return {} if self._shared is None else self._shared.executor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Hand it on to the shared executor."""
+        """Restore that of the shared executor."""
         if self._shared is not None:
             self._shared.executor.load_state_dict(state)
 
@@ -222,10 +223,7 @@ def _content(work: Workplace) -> str:
 
 def _frozen(layer: nn.Module, federated: set[int]) -> dict[str, Tensor]:
     """The tensors of a layer that the server does not update."""
-    tensors: list[tuple[str, Tensor]] = [
-        *layer.named_parameters(recurse=False),
-        *layer.named_buffers(recurse=False),
-    ]
+    tensors = chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False))
     return {name: tensor for name, tensor in tensors if id(tensor) not in federated}
 
 

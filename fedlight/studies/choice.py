@@ -56,8 +56,8 @@ class Auto(Workers):
     - On a CPU, runs go together if they stack clients and if the stacks of one run are so narrow
       that wider ones gain more than the cores of the machine, each of which would compute a run;
       this is estimated from its first few stacks.
-    - Else each run has a process of its own, if there are several cores; and if not, one run
-      follows another.
+    - Otherwise each run has a process of its own if there are several cores; with one core, one
+      run follows another.
     """
 
     def run(self, pending: PendingRuns) -> None:

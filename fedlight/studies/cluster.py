@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from fedlight._support.checks import non_negative, positive
 from fedlight._support.voice import speaking
 from fedlight.executors._remote.cluster import Cluster, import_ray
-from fedlight.studies._saying import StudyVoice
-from fedlight.studies._sent_run import SentRun, ended
+from fedlight.studies._messages import StudyVoice
+from fedlight.studies._sent_run import SentRun, received
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
 from fedlight.studies.workers import PendingRuns, Workers
@@ -67,28 +68,23 @@ class RayWorkers(Workers):
                     sent = ray.put((planned, pending.shared.for_task(keep=self.shared_folder)))
                     going[task.remote(sent)] = planned
                 except Exception as error:
-                    pending.over(ended(planned, pending.shared, planned.failed(error)))
+                    failed = planned.failed(error)
+                    pending.over(OneRun(planned, pending.shared, result=failed))
             while going and not pending.stopped():
                 done, _ = ray.wait(list(going), num_returns=1, timeout=_LOOK)
                 for each in done:
-                    pending.over(self._result(each, going.pop(each), pending.shared))
+                    fetch = partial(ray.get, each)
+                    pending.over(received(fetch, going.pop(each), pending.shared))
                 pending.progress.tick([])
             for each in going:
                 ray.cancel(each)
             if going:
                 ray.wait(list(going), num_returns=len(going), timeout=_GRACE)
             for planned in going.values():
-                pending.over(ended(planned, pending.shared, None))
-
-    def _result(self, reference: Any, planned: Planned, shared: StudySettings) -> OneRun:
-        try:
-            sent: SentRun = self._ray.get(reference)
-        except Exception as error:  # of Ray, such as a worker that has died
-            return ended(planned, shared, planned.failed(error))
-        return sent.received(planned, shared)
+                pending.over(OneRun(planned, pending.shared))
 
     def _check_room(self, there: dict[str, float]) -> None:
-        """Refuse tasks for which no cluster has room, which would wait for ever."""
+        """Check that the cluster has room for a task, which would otherwise wait for ever."""
         for name, asked in (("CPU", self.num_cpus), ("GPU", self.num_gpus)):
             if asked > there.get(name, 0.0):
                 raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ from fedlight.arrivals import ArrivalProcess, ScheduleTable
 from fedlight.callbacks import Callback
 from fedlight.plot import curve
 from fedlight.studies._cell_checks import check_callbacks, check_cell
-from fedlight.studies._comparing import Data, Start, check_names, chosen_mode, fresh_folder
 from fedlight.studies._groups import grouped
 from fedlight.studies._measures import best_of, check_metric, end_of, metrics_of
-from fedlight.studies.grid import Cell, seeds_of
-from fedlight.studies.one_run import OneRun, StudySettings
+from fedlight.studies._modes import chosen_mode
+from fedlight.studies.grid import cells_of, seeds_of
+from fedlight.studies.one_run import Data, OneRun, Start, StudySettings, folder_name
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned, StudyRun
+from fedlight.studies.store import made_folder
 from fedlight.studies.study import Study
 from fedlight.studies.tables import Entry, StudyTable
 from fedlight.studies.workers import InTurn
@@ -228,7 +230,7 @@ def compare(
     The runs of a seed start from the same weights. Each run has copies of the aggregator, the
     arrival process and the local optimizer; those given stay unused.
 
-    `sweep` is the same over any axes, on several cores, in a folder that keeps what is finished.
+    `sweep` does the same over any axes, on several cores, in a folder that keeps finished runs.
     Here the first error of a run ends the comparison.
 
     Args:
@@ -295,7 +297,7 @@ def compare(
         raise ValueError(
             f'aggregators must name one or more, such as {{"AFA-CD": AFACD()}}, got {aggregators!r}'
         )
-    check_names(aggregators, logger_dir)
+    _check_names(aggregators, logger_dir)
     seeds = seeds_of(seeds, _MOST_SEEDS)
     one_of("schedule", schedule, ("recorded", "live"))
     mode = chosen_mode(metric, mode)
@@ -313,14 +315,12 @@ def compare(
         "max_updates": max_updates,
         **trainer_options,
     }
-    cells = [
-        Cell({_AXIS: name}, {**given, "aggregator": each}) for name, each in aggregators.items()
-    ]
+    cells = cells_of({_AXIS: aggregators}, given)
     for cell in cells:  # errors in the arguments appear before the first run
         check_cell(cell)
     shared = StudySettings(
         callbacks=callbacks,
-        logger_dir=None if logger_dir is None else fresh_folder(Path(logger_dir)),
+        logger_dir=None if logger_dir is None else _fresh_folder(Path(logger_dir)),
         metric=metric,
         mode=mode,
         axes_in_folders=False,
@@ -352,6 +352,28 @@ def compare(
     ]
     schedules = {each.seed: each.schedule for each in plan if each.schedule is not None}
     return Comparison(runs, schedules, metric, mode)
+
+
+def _check_names(aggregators: Mapping[str, Aggregator], logger_dir: str | Path | None) -> None:
+    for name in aggregators:
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError(f"each name of aggregators must be a word, got {name!r}")
+    folders = [folder_name(name) for name in aggregators]
+    if logger_dir is not None and len(set(folders)) < len(folders):
+        raise ValueError(
+            f"names of aggregators must differ in more than slashes, as each names a folder in "
+            f"logger_dir, got {list(aggregators)}"
+        )
+
+
+def _fresh_folder(folder: Path) -> Path:
+    """Make the next free version in `logger_dir`, so that no older run is overwritten.
+
+    Raises:
+        OSError: It cannot be made; the error comes before the first run, and names the argument.
+    """
+    path = next(path for k in count() if not (path := folder / f"version_{k}").exists())
+    return made_folder("logger_dir", folder, path)
 
 
 def _name(planned: Planned) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import isfunction, signature
 from itertools import islice, product
@@ -41,7 +41,7 @@ _OWN = {
     "on_interrupt": "Ctrl-C ends a study, and what is finished is kept",
     "enable_progress_bar": "it belongs to the whole study",
 }
-"""Arguments of `FedTrainer` that the study gives to each run itself."""
+"""Arguments of `FedTrainer` that the study sets for each run itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def known_arguments() -> set[str]:
 
 
 def refuse_own(arguments: Iterable[str], where: str) -> None:
-    """Refuse arguments that a study gives to each run itself, and unknown ones.
+    """Refuse arguments that a study sets for each run itself, and unknown ones.
 
     Raises:
         TypeError: There is one.
@@ -99,8 +99,8 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
     Args:
         over: The axes. The values of an axis are a mapping of names to values, or a list, of which
             each value gives its own name. A value is one argument, or a dict of several arguments
-            by name. One argument is the one that the axis is called after; if the axis has another
-            name, the kind of the value tells (an `Aggregator` is ``aggregator``).
+            by name. A single argument is the one that the axis is called after. If the axis has
+            another name, its type decides (an `Aggregator` is ``aggregator``).
         fixed: The arguments of all cells; an axis may replace them.
 
     Raises:
@@ -108,8 +108,7 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
         ValueError: An axis is empty, two axes give the same argument, two values of an axis have
             the same name, or a value in a list has none.
     """
-    if over is None:
-        over = {}
+    over = {} if over is None else over
     if not isinstance(over, Mapping):
         raise TypeError(
             f'over must map each axis to its values, such as {{"aggregator": {{"AFA-CD": AFACD()}}'
@@ -236,8 +235,3 @@ def seeds_of(seeds: object, most: int = MOST_RUNS) -> list[int]:
     if not found or len(set(found)) < len(found):
         raise ValueError(f"seeds must be one or more different integers, got {found}")
     return found
-
-
-def same_names(axes: Sequence[str], names: Mapping[str, Hashable]) -> tuple[str, ...]:
-    """The names of a cell on some of its axes, as words: those of a file are no numbers."""
-    return tuple(str(names[axis]) for axis in axes)

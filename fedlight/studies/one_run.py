@@ -7,28 +7,36 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fedlight._fit.arguments import check_data
+from lightning import LightningModule
+
+from fedlight._fit.arguments import as_module, check_data
+from fedlight._module.rng import isolated_rng, seed_all
+from fedlight._runs.loggers import CellLogger
 from fedlight._support.voice import Note, voice
 from fedlight.arrivals import Recording, ReplayArrivals
 from fedlight.callbacks import Callback, FedCheckpoint, TensorBoardMetrics
 from fedlight.checkpoint import CheckpointError
-from fedlight.studies._boards import logger_of
-from fedlight.studies._comparing import first_module
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.store import Store
 from fedlight.trainer import FedTrainer
 
 if TYPE_CHECKING:
-    from lightning import LightningModule
-
     from fedlight.data import FederatedDataModule
     from fedlight.executors import Executor
 
 _STRATEGIES = ("arrivals", "aggregator", "local_optimizer")
+_LONGEST = 200  # bytes of the name of a folder
 _LIMITS = ("max_rounds", "max_updates")  # a replayed schedule has its own end
+
+
+Start: TypeAlias = LightningModule | Callable[[], LightningModule]
+"""A module, of which each run trains a copy; or a class or function, called once for each seed."""
+Data: TypeAlias = "FederatedDataModule | Callable[[int], FederatedDataModule]"
+"""A data module for all seeds, or a function of the seed that returns one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +68,7 @@ class StudySettings:
     _starts: dict[tuple[int, int], LightningModule] = field(default_factory=dict)
 
     def bare(self) -> StudySettings:
-        """The same without anything that writes or looks."""
+        """The same without folders, loggers and callbacks."""
         return replace(self, store=None, callbacks=None, logger_dir=None, silent=True)
 
     def for_task(self, keep: bool) -> StudySettings:
@@ -93,13 +101,13 @@ class StudySettings:
         if key not in self._starts:
             while len(self._starts) >= self.most_data:
                 del self._starts[next(iter(self._starts))]
-            self._starts[key] = first_module(given, planned.seed)
+            self._starts[key] = _first_module(given, planned.seed)
         return self._starts[key]
 
 
 @dataclass(slots=True, eq=False)
 class OneRun:
-    """A run of a study that is gone through step by step.
+    """A run of a study, which its caller advances step by step.
 
     Args:
         planned: Its place in the plan.
@@ -110,7 +118,7 @@ class OneRun:
         trainer: Its trainer, once it has begun.
         result: Its record, once it is over; None if it was interrupted.
         error: Its error, or None.
-        notes: Its notes about its end; a study says them for all of its runs.
+        notes: Its notes about its end; a study prints them once for all of its runs.
     """
 
     planned: Planned
@@ -122,7 +130,7 @@ class OneRun:
     notes: list[Note] = field(default_factory=list)
 
     def steps(self) -> Generator[Sequence[Any], None, None]:
-        """Go through the run; an error in it is its result.
+        """Advance the run; an error in it is its result.
 
         Yields:
             Local runs that have to be computed before the next step.
@@ -156,7 +164,10 @@ class OneRun:
     def _fit(self) -> Generator[Sequence[Any], None, None]:
         planned, shared = self.planned, self.shared
         data = shared.data_of(planned)
-        last = self._last()
+        last = None
+        if shared.store is not None:
+            last = shared.store.checkpoints(planned.key) / "last.ckpt"
+            last = last if last.is_file() else None
         try:
             self.trainer = trainer = self._trainer()
             yield from trainer.steps_of_fit(deepcopy(shared.start_of(planned)), data, last)
@@ -166,14 +177,6 @@ class OneRun:
             last.unlink()  # damaged, or of other settings: the run starts again
             self.trainer = trainer = self._trainer()
             yield from trainer.steps_of_fit(deepcopy(shared.start_of(planned)), data)
-
-    def _last(self) -> Path | None:
-        """The checkpoint that the run goes on from."""
-        store = self.shared.store
-        if store is None:
-            return None
-        last = store.checkpoints(self.planned.key) / "last.ckpt"
-        return last if last.is_file() else None
 
     def _trainer(self) -> FedTrainer:
         shared, planned = self.shared, self.planned
@@ -185,7 +188,7 @@ class OneRun:
         callbacks = [] if make is None else list(make())
         logger: Any = False
         if shared.logger_dir is not None:
-            logger = logger_of(shared.logger_dir, planned, shared.axes_in_folders)
+            logger = _logger_of(shared.logger_dir, planned, shared.axes_in_folders)
             if not any(isinstance(each, TensorBoardMetrics) for each in callbacks):
                 callbacks.append(TensorBoardMetrics(metric=shared.metric, mode=shared.mode))
         if shared.store is not None:
@@ -208,6 +211,37 @@ class OneRun:
             enable_progress_bar=False,
             on_interrupt="return",
         )
+
+
+def _first_module(module: Start, seed: int) -> LightningModule:
+    if isinstance(module, LightningModule):
+        return module
+    with isolated_rng():
+        seed_all(seed)
+        return as_module(module())
+
+
+def folder_name(name: str) -> str:
+    """Return a name without slashes, which is that of one folder."""
+    return name.replace("/", "-").replace("\\", "-")
+
+
+def _logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
+    """The logger of a run: ``<folder>/<axis>=<name>,…/seed=<seed>``.
+
+    Args:
+        folder: The folder of all runs.
+        planned: The run.
+        axes: Whether the names of folders have the axes in them; else they are ``<name>,…``.
+    """
+    cell = planned.cell.names
+    name = folder_name(
+        ",".join(f"{axis}={name}" if axes else str(name) for axis, name in cell.items())
+    )
+    if len(name.encode()) > _LONGEST:  # the names of folders are limited to 255 bytes
+        short = name.encode()[:_LONGEST].decode(errors="ignore")
+        name = f"{short}… {blake2b(name.encode(), digest_size=4).hexdigest()}"
+    return CellLogger(cell, planned.seed, folder, name=name, default_hp_metric=False)
 
 
 def trainer_options(arguments: Mapping[str, Any]) -> dict[str, Any]:

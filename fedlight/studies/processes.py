@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection, wait
 from typing import cast
 
 from fedlight.executors._remote.fork import Forked, number_of_workers
-from fedlight.studies._sent_run import SentRun, ended
-from fedlight.studies.one_run import OneRun, StudySettings
+from fedlight.studies._sent_run import SentRun, received
+from fedlight.studies.one_run import StudySettings
 from fedlight.studies.runs import Planned
 from fedlight.studies.workers import PendingRuns, Workers
 
@@ -54,7 +54,10 @@ class Processes(Workers):
                         _interrupt(forked)
                 for pipe in wait([*going], timeout=_LOOK):
                     forked, planned = going.pop(cast(Connection, pipe))
-                    pending.over(_received(forked, planned, pending.shared))
+                    run = received(forked.receive, planned, pending.shared)
+                    forked.process.join()
+                    forked.pipe.close()
+                    pending.over(run)
                 pending.progress.tick([])
         finally:
             for forked, _ in going.values():
@@ -63,7 +66,7 @@ class Processes(Workers):
 
 def _fork(planned: Planned, shared: StudySettings) -> Forked:
     """Begin a run in a process of its own."""
-    # The data and the module are made here, so that all processes share their memory.
+    # The data and the module are made before the fork, so that all processes share their memory.
     with suppress(Exception):  # the other process meets the error again and reports it
         shared.data_of(planned)
         shared.start_of(planned)
@@ -78,17 +81,6 @@ def _interrupt(forked: Forked) -> None:
         os.kill(forked.process.pid, signal.SIGTERM)
 
 
-def _received(forked: Forked, planned: Planned, shared: StudySettings) -> OneRun:
-    """The run that is over in its process."""
-    try:
-        sent: SentRun = forked.receive()
-    except RuntimeError as error:
-        return ended(planned, shared, planned.failed(error))
-    forked.process.join()
-    forked.pipe.close()
-    return sent.received(planned, shared)
-
-
 def _compute(pipe: Connection, planned: Planned, shared: StudySettings, parent: int) -> None:
     """Compute one run in this process."""
     if os.getppid() != parent:
@@ -99,7 +91,5 @@ def _compute(pipe: Connection, planned: Planned, shared: StudySettings, parent: 
 
 def _end_with_parent() -> None:
     """Let the run stop in order when the process that has forked this one dies."""
-    try:
+    with suppress(AttributeError, OSError):  # a C library without this function
         ctypes.CDLL(None, use_errno=True).prctl(_PARENT_DIES, signal.SIGTERM)
-    except (AttributeError, OSError):
-        return

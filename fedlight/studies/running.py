@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._runs.identity import in_words
 from fedlight._support.interrupts import graceful_interrupts
+from fedlight.studies._messages import speaking_for
 from fedlight.studies._progress import StudyBar
-from fedlight.studies._saying import speaking_for
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.workers import PendingRuns, Workers
-
-Watch: TypeAlias = Callable[[OneRun, bool], None]
 
 _LOOK_AGAIN = 0.5  # seconds until a run of another process is looked for again
 
@@ -41,7 +39,7 @@ def run_plan(
     shared: StudySettings,
     how: Workers,
     bar: bool,
-    watch: Watch,
+    watch: Callable[[OneRun, bool], None],
     when_stopped: str = "",
 ) -> dict[Planned, StudyRun]:
     """Find or compute all runs of a plan.
@@ -89,7 +87,8 @@ def run_plan(
             if store is not None:
                 if planned.key in begun or not store.lock(planned.key):
                     continue  # this or another process computes it
-                if found(planned):  # it has just been finished
+                # Looked for again under the lock: another process may have just finished it.
+                if found(planned):
                     store.unlock(planned.key)
                     continue
                 begun.add(planned.key)

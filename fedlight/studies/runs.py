@@ -24,8 +24,8 @@ class StudyRun:
         history: The records of its rounds, ``trainer.history``.
         fingerprint: That of the server's last model, ``trainer.fingerprint()``; "" if it failed.
         error: Why it failed, in words; None if it ran.
-        seconds: Real time that it took; in a study that was stopped, since it last went on. Runs
-            that are advanced together share their time.
+        seconds: Real time that it took; in a study that was stopped, since it was last resumed.
+            Runs that are advanced together share their time.
     """
 
     cell: dict[str, Hashable]
@@ -50,15 +50,9 @@ class StudyRun:
     def from_plain(
         cls, data: Mapping[str, Any], cell: dict[str, Hashable] | None = None
     ) -> StudyRun:
-        """The run that `to_plain` made plain data of, perhaps in a cell of another name."""
-        return cls(
-            cell=data["cell"] if cell is None else cell,
-            seed=data["seed"],
-            history=[record_from_list(record) for record in data["history"]],
-            fingerprint=data["fingerprint"],
-            error=data["error"],
-            seconds=data["seconds"],
-        )
+        """The run of plain data made by `to_plain`; `cell` replaces the names of its cell."""
+        history = [record_from_list(record) for record in data["history"]]
+        return cls(**{**data, "cell": data["cell"] if cell is None else cell, "history": history})
 
 
 def plain_name(name: Hashable) -> Any:
@@ -68,7 +62,7 @@ def plain_name(name: Hashable) -> Any:
 
 @dataclass(slots=True, eq=False)
 class Planned:
-    """A run that a study wants.
+    """A run in the plan of a study.
 
     Attributes:
         cell: Its cell.

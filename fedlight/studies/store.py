@@ -18,8 +18,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,6 +47,26 @@ def folder_of(name: str, path: object) -> Path:
     return Path(path)
 
 
+def made_folder(name: str, given: Path, path: Path) -> Path:
+    """Make a folder unless it is there.
+
+    Args:
+        name: The argument that names it.
+        given: The value of the argument, for the error message.
+        path: The folder, which is `given` or lies in it.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"{name}={str(given)!r} must be a folder that can be written to ({error.strerror})"
+        ) from error
+    return path
+
+
 class Store:
     """The folder of a study.
 
@@ -61,13 +81,8 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = folder_of("path", path)
-        try:
-            for name in ("runs", "checkpoints", "locks"):
-                (self.path / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(
-                f"path={str(path)!r} must be a folder that can be written to ({error.strerror})"
-            ) from error
+        for name in ("runs", "checkpoints", "locks"):
+            made_folder("path", self.path, self.path / name)
         remove_torn(self.path / "runs")
         self._locks: dict[str, IO[Any]] = {}
 
@@ -84,12 +99,10 @@ class Store:
         if run is None:
             return None
         if planned.records:
-            file = self._file(planned.key, "parquet")
-            if not file.is_file():
-                return None  # it ran when nobody replayed it
             try:
-                planned.schedule = ScheduleTable.load(file)
-            except ValueError:  # damaged: the run is computed again
+                planned.schedule = ScheduleTable.load(self._file(planned.key, "parquet"))
+            except (FileNotFoundError, ValueError):
+                # It ran when nobody replayed it, or the file is damaged: it is computed again.
                 return None
         return run
 
@@ -155,7 +168,8 @@ class Store:
             ValueError: The list is of another format.
         """
         lost = 0
-        with self._alone():
+        with (self.path / "locks" / "study").open("w") as file:
+            _lock(file, wait=True)
             listed = {_place(entry): entry for entry in self.listed()}
             for each in plan:
                 names = {axis: plain_name(name) for axis, name in each.cell.names.items()}
@@ -216,12 +230,6 @@ class Store:
     def write_settings(self, settings: dict[str, Any]) -> None:
         """Write the settings of a call."""
         _write(self.path / "settings.json", settings)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        with (self.path / "locks" / "study").open("w") as file:
-            _lock(file, wait=True)
-            yield
 
 
 def _lock(file: IO[Any], wait: bool) -> None:

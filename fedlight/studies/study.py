@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,18 +11,17 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.checks import one_of
 from fedlight.plot import X_AXES
-from fedlight.studies._comparing import mode_of
 from fedlight.studies._figures import draw, draw_ends
 from fedlight.studies._groups import (
     called,
     check_axis,
-    entries_of,
     frame_of,
     grouped,
     on_common_axes,
     row_axes,
 )
 from fedlight.studies._measures import best_of, check_metric, end_of, ends_over, place_of, values_at
+from fedlight.studies._modes import mode_of
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store, folder_of
 from fedlight.studies.tables import Entry, StudyTable, differences
@@ -42,7 +42,7 @@ class Study:
         metric: The metric that is shown if none is named.
         mode: "min" or "max" of it is best; None decides by its name.
         chosen: Axes of which each cell of the others has one value, its best; see `best`.
-        seeds: Seeds of the study beside those of the runs, of which this is a part.
+        seeds: Further seeds of the study of which the runs are a part.
 
     Attributes:
         runs: The runs, by cell (the last axis varies fastest), then by seed.
@@ -132,16 +132,16 @@ class Study:
 
         A run that ended before its first round, or before the metric was first logged, has no
         value. Means and differences are taken over the others, and the entry says how many those
-        are; it is "no value" if there are none. With no round, a run counts as 0 rounds.
+        are; it is "no value" if there are none. A run without a round counts as 0 rounds.
 
         Args:
             rows: The axis of the rows, or several; None for all that `columns` leaves.
             columns: The axis of the columns; None for a column each of the best and the last value.
             metric: Name of the metric.
-            reference: What to show beside: published numbers as ``{(row, column): number}`` (or
-                ``{row: number}`` without `columns`), or the name of a value of an axis, whose runs
-                the others are compared with: the mean of the paired differences (other minus this,
-                seed by seed) with a bootstrap interval.
+            reference: A comparison to add: published numbers as ``{(row, column): number}`` (or
+                ``{row: number}`` without `columns`), or the name of a value of an axis. The other
+                runs are then compared with the runs of that value: the mean of the paired
+                differences (other minus this, seed by seed) with a bootstrap interval.
             value: "best" or "last", of which the cells are made if there are `columns`, and the
                 differences.
             mode: "min" or "max" is best; None decides by the name of the metric.
@@ -163,8 +163,7 @@ class Study:
         title = f"{metric}, {self._seeds()}"
         if columns is not None:
             measures, title = {shown: measures[shown]}, f"{shown} {title}"
-        axes, entries = self._entries(rows, columns, measures)
-        table = StudyTable(title, axes, columns, entries, digits)
+        table = self._table(title, rows, columns, measures, digits)
         return self._compared(table, reference, shown, confidence)
 
     def time_to(
@@ -203,10 +202,9 @@ class Study:
         axis = one_of("axis", {"rounds": "round"}.get(axis, axis), tuple(X_AXES))
         metric, mode = self.shown(metric, mode)
 
-        reached = place_of(target, metric, mode, axis)
+        reached = {axis: place_of(target, metric, mode, axis)}
         title = f"{X_AXES[axis]} to {metric} of {target:g}, {self._seeds()}"
-        axes, entries = self._entries(rows, columns, {axis: reached}, of_target=True)
-        table = StudyTable(title, axes, columns, entries, digits)
+        table = self._table(title, rows, columns, reached, digits, of_target=True)
         return self._compared(table, reference, axis, confidence)
 
     def at(
@@ -233,28 +231,35 @@ class Study:
         """
         one_of("axis", axis, tuple(X_AXES))
         metric, _ = self.shown(metric, None)
-        axes, entries = self._entries(rows, None, values_at(places, metric, axis))
-        return StudyTable(f"{metric}, {self._seeds()}", axes, None, entries, digits)
+        values = values_at(places, metric, axis)
+        return self._table(f"{metric}, {self._seeds()}", rows, None, values, digits)
 
     def _seeds(self) -> str:
         seeds = len(self._all_seeds)
         return f"{seeds} seed{'s' * (seeds != 1)}"
 
-    def _entries(
+    def _table(
         self,
+        title: str,
         rows: str | Sequence[str] | None,
         columns: str | None,
         measures: Mapping[str, Measure],
+        digits: int,
         of_target: bool = False,
-    ) -> tuple[list[str], dict[tuple[Any, Any], Entry]]:
+    ) -> StudyTable:
         axes = row_axes(self.axes, rows, columns, self._chosen)
         seeds = len(self._all_seeds)
-        return axes, entries_of(self.runs, axes, columns, measures, of_target, seeds)
+        entries = {}
+        for names, runs in grouped(self.runs, [*axes, *filter(None, [columns])]).items():
+            for measure, function in measures.items():
+                place = (names, measure) if columns is None else (names[:-1], names[-1])
+                entries[place] = Entry.of(runs, function, of_target, seeds)
+        return StudyTable(title, axes, columns, entries, digits)
 
     def _compared(
         self, table: StudyTable, reference: Any, shown: str, confidence: float
     ) -> StudyTable:
-        """A table with what `reference` asks for beside."""
+        """A table with the published numbers or the differences that `reference` asks for."""
         if reference is None:
             return table
         if isinstance(reference, Mapping):
@@ -281,7 +286,7 @@ class Study:
 
         Such as the best learning rate of each aggregator: ``study.best("lr")``. In its tables, the
         axis may be left out of the rows, and ``reference=`` compares cells with their own best
-        values. They are the best on the same seeds, so what a table then says is a little too good.
+        values. They are the best on the same seeds, so a table's means are a little too good.
 
         Args:
             axis: The axis.
@@ -305,10 +310,9 @@ class Study:
                 name: Entry.of([r for r in runs if r.cell[axis] == name], measure).mean
                 for name in dict.fromkeys(run.cell[axis] for run in runs)
             }
-            ranked = sorted(
-                means, key=lambda name: (means[name] != means[name], sign * means[name])
-            )
-            kept += [run for run in runs if run.cell[axis] == ranked[0]]
+            # A value without the metric has the mean nan, which comes last.
+            best = min(means, key=lambda name: (math.isnan(means[name]), sign * means[name]))
+            kept += [run for run in runs if run.cell[axis] == best]
         return self._part(kept, {*self._chosen, axis})
 
     def _part(self, runs: Sequence[StudyRun], chosen: Collection[str]) -> Study:
@@ -387,7 +391,7 @@ class Study:
 
         Args:
             axes: The axes.
-            word: What a name on an axis is called.
+            word: Makes the label of a name on an axis.
         """
         found: dict[str, list[list[RoundRecord]]] = {}
         for run in self.runs:
@@ -400,14 +404,14 @@ class Study:
     def histories(self) -> dict[str, list[list[RoundRecord]]]:
         """The histories by name of the cell, one for each seed that has a round.
 
-        They are what `fedlight.plot` draws.
+        `fedlight.plot` draws them.
         """
         return self.histories_by(list(self.axes))
 
     def to_pandas(self) -> Any:
         """Return all metrics as a data frame with a row for each round of each run.
 
-        An axis that is called like a metric is the column ``axis/<name>``. A run without a round,
+        If an axis has the name of a metric, its column is ``axis/<name>``. A run without a round,
         such as a failed one, has no row.
         """
         return frame_of(self.runs, self.axes)

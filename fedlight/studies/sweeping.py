@@ -11,25 +11,20 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlight._runs.data_fingerprint import data_content
 from fedlight._runs.identity import content
-from fedlight._support.checks import one_of, positive
+from fedlight._support.checks import one_of, optional, positive
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
 from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._cell_key import cell_key
-from fedlight.studies._comparing import (
-    Data,
-    Start,
-    chosen_mode,
-    made_folder,
-)
 from fedlight.studies._measures import metrics_of
+from fedlight.studies._modes import chosen_mode
 from fedlight.studies.choice import chosen_workers
 from fedlight.studies.grid import MOST_RUNS, Axes, cells_of, refuse_own, seeds_of
-from fedlight.studies.one_run import OneRun, StudySettings
+from fedlight.studies.one_run import Data, OneRun, Start, StudySettings
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned
-from fedlight.studies.store import Store, folder_of
+from fedlight.studies.store import Store, folder_of, made_folder
 from fedlight.studies.study import Study
 from fedlight.studies.workers import Workers
 
@@ -60,7 +55,7 @@ def sweep(
     enable_progress_bar: bool = True,
     **trainer_options: Any,
 ) -> Study:
-    """Train every cell of a grid with every seed; what is finished is kept.
+    """Train every cell of a grid with every seed, and keep the finished runs.
 
     **Paired by design.** With the same seed, all cells start from the same weights (of modules made
     alike), and the arrival process draws the same clients, durations and numbers of local steps;
@@ -70,14 +65,15 @@ def sweep(
     (``resume="on_aggregation"``), each client's n-th task has the same duration at the aggregator's
     own times, so that the comparison over virtual time is a fair one. A cell's result then depends
     on no other cell. With ``schedule="recorded"`` the runs that differ in neither arrivals, data,
-    limits nor seed replay, as in `compare`, what the first of them has recorded: the effect of the
-    arithmetic alone.
+    limits nor seed replay, as in `compare`, the schedule that the first of them has recorded. This
+    shows the effect of the arithmetic alone.
 
-    **A folder is a study.** With `path`, each finished run is a file there, which is found again by
-    what defines the run: its arguments (with the code of your own classes), seed, weights at the
-    start, data, and the version of fedlight. A study that was stopped or killed continues, and so
-    do its unfinished runs, from their last checkpoint. Another seed or cell adds only itself. Two
-    processes may work on one folder: each run is computed by one of them. `Study.load` reads it.
+    **A folder is a study.** With `path`, each finished run is a file there. It is found again by
+    the content that defines the run: its arguments (with the code of your own classes), seed,
+    weights at the start, data, and the version of fedlight. A study that was stopped or killed
+    continues, and so do its unfinished runs, from their last checkpoint. Another seed or cell adds
+    only itself. Two processes may work on one folder: each run is computed by one of them.
+    `Study.load` reads it.
 
     **Equal to the run alone.** A run in a study gives the result of `FedTrainer` with the same
     arguments: to the bit with ``workers=1``, with "processes", and wherever clients are not
@@ -85,14 +81,14 @@ def sweep(
     otherwise (logistic regressions and small networks on a CPU have the same bits).
 
     **Failures.** A run that raises an error is that cell's failure, which the table shows; the
-    others go on, and it is tried again by the next call. Ctrl-C ends the study in order: runs under
+    others continue, and the next call tries it again. Ctrl-C ends the study in order: runs under
     way are saved, and nothing finished is lost.
 
     Args:
         over: The axes of the grid: ``{axis: {name: value}}``, or ``{axis: [value, …]}``. A value is
-            any argument of `FedTrainer` or ``fit``, or a dict of several of them by name (what goes
-            together: a server rate with its aggregator, limits with their arrivals). An axis called
-            after an argument gives that one; else the kind of the value tells.
+            any argument of `FedTrainer` or ``fit``, or a dict of several of them by name (for those
+            that belong together: a server rate and its aggregator, limits and arrivals). An axis
+            called after an argument gives that one; otherwise the type of the value decides.
         seeds: The seeds.
         module: The module, of which each run trains a copy; or a function without arguments (or the
             class) that returns one, called once per seed with the random generators seeded.
@@ -178,12 +174,11 @@ def sweep(
                 raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
         check_cell(cell)
     how = chosen_workers(workers)
+    board = optional(folder_of, "logger_dir", logger_dir)
     shared = StudySettings(
         store=None if path is None else Store(path),
         callbacks=callbacks,
-        logger_dir=None
-        if logger_dir is None
-        else made_folder(folder_of("logger_dir", logger_dir), logger_dir),
+        logger_dir=None if board is None else made_folder("logger_dir", board, board),
         metric=metric,
         mode=mode,
         checkpoint_seconds=positive("checkpoint_seconds", checkpoint_seconds),
@@ -209,7 +204,7 @@ def sweep(
 
 
 def _warn_of_metric(metric: str, run: OneRun, first: bool) -> None:
-    """Say after the first run that there is no such metric, not after the last one."""
+    """Warn after the first run, not after the last one, that there is no such metric."""
     if not first or run.result is None or not run.result.history:
         return
     known = metrics_of([run.result.history])
@@ -221,14 +216,14 @@ def _warn_of_metric(metric: str, run: OneRun, first: bool) -> None:
 
 
 def _advice(path: str | Path | None) -> str:
-    """What to do after Ctrl-C."""
+    """The advice after Ctrl-C."""
     if path is None:
         return "; with path= finished runs are kept, and the same call goes on"
     return f"; finished runs are kept, and the same call with path={str(path)!r} goes on"
 
 
 def _key(planned: Planned, shared: StudySettings) -> str:
-    """What defines a run, as the name of its file."""
+    """The key of a run, which names its file: a hash of all that defines the run."""
     parts = {
         name: content(value)
         for name, value in planned.cell.arguments.items()

@@ -1,4 +1,4 @@
-"""Tables of a study: means over seeds, paired differences, published numbers beside."""
+"""Tables of a study: means over seeds, paired differences, published numbers."""
 
 from __future__ import annotations
 
@@ -125,6 +125,8 @@ class StudyTable:
 
     Attributes:
         title: The title.
+        axes: The axes of the rows.
+        column_axis: The axis of the columns, or None.
         entries: The entries by row (a tuple of names, one for each axis) and column.
     """
 
@@ -137,7 +139,7 @@ class StudyTable:
         digits: int = 4,
     ) -> None:
         self.title, self.entries = title, dict(entries)
-        self._axes, self._columns = list(axes), columns
+        self.axes, self.column_axis = list(axes), columns
         self._digits = non_negative_int("digits", digits)
 
     @property
@@ -151,36 +153,27 @@ class StudyTable:
         return list(dict.fromkeys(column for _, column in self.entries))
 
     @property
-    def axes(self) -> list[str]:
-        """The axes of the rows."""
-        return list(self._axes)
-
-    @property
-    def column_axis(self) -> str | None:
-        """The axis of the columns, or None."""
-        return self._columns
-
-    @property
     def failures(self) -> list[str]:
         """Why runs failed: each reason once, with the row and column of the first such run."""
         found: dict[str, str] = {}
         for (row, column), entry in self.entries.items():
-            where = ", ".join(map(str, (*row, column) if self._columns else row))
+            where = ", ".join(map(str, (*row, column) if self.column_axis else row))
             for error in entry.errors:
                 found.setdefault(error, f"{where}: {error}")
         return list(found.values())
 
     def names_of(self, row: tuple[Hashable, ...], column: Hashable) -> dict[str, Hashable]:
         """The names of an entry's cell by axis."""
-        names = dict(zip(self._axes, row, strict=True))
-        return names if self._columns is None else {**names, self._columns: column}
+        names = dict(zip(self.axes, row, strict=True))
+        return names if self.column_axis is None else {**names, self.column_axis: column}
 
     def with_entries(self, entries: Mapping[tuple[Any, Any], Entry], title: str = "") -> StudyTable:
         """The table with other entries."""
-        return StudyTable(title or self.title, self._axes, self._columns, entries, self._digits)
+        title = title or self.title
+        return StudyTable(title, self.axes, self.column_axis, entries, self._digits)
 
     def beside(self, numbers: Mapping[Any, float]) -> StudyTable:
-        """The table with published numbers beside, in brackets.
+        """The table with published numbers in brackets.
 
         Args:
             numbers: By (row, column), or by row for the first column.
@@ -209,26 +202,24 @@ class StudyTable:
 
     def _lines(self) -> tuple[list[str], list[list[str]]]:
         """The head, and the lines, as text."""
-        named = [f"{self._columns}={name}" if self._columns else str(name) for name in self.columns]
-        lines = []
+        axis = self.column_axis
+        lines = [[*self.axes, *(f"{axis}={name}" if axis else str(name) for name in self.columns)]]
         for row in self.rows:
-            words = [
-                self.entries[row, column].words(self._digits_of(column))
-                if (row, column) in self.entries
-                else ""
-                for column in self.columns
-            ]
-            lines.append([" ".join(word.split()) for word in (*map(str, row), *words)])
-        return [" ".join(word.split()) for word in (*self._axes, *named)], lines
-
-    def _digits_of(self, column: Hashable) -> int:
-        return 0 if self._columns is None and column == "rounds" else self._digits
+            words = list(map(str, row))
+            for column in self.columns:
+                entry = self.entries.get((row, column))
+                digits = 0 if axis is None and column == "rounds" else self._digits
+                words.append("" if entry is None else entry.words(digits))
+            lines.append(words)
+        head, *lines = [[" ".join(word.split()) for word in line] for line in lines]
+        return head, lines
 
     def to_markdown(self) -> str:
         """The table in markdown: its title, the table, and why runs failed."""
         head, lines = self._lines()
-        rule = ["---"] * len(self._axes) + ["---:"] * (len(head) - len(self._axes))
-        table = ["| " + " | ".join(_escaped(line)) + " |" for line in (head, rule, *lines)]
+        rule = ["---"] * len(self.axes) + ["---:"] * (len(head) - len(self.axes))
+        escaped = [[word.replace("|", r"\|") for word in line] for line in (head, rule, *lines)]
+        table = ["| " + " | ".join(line) + " |" for line in escaped]
         notes = ["", *self.failures] if self.failures else []
         return "\n".join([self.title, "", *table, *notes])
 
@@ -238,7 +229,7 @@ class StudyTable:
         It is a float; its caption is the title, and why runs failed.
         """
         head, lines = self._lines()
-        form = "l" * len(self._axes) + "r" * (len(head) - len(self._axes))
+        form = "l" * len(self.axes) + "r" * (len(head) - len(self.axes))
         body = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
         caption = ". ".join([self.title, *self.failures])
         return "\n".join(
@@ -260,37 +251,37 @@ class StudyTable:
     def to_pandas(self) -> Any:
         """A data frame with a row for each entry: mean, standard deviation, number of runs, ….
 
-        An axis that is called like one of these is the column ``axis/<name>``.
+        If an axis has the name of one of these, its column is ``axis/<name>``.
         """
         import pyarrow as pa
 
         own = {"mean", "std", "low", "high", "runs", "failed", "reference"}
-        if self._columns is None:
-            own.add("value")
-        called = column_names([*self._axes, *([self._columns] if self._columns else [])], own)
-        rows = [
-            {
-                **{called[axis]: str(name) for axis, name in zip(self._axes, row, strict=True)},
-                called.get(self._columns or "", "value"): str(column),
-                "mean": entry.difference.mean if entry.difference else entry.mean,
-                "std": entry.std,
-                "low": entry.difference.low if entry.difference else math.nan,
-                "high": entry.difference.high if entry.difference else math.nan,
-                "runs": len(entry.values),
-                "failed": len(entry.errors),
-                "reference": math.nan if entry.beside is None else entry.beside,
-            }
-            for (row, column), entry in self.entries.items()
-        ]
-        names = dict.fromkeys(name for row in rows for name in row)
-        return pa.table({name: [row[name] for row in rows] for name in names}).to_pandas()
+        rows = []
+        for (row, column), entry in self.entries.items():
+            names = self.names_of(row, column)
+            called = column_names(names, own if self.column_axis else own | {"value"})
+            shown = entry.difference or Interval(entry.mean, math.nan, math.nan, 0)
+            rows.append(
+                {
+                    **{called[axis]: str(name) for axis, name in names.items()},
+                    **({} if self.column_axis else {"value": str(column)}),
+                    "mean": shown.mean,
+                    "std": entry.std,
+                    "low": shown.low,
+                    "high": shown.high,
+                    "runs": len(entry.values),
+                    "failed": len(entry.errors),
+                    "reference": math.nan if entry.beside is None else entry.beside,
+                }
+            )
+        return pa.Table.from_pylist(rows).to_pandas()
 
     def __rich__(self) -> Table:
         head, lines = self._lines()
         notes = "\n".join(self.failures).replace("[", r"\[")
         table = Table(title=self.title, caption=notes or None, caption_justify="left")
         for place, name in enumerate(head):
-            table.add_column(name, justify="left" if place < len(self._axes) else "right")
+            table.add_column(name, justify="left" if place < len(self.axes) else "right")
         for line in lines:
             table.add_row(*(word.replace("[", r"\[") for word in line))
         return table
@@ -348,7 +339,7 @@ def differences(
         own = table.names_of(row, column)
         others = [each for each in own if each != axis and each not in chosen]
         bases = [
-            each
+            each.values
             for (a_row, a_column), each in table.entries.items()
             if (table.column_axis is not None or a_column == column)
             and (of_it := table.names_of(a_row, a_column))[axis] == reference
@@ -356,11 +347,8 @@ def differences(
         ]
         if own[axis] == reference or len(bases) != 1:
             continue
-        (base,) = bases
-        before = base.values
-        paired = {
-            seed: value - before[seed] for seed, value in entry.values.items() if seed in before
-        }
+        base = bases[0]
+        paired = {seed: value - base[seed] for seed, value in entry.values.items() if seed in base}
         known = [each for each in paired.values() if not math.isnan(each)]
         if paired:
             entries[row, f"{column} - {reference}"] = Entry(
@@ -370,10 +358,6 @@ def differences(
                 absent=len(entry.values) + len(entry.errors) + entry.absent - len(paired),
             )
     return table.with_entries(entries, title)
-
-
-def _escaped(words: Sequence[str]) -> list[str]:
-    return [word.replace("|", r"\|") for word in words]
 
 
 _LATEX = str.maketrans(

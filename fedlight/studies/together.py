@@ -1,4 +1,4 @@
-"""Many runs in lockstep: each goes on until it waits, then all their local runs are one stack."""
+"""Many runs in lockstep: each advances until it waits, then their local runs are one stack."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Together(Workers):
         ::
 
             until no run is left:
-                each run goes on until it waits for local runs     by itself
+                each run advances until it waits for local runs    by itself
                 these local runs are computed                      one stack for each executor
 
         The next run is taken when one of those under way is over, so that `pending.free` may look
-        at what other processes have done meanwhile.
+        at the runs that other processes have finished meanwhile.
         """
         executors, self._executors = self._executors or SharedExecutors(), None
         going: list[_RunUnderWay] = []
@@ -156,7 +156,7 @@ class _RunUnderWay:
                         steps.throw(error)
 
     def go_on(self, outcomes: Sequence[Outcome] | None = None) -> bool:
-        """Go on until local runs have to be computed; False if the run is over.
+        """Advance until local runs have to be computed; False if the run is over.
 
         Args:
             outcomes: Those of the jobs; None at the start.
@@ -180,7 +180,7 @@ class _RunUnderWay:
 
 
 def _compute(going: Sequence[_RunUnderWay]) -> None:
-    """Compute the local runs that runs wait for, and let the runs go on."""
+    """Compute the local runs that runs wait for, and advance the runs."""
     stacks: dict[SharedExecutor, list[_RunUnderWay]] = defaultdict(list)
     for each in going:
         each.executor.check_module()  # of all runs first: one may close an executor for the others
@@ -197,7 +197,7 @@ def _compute(going: Sequence[_RunUnderWay]) -> None:
 
 
 def _compute_alone(runs: Iterable[_RunUnderWay]) -> None:
-    """Compute one run after another: something has failed that is no client's failure."""
+    """Compute one run after another, to find the run whose local runs fail as a whole."""
     for each in runs:
         try:
             outcomes = each.executor.run(each.jobs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from fedlight.loop import drive
 from fedlight.studies.one_run import OneRun, StudySettings
@@ -14,26 +14,24 @@ from fedlight.studies.runs import Planned
 if TYPE_CHECKING:
     from fedlight.studies._progress import StudyBar
 
-Over: TypeAlias = Callable[[OneRun], None]
-
 
 @dataclass(frozen=True, slots=True)
 class PendingRuns:
-    """The runs that a study hands to its workers.
+    """The runs that a study passes to its workers.
 
     Attributes:
         ready: The runs that can begin.
         free: Those of them that no other process computes, each locked when it is taken.
         shared: What all runs share.
-        over: To be called with each run that is over, or interrupted.
-        stopped: Whether no further run is to begin.
-        progress: To be told which runs are under way.
+        over: Called by the workers with each run that is over or interrupted.
+        stopped: Returns True once no further run is to begin.
+        progress: The progress bar, which the workers tell which runs are under way.
     """
 
     ready: Sequence[Planned]
     free: Iterator[Planned]
     shared: StudySettings
-    over: Over
+    over: Callable[[OneRun], None]
     stopped: Callable[[], bool]
     progress: StudyBar
 

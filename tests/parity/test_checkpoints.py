@@ -132,6 +132,19 @@ def test_a_save_between_rounds_is_not_ranked_with_a_score_of_another_round():
     assert keeper.best_k == {"kept/round=2.ckpt": 0.75, "kept/round=4.ckpt": 0.25}
 
 
+def test_a_save_before_the_first_validation_after_updates_waits_for_the_metric():
+    keeper = FedCheckpoint("kept", monitor="score", mode="max", save_top_k=-1)
+    fitted(
+        Scored([0.75, 0.25]),
+        points([1.0], [2.0], val=(1.0,)),
+        callbacks=keeper,
+        max_rounds=4,
+        check_val_every_n_rounds=None,
+        check_val_every_n_updates=4,
+    )
+    assert keeper.best_k == {"kept/round=2.ckpt": 0.75, "kept/round=4.ckpt": 0.25}
+
+
 def test_an_unknown_monitor_is_refused_once_a_validation_has_not_logged_it():
     given = {"check_val_every_n_rounds": 2, "max_rounds": 6}
     keeper = FedCheckpoint("kept", monitor="scor")

@@ -271,7 +271,7 @@ def test_what_is_best_of_a_metric_is_said_if_its_name_does_not_say_it(
     metric, mode, best, said, monkeypatch
 ) -> None:
     words = []
-    monkeypatch.setattr("fedlight.studies._comparing.rank_zero_info", words.append)
+    monkeypatch.setattr("fedlight.studies._modes.rank_zero_info", words.append)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fedlight: metric=")  # the module does not log it
         study = swept(metric=metric, mode=mode, seeds=[0], max_updates=2)

@@ -1,4 +1,4 @@
-"""Checks of the data sets that a user hands over, and what each mistake gets to read."""
+"""Checks of the map-style data sets that a user gives, and a remedy for each mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ARRAYS = (Tensor, np.ndarray)
 
 
 def client_datasets(given: Any) -> tuple[list[Any], list[str], tuple[str, ...] | None]:
-    """The data sets of the clients, what errors call each, and the clients' names, if any.
+    """The data sets of the clients, their names in errors, and the clients' names, if any.
 
     Args:
         given: One data set per client: a sequence, a generator, or a mapping with their names.
@@ -58,7 +58,7 @@ def client_datasets(given: Any) -> tuple[list[Any], list[str], tuple[str, ...] |
 
 
 def evaluation_datasets(argument: str, given: Any) -> dict[str, Any]:
-    """The data sets for validation or test, by what errors call them.
+    """The data sets for validation or test, by their names in errors.
 
     There is one, or several in a list, a tuple or a mapping.
 
@@ -71,30 +71,29 @@ def evaluation_datasets(argument: str, given: Any) -> dict[str, Any]:
     """
     if given is None:
         return {}
-    sets, names = [given], [argument]
+    named = {argument: given}
     if isinstance(given, Mapping):
         several = all(_is_data_set(each) or isinstance(each, list) for each in given.values())
         if several and not _is_numbered(given):
-            sets, names = list(given.values()), [f"{argument}[{key!r}]" for key in given]
+            named = {f"{argument}[{key!r}]": data for key, data in given.items()}
     elif isinstance(given, list | tuple) and given and _is_data_set(given[0]):
-        sets, names = list(given), [f"{argument}[{i}]" for i in range(len(given))]
-    if not sets:
+        named = {f"{argument}[{i}]": data for i, data in enumerate(given)}
+    if not named:
         raise ValueError(f"{argument} holds no data set; leave it out or give it one")
-    for name, data in zip(names, sets, strict=True):
+    for name, data in named.items():
         check_map_style(name, data)
-    return dict(zip(names, sets, strict=True))
+    return named
 
 
 def check_map_style(name: str, data: Any) -> None:
     """Check that data have a length and examples by number.
 
     Raises:
-        TypeError: They have not, or they look like something else than a list of examples.
+        TypeError: They have not, or their items are not examples.
         ValueError: They are empty.
     """
-    way_out = _mistaken(data)
-    if way_out:
-        raise TypeError(f"{name} is {way_out}")
+    if mistake := _mistaken(data):
+        raise TypeError(f"{name} is {mistake}")
     if (
         isinstance(data, IterableDataset)
         or not hasattr(data, "__len__")
@@ -109,7 +108,7 @@ def check_map_style(name: str, data: Any) -> None:
 
 
 def _mistaken(data: Any) -> str:
-    """What has a length and items, but not one item per example, and what to write instead."""
+    """Describe data whose items are not examples, with the remedy; "" if there is no mistake."""
     if is_a("DatasetDict", data):
         return f"a DatasetDict; give one of its splits {list(data)}"
     if isinstance(data, Mapping) and not _is_numbered(data):

@@ -1,26 +1,11 @@
-"""What TensorBoard shows beside curves: HParams' metrics, and a page of the chosen metric."""
+"""TensorBoard's pages in addition to curves: HParams, and Custom Scalars of a metric."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from fedlight.plot import curve
-
-_NAMES = {
-    "virtual_time": "virtual time",
-    "gradients": "gradients computed",
-    "models": "models communicated",
-    "bytes": "bytes communicated",
-}
-
-
-def chosen_metric(names: Sequence[str], metric: str | None) -> str | None:
-    """The metric that is shown first: the one given, or the first one of the validation."""
-    if metric is not None:
-        return metric if metric in names else None
-    validated = [name for name in names if name.startswith("val")]
-    return next((name for name in validated if "acc" in name), next(iter(validated), None))
+from fedlight.plot import X_AXES, curve
 
 
 def layout_of(metric: str, axes: Sequence[str], time_resolution: float) -> dict[str, Any]:
@@ -28,14 +13,14 @@ def layout_of(metric: str, axes: Sequence[str], time_resolution: float) -> dict[
 
     Args:
         metric: The metric.
-        axes: The axes beside rounds.
+        axes: The axes in addition to rounds.
         time_resolution: Steps of TensorBoard per unit of virtual time.
     """
     charts = {f"{metric} over rounds": ["Multiline", [f"^{metric}$"]]}
     for axis in axes:
-        unit = _NAMES[axis]
+        unit = X_AXES[axis].partition(" (")[0]
         if axis == "virtual_time" and time_resolution != 1:
-            unit = f"virtual time (a unit is {time_resolution:g} steps)"
+            unit += f" (a unit is {time_resolution:g} steps)"
         charts[f"{metric} over {unit}"] = ["Multiline", [f"^{metric}/by_{axis}$"]]
     return {metric: charts}
 

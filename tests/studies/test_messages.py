@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedlight._support.voice import Note
-from fedlight.studies._saying import speaking_for
+from fedlight.studies._messages import speaking_for
 
 SCRIPT = """
 import os, signal, sys
@@ -85,7 +85,7 @@ def test_a_study_speaks_for_its_runs(workers, said) -> None:
 
 def test_what_another_fit_within_a_run_tells_is_said_too(monkeypatch) -> None:
     said = []
-    monkeypatch.setattr("fedlight.studies._saying.say", lambda note: said.append(note.words))
+    monkeypatch.setattr("fedlight.studies._messages.say", lambda note: said.append(note.words))
     with speaking_for([]) as voice:
         run, other = object(), object()
         voice.note(run, Note("left", "of the run"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StudyVoice(Voice):
-    """Keeps the notes of runs about their ends, and says each kind once, with how many runs.
+    """Keeps the notes of runs about their ends, and prints each kind once, with a count of runs.
 
     Args:
         plan: The runs of the study.
@@ -39,18 +39,18 @@ class StudyVoice(Voice):
         self._told.append((run, note))
 
     def notes_of(self, run: object) -> list[Note]:
-        """Hand over the notes of a run that is over."""
+        """Remove and return the notes of a run that is over."""
         found = [note for teller, note in self._told if teller is run]
         self._told = [each for each in self._told if each[0] is not run]
         return found
 
     def count(self, planned: Planned, notes: Iterable[Note]) -> None:
-        """Take up the notes of a run that is finished."""
+        """Count the notes of a run that is finished."""
         for note in notes:
             self._kinds.setdefault(note.kind, {})[planned] = note
 
     def say_all(self) -> None:
-        """Say each kind of note: that of the first run which has one, and how many more have."""
+        """Print each kind of note: that of the first run, and how many others have one."""
         for notes in self._kinds.values():
             first = min(notes, key=self._place.__getitem__)
             more = len(notes) - 1
@@ -62,7 +62,7 @@ class StudyVoice(Voice):
 
 @contextmanager
 def speaking_for(plan: Iterable[Planned]) -> Iterator[StudyVoice]:
-    """Speak for the runs of a study; say their notes at its end, however it ends."""
+    """Collect the notes of the runs of a study, and print them at its end, however it ends."""
     with speaking(StudyVoice(plan)) as voice:
         try:
             yield voice

@@ -1,7 +1,7 @@
 """Decoded columns on disk, so that the next run maps them instead of decoding them again.
 
-A file holds one column of one data set in NumPy's own format, one row per example. Its name follows
-from all that the values follow from: the data set's fingerprint, the column, and how it is decoded.
+A file holds one column of one data set in NumPy's own format, one row per example. Its name is a
+hash of all that defines the values: the data set's fingerprint, the column, and the decoding.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def checked_cache(cache: object) -> bool | Path:
     return folder.absolute()
 
 
-def kept(
+def cached(
     cache: bool | Path,
     dataset: datasets.Dataset,
     name: str,
@@ -60,14 +60,14 @@ def kept(
 ) -> Tensor:
     """The decoded values of a column: mapped from its file, or decoded and written to it.
 
-    The file is written beside and renamed, so two processes may do this at once. If it is damaged,
-    the column is decoded again. If it cannot be written, a warning says so.
+    The file is written under another name and renamed, so two processes may do this at once. If it
+    is damaged, the column is decoded again. If it cannot be written, a warning says so.
 
     Args:
         cache: True for `fedlight` in the cache of the `datasets` library, False, or a folder.
         dataset: The data set. Without files of its own (made in memory), nothing is kept.
         name: The column.
-        how: What else the values follow from: the kind of decoding, and its version.
+        how: The kind of decoding, and its version.
         decode: Returns the values, uint8 `[rows, ...]`.
     """
     folder = _folder(cache)
@@ -106,9 +106,8 @@ def _mapped(path: Path, rows: int) -> Tensor | None:
         whole = values.offset + values.nbytes == path.stat().st_size
     except (OSError, ValueError):
         return None
-    if not whole or values.dtype != np.uint8 or values.shape[:1] != (rows,):
-        return None
-    if not values.flags.c_contiguous:
+    fits = values.dtype == np.uint8 and values.shape[:1] == (rows,) and values.flags.c_contiguous
+    if not whole or not fits:
         return None
     with suppress(OSError):  # a folder of which we may only read
         os.utime(path)  # `_remove_unused` asks when it was last used
