@@ -210,7 +210,7 @@ class _Stack:
             k: Number of the local step.
             times: Counts the calls for this step.
         """
-        batch = self.batches.anew(k, self.width)  # the step may have changed it in place
+        batch = self.batches.gathered(k, self.width)  # the step may have changed it in place
         inputs = StepInputs(*self.models, batch, k)
         return self.gradients(inputs, keep=0, times=next(times))[0]
 
