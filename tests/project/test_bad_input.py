@@ -316,7 +316,7 @@ ROWS = [
     (
         "BiasedArrivals(1, [-0.5, 1.5])",
         ValueError,
-        "probabilities[0] must be a number of at least 0",
+        "probabilities[0] must be 0 or larger, got -0.5",
     ),
     ("BiasedArrivals(2, [1.0, 0.0])", ValueError, "leave only 1 clients that can be drawn"),
     ("SynchronousArrivals(durations=3)", TypeError, "durations"),
@@ -610,7 +610,7 @@ def test_a_process_that_answers_nothing_is_named():
         def on_wake(self, now):
             pass
 
-    with pytest.raises(TypeError, match=r"Silent object .* returned None; .*\(\) for none"):
+    with pytest.raises(TypeError, match=r"Silent\(\) returned None; .*\(\) for none"):
         trainer(arrivals=Silent(), max_rounds=1, aggregator=FedAvg(1)).fit(Boring(), classes())
 
 
