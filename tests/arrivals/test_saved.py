@@ -32,7 +32,7 @@ def test_state_is_plain_data_and_is_restored_in_place():
     drawn = one._numbers.next()
     state = json.loads(json.dumps(one.state_dict()))
     assert state["clients"] == [2, 5]
-    kept = two._inner, two._clients, two._by_client
+    before = two._inner, two._clients, two._by_client
     two.load_state_dict(state)
     assert all(
         a is b for a, b in zip(kept, (two._inner, two._clients, two._by_client), strict=True)
