@@ -35,7 +35,7 @@ def test_state_is_plain_data_and_is_restored_in_place():
     before = two._inner, two._clients, two._by_client
     two.load_state_dict(state)
     assert all(
-        a is b for a, b in zip(kept, (two._inner, two._clients, two._by_client), strict=True)
+        a is b for a, b in zip(before, (two._inner, two._clients, two._by_client), strict=True)
     )
     assert (two._inner.count, two._clients, two._by_client) == (3, {2, 5}, {4: [1, 2]})
     assert (two._pairs, two._nothing) == ([[8, 9]], None)
