@@ -316,7 +316,7 @@ ROWS = [
     (
         "BiasedArrivals(1, [-0.5, 1.5])",
         ValueError,
-        "probabilities[0] must be a number of at least 0",
+        "probabilities[0] must be 0 or larger, got -0.5",
     ),
     ("BiasedArrivals(2, [1.0, 0.0])", ValueError, "leave only 1 clients that can be drawn"),
     ("SynchronousArrivals(durations=3)", TypeError, "durations"),
