@@ -166,9 +166,8 @@ def _on_purpose(error: BaseException, main: Callable[..., Any]) -> bool:
     if isinstance(error, OSError | ModuleNotFoundError | MemoryError):
         return True
     if isinstance(error, RuntimeError):
-        return "can't allocate memory" in str(
-            error
-        )  # the message of torch for a layer that is too wide
+        # The message of torch for a layer that is too wide.
+        return "can't allocate memory" in str(error)
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

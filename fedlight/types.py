@@ -133,7 +133,7 @@ class Metrics(dict[str, float]):
             self.mark(name, how.prog_bar, how.logger)
 
     def merge(self, values: Mapping[str, float]) -> None:
-        """Update these numbers by others; how a name is shown is taken over as well."""
+        """Update these numbers by others; how a name is shown is copied, too."""
         self.update(values)
         if not isinstance(values, Metrics):
             return

@@ -20,7 +20,7 @@ def say_what_computes(run: Run) -> None:
 
 
 def say_if_over(run: Run) -> None:
-    """Print that a resumed run is at its limit already; in a study, such a run is just finished."""
+    """Print that a resumed run is at its limit already; in a study such a run is a finished one."""
     if run.over and not voice().of_many:
         rank_zero_info(
             f"fedlight: the checkpoint is at its limit already ({run.counts.version} rounds, "
