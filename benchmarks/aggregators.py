@@ -1,4 +1,4 @@
-"""What a server step of each aggregator costs beside FedBuff's, and memories of many clients.
+"""The cost of a server step of each aggregator against FedBuff's, and memories of many clients.
 
     OMP_NUM_THREADS=1 python -m benchmarks.aggregators
 

@@ -1,4 +1,4 @@
-"""What one would write by hand in plain PyTorch, timed beside ours."""
+"""Code that one would write by hand in plain PyTorch, timed next to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole job in a fresh process: where the seconds go, beside what one would write by hand.
+"""The seconds of a whole job in a fresh process, against code that one would write by hand.
 
     FEDLIGHT_DATA=FOLDER OMP_NUM_THREADS=1 python benchmarks/job.py [--turns N]
 

@@ -1,4 +1,4 @@
-"""Makes all tables of `docs/performance.md` anew in one sitting, and README's figures from them.
+"""Makes all tables of `docs/performance.md` again in one sitting, and README's figures from them.
 
     FEDLIGHT_DATA=FOLDER OMP_NUM_THREADS=1 python benchmarks/report.py [--only WORD …]
 

@@ -1,4 +1,4 @@
-"""What a user waits for beside the inner loop, each beside the same by hand, in turns.
+"""The waits of a user outside of the inner loop, each against the same by hand, in turns.
 
     OMP_NUM_THREADS=1 python benchmarks/waiting.py [--turns N] [--only widths evaluation …]
 
@@ -182,7 +182,7 @@ def by_hand(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], calls: boo
 
 
 def evaluation(turns: int) -> None:
-    """An evaluation, and one of all clients, beside a plain loop over the same batches."""
+    """An evaluation, and one of all clients, against a plain loop over the same batches."""
     x, y = torch.rand(10_000, 784), torch.randint(0, 10, (10_000,))
     small = [TensorDataset(x[i::20][:60], y[i::20][:60]) for i in range(20)]
     data = FederatedDataModule.from_client_datasets(

@@ -52,7 +52,7 @@ def main(
         csv: A file with a header; None for rows that are made up.
         label: The column of labels.
         client: The column that says whose row it is; null deals the rows out to ten clients.
-        aggregator: The server's rule, beside FedBuff(4); None for FedAsync.
+        aggregator: The server's rule, in addition to FedBuff(4); None for FedAsync.
         max_updates: Local runs, each a pass over the rows of a client.
         seeds: Runs per aggregator.
         path: Folder of the study: runs, of which none is made twice, and TensorBoard.

@@ -42,7 +42,7 @@ def main(
         dataset: A hub id, a folder with the same files, or "mnist-mini".
         spreads: Below 1; 0.8 is F80, tasks of 0.2 to 1, evenly spaced over the clients; 0 is F0.
         lrs: Local learning rates; None for 0.003, or 0.001, 0.01 and 0.1.
-        aggregator: One more, beside those of the experiment.
+        aggregator: One more, in addition to those of the experiment.
         max_time: Virtual time of a run; None for 200, or 20.
         seeds: Runs per cell.
         path: Folder of the study: runs, of which none is made twice, TensorBoard and the figure.

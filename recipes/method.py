@@ -1,4 +1,4 @@
-"""One method beside FedBuff on the bundled digits: its curve, and how stale its updates are.
+"""One method against FedBuff on the bundled digits: its curve, and how stale its updates are.
 
 Fifty clients hold two digits each; ten are at work at a time, for log-normal durations. The
 reference is FedBuff with SGD; the options say what differs in the other run.

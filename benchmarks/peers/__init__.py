@@ -1,1 +1,1 @@
-"""Other frameworks timed beside ours; each needs an environment of its own."""
+"""Other frameworks, timed next to ours; each needs an environment of its own."""

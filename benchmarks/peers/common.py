@@ -36,7 +36,7 @@ def rate(times: Sequence[float]) -> float:
 
 
 def compare(package: str, make: Callable[[list[Shard]], Callable[[], float]]) -> None:
-    """Print the peer's updates a second beside the raw loop's and ours, all of the same run.
+    """Print the updates a second of the peer, of the raw loop and of ours, all of the same run.
 
     Args:
         package: The peer's name in the package index.

@@ -93,7 +93,7 @@ class Callback:
         """Called when "fit", "validate", "test" or "predict" ends, also after an exception."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: tensors, numbers, strings, None, and lists and dicts of them."""
+        """State for a checkpoint: tensors, numbers, strings, None, and lists and dicts of them."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
