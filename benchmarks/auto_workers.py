@@ -20,7 +20,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-import fedlight.studies.choice
+import fedlight.studies.workers_choice
 from benchmarks.studies import STRATEGIES, WORKLOADS, clients
 from fedlight import FederatedDataModule, sweep
 from fedlight.local_optimizers import LocalSGD
@@ -79,7 +79,7 @@ def main() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     said: list[str] = []
-    fedlight.studies.choice.rank_zero_info = said.append  # type: ignore[assignment]
+    fedlight.studies.workers_choice.rank_zero_info = said.append  # type: ignore[assignment]
     print("| workload | strategy | runs | auto chooses | times | same bits |")
     print("|---|---|---:|---|---:|---|")
     for workload, (module, (features, classes, size, batch, updates)) in CASES.items():

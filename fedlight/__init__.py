@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedlight._support.collector import leave_libraries_alone
+from fedlight._support.garbage_collection import leave_libraries_alone
 
 if TYPE_CHECKING:
     from fedlight.callbacks import Callback

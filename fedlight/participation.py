@@ -18,7 +18,7 @@ import torch
 
 from fedlight._runs.setting import Setting
 from fedlight._support.checks import positive
-from fedlight._support.voice import Note, voice
+from fedlight._support.messages import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
 from fedlight.arrivals.simulation import federation_of

@@ -32,7 +32,7 @@ from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.clients.sending import Sending
 from fedlight.data import FederatedDataModule
-from fedlight.executors._choice.choose import resolve_executor
+from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors.base import Workplace
 from fedlight.loop import Counts
 from fedlight.parameters import ModuleState, input_dtype

@@ -215,11 +215,15 @@ class Server:
             if not self._says_what_it_holds:
                 self._received.append(update)
             return due
-        self._dropped.append(update_record(update, self.state.version, 0.0, math.nan))
+        self._dropped.append(update_record(update, self._staleness(update), 0.0, math.nan))
         released.append(update.client_id)
         self.watcher.on_drop(update)  # before its result is released
         self.clients.drop(update)
         return False
+
+    def _staleness(self, update: ClientUpdate) -> int:
+        """Return tau: the server's version minus the version that the client has pulled."""
+        return update.staleness(self.counts.version)
 
     def _leave_out_failures(self, released: list[int], retried: list[Task]) -> bool:
         """Take failed updates out of the aggregator; return whether a step is still due.
@@ -295,7 +299,9 @@ class Server:
                 f"{type(self._optimizer).__name__}.absorb must return a ServerState, got "
                 f"{_brief(state)}; the one that it was given, if nothing changes"
             )
-        record = round_record(state, self.schedule.now, self._dropped, self._failures)
+        # Of the version before the step, to which the updates were applied.
+        staleness = [self._staleness(update) for update, _ in state.used]
+        record = round_record(state, staleness, self.schedule.now, self._dropped, self._failures)
         record.metrics.update(self._totals())
         self._dropped, self._failures = [], []
         if state.used:

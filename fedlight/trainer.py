@@ -11,11 +11,11 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.profilers import Profiler
 from torch import Tensor
 
-from fedlight._fit.arguments import AnyCallback, check_data, check_module, given_module
-from fedlight._fit.attributes import answer_of_trainer, as_tensors, log_dir_of
-from fedlight._fit.calls import Calls
+from fedlight._fit.argument_checks import AnyCallback, check_data, check_module, given_module
 from fedlight._fit.lightning_arguments import LightningArguments, LightningSettings
 from fedlight._fit.options import Option, options_of
+from fedlight._fit.trainer_attributes import answer_of_trainer, as_tensors, log_dir_of
+from fedlight._fit.trainer_calls import Calls
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.channel import Channel

@@ -211,10 +211,10 @@ TABLE = (
         "executors/stack/test_batches.py",
     ),
     Broken(
-        "fedlight/executors/_stack/unused.py",
+        "fedlight/executors/_stack/unused_parameters.py",
         "run.skipped += len(unused) == number",
         "run.skipped += 1",
-        "executors/stack/test_unused.py",
+        "executors/stack/test_unused_parameters.py",
     ),
     Broken(
         "fedlight/executors/_tracing/simplify.py",
@@ -263,7 +263,7 @@ TABLE = (
         "fedlight/server.py",
         "num_gradients += task.num_steps",
         "num_gradients += 1",
-        "test_server.py fit/test_trainer.py callbacks/test_tensorboard.py",
+        "test_server.py fit/test_trainer.py callbacks/test_tensorboard_extras.py",
     ),
     Broken(
         "fedlight/server.py",

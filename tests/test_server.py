@@ -88,6 +88,9 @@ def test_it_tells_of_everything_in_order():
         ("version", 2),
     ]
     assert [record.client_id for record in watcher.records[1].dropped] == [1]
+    # The server's version at the time, minus the version that was pulled.
+    assert [record.staleness for record in watcher.records[1].dropped] == [1]
+    assert [record.updates[0].staleness for record in watcher.records] == [0, 0]
 
 
 def test_a_version_is_the_old_one_and_the_mean_of_what_has_come():

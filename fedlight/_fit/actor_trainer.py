@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedlight._fit.attributes import ATTRIBUTES, of_tasks
-from fedlight._fit.one_device import unknown
-from fedlight._module.moment import Moment
+from fedlight._fit.trainer_attributes import ATTRIBUTES, of_tasks
+from fedlight._fit.trainer_strategy import unknown
+from fedlight._module.current_stage import Moment
 
 
 class ActorTrainer(Moment):

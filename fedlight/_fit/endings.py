@@ -7,9 +7,9 @@ import signal
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._module.log_recorder import LogRecorder
-from fedlight._support.voice import Note, voice
+from fedlight._support.messages import Note, voice
 from fedlight.callbacks.checkpoint import keeper_of
-from fedlight.executors._choice.choose import describe_device
+from fedlight.executors._choice.choose_executor import describe_device
 from fedlight.participation import warn_if_unfair
 from fedlight.run import Run
 

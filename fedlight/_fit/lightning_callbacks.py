@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import callbacks as theirs
 
-from fedlight._fit.adapted import (
+from fedlight._fit.callback_adapters import (
     Adapted,
     AdaptedDeviceStats,
     AdaptedSummary,

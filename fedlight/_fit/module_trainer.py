@@ -12,11 +12,11 @@ from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerState
 
 from fedlight._fit.actor_trainer import ActorTrainer
-from fedlight._fit.attributes import ATTRIBUTES, Asked, Attribute, answer
-from fedlight._fit.one_device import OneDevice, unknown
 from fedlight._fit.options import names_of_options
+from fedlight._fit.trainer_attributes import ATTRIBUTES, Asked, Attribute, answer
+from fedlight._fit.trainer_strategy import OneDevice, unknown
+from fedlight._module.current_stage import Moment
 from fedlight._module.log_recorder import LogRecorder
-from fedlight._module.moment import Moment
 
 
 class ModuleTrainer(Moment):

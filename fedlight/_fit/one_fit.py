@@ -14,11 +14,11 @@ from fedlight._fit.endings import say_how_it_ended, say_if_lost, say_if_over, sa
 from fedlight._fit.intervals import UpdateInterval, validation_interval
 from fedlight._fit.module_hooks import warn_of_hooks
 from fedlight._fit.options import TrainerOptions
-from fedlight._fit.order import set_up, start_training
 from fedlight._fit.profiling import each_profiled
+from fedlight._fit.start_order import set_up, start_training
 from fedlight._module.evaluation import Evaluator
 from fedlight._module.log_recorder import LogRecorder
-from fedlight._runs.loggers import finalize, log_hyperparams, open_again
+from fedlight._runs.loggers import finalize, log_hyperparams, log_points, open_again
 from fedlight.callbacks.checkpoint import keeper_of
 from fedlight.data import FederatedDataModule
 from fedlight.executors.base import ClientError
@@ -140,7 +140,7 @@ class Fit:
         every = settings.log_every_n_steps
         if run.loggers and (validated or (every and record.version % every == 0)):
             run.show()
-            self._options.fabric.log_dict(record.metrics.logged(), step=record.version)
+            log_points(self._options.fabric, record)
 
     def _validation_due(self, version: int) -> bool:
         if self._every_updates is not None:

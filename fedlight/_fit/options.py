@@ -11,7 +11,7 @@ from typing import Any, Generic, Never, TypeVar, overload
 from lightning import Fabric
 from lightning.fabric.loggers.logger import Logger
 
-from fedlight._fit.arguments import (
+from fedlight._fit.argument_checks import (
     as_callbacks,
     as_folder,
     as_loggers,
@@ -27,7 +27,7 @@ from fedlight._fit.lightning_arguments import (
     limit_batches,
     virtual_time,
 )
-from fedlight._fit.partners import check_partners
+from fedlight._fit.strategy_checks import check_partners
 from fedlight._runs.loggers import left_open
 from fedlight._runs.setting import Setting
 from fedlight._support.checks import integer, one_of, optional, positive
@@ -35,7 +35,7 @@ from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
 from fedlight.channel import as_channel
-from fedlight.executors._choice.choose import check_executor
+from fedlight.executors._choice.choose_executor import check_executor
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits
 

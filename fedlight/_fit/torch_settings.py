@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from fedlight._fit.lightning_arguments import LightningSettings
-from fedlight._support.collector import rarer_full_collections
+from fedlight._support.garbage_collection import rarer_full_collections
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlight._module.batch_hooks import batch_hooks
+from fedlight._module.current_stage import SANITY_CHECK, at_stage
 from fedlight._module.evaluation_batches import EvaluationBatches
 from fedlight._module.labels import hint_about_batch
 from fedlight._module.log_recorder import LogRecorder, metrics_from
-from fedlight._module.moment import SANITY_CHECK, at_stage
 from fedlight._module.rng import isolated_rng, seed_all
 from fedlight._module.steps import evaluation_step
 from fedlight.parameters import input_dtype

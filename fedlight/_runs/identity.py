@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedlight._support.arguments import Strategy, arguments, digest
+from fedlight._support.strategy import Strategy, arguments, digest
 
 Plain: TypeAlias = bool | int | float | str
 

@@ -1,4 +1,4 @@
-"""Loggers of a run: hyper-parameters, their end, and their continuation in a resumed run."""
+"""Loggers of a run: its points, hyper-parameters, end, and continuation after a resume."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from lightning import LightningModule
+from lightning import Fabric, LightningModule
 from lightning.fabric.loggers.csv_logs import CSVLogger
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.loggers import TensorBoardLogger as PytorchTensorBoardLogger
@@ -65,6 +65,11 @@ def open_again(loggers: Sequence[Any]) -> None:
     """
     for logger in loggers:
         logger._version = logger._experiment = None
+
+
+def log_points(fabric: Fabric, record: RoundRecord) -> None:
+    """Send the logged values of a round to the loggers; its version is the step of the points."""
+    fabric.log_dict(record.metrics.logged(), step=record.version)
 
 
 def log_hyperparams(

@@ -24,18 +24,18 @@ from fedlight.types import (
 
 def update_record(
     update: ClientUpdate,
-    version: int,
+    staleness: int,
     weight: float,
     norm: float,
     clipped_from: float | None = None,
 ) -> UpdateRecord:
-    """The record of an update that a server at `version` used or dropped."""
+    """The record of an update that the server used or dropped with a staleness."""
     task = update.task
     fields = (
         task.client_id,
         task.serial,
         task.pulled_version,
-        version - task.pulled_version,
+        staleness,
         task.num_steps,
         update.num_examples,
         weight,
@@ -49,15 +49,24 @@ def update_record(
 
 def round_record(
     state: ServerState,
+    staleness: Sequence[int],
     now: float,
     dropped: list[UpdateRecord],
     failures: Sequence[FailureRecord] = (),
 ) -> RoundRecord:
-    """The record of the step that made `state`, with its training metrics and figures."""
+    """The record of the step that made `state`, with its training metrics and figures.
+
+    Args:
+        state: The new version.
+        staleness: That of each update used.
+        now: Virtual time.
+        dropped: The updates that were dropped since the version before.
+        failures: The tasks that failed since then.
+    """
     results = [update.local for update, _ in state.used]
     records = [
-        update_record(update, state.version - 1, weight, result.update_norm, result.clipped_from)
-        for (update, weight), result in zip(state.used, results, strict=True)
+        update_record(update, stale, weight, result.update_norm, result.clipped_from)
+        for (update, weight), stale, result in zip(state.used, staleness, results, strict=True)
     ]
     metrics = _training_metrics(results)
     metrics.update(_figures(records, now))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from fedlight._support.arguments import Strategy
+from fedlight._support.strategy import Strategy
 
 if TYPE_CHECKING:
     from fedlight.types import ClientUpdate, Federation, ServerState

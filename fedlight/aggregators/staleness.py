@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-from fedlight._support.arguments import Strategy
 from fedlight._support.checks import non_negative, positive
+from fedlight._support.strategy import Strategy
 
 
 class Discount(Strategy, ABC):

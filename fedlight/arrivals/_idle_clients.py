@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any
 
-from fedlight.arrivals._saved import Saved
+from fedlight.arrivals._state import Saved
 from fedlight.events import to_ticks
 from fedlight.randomness import Concern, Uniforms
 

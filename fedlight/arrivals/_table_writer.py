@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.growing import Growing
-from fedlight.arrivals._saved import Saved
+from fedlight.arrivals._state import Saved
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 
 if TYPE_CHECKING:

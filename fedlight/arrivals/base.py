@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from fedlight._support.arguments import Strategy
+from fedlight._support.strategy import Strategy
 from fedlight.arrivals import simulation
-from fedlight.arrivals._saved import Saved
+from fedlight.arrivals._state import Saved
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import to_ticks, to_time
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.arguments import Summary
 from fedlight._support.checks import non_negative, positive
+from fedlight._support.strategy import Summary
 from fedlight.arrivals._per_client import of_client, one_for_all_or_each, spread_out
 from fedlight.arrivals.durations import LONGEST, SHORTEST, ClientDurations, Means
 

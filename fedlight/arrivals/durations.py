@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from fedlight._support.arguments import Strategy
 from fedlight._support.checks import fraction, non_negative, positive
+from fedlight._support.strategy import Strategy
 from fedlight.arrivals._per_client import (
     check_length,
     of_client,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.arguments import Strategy
 from fedlight._support.checks import positive, positive_int
+from fedlight._support.strategy import Strategy
 from fedlight.arrivals._per_client import check_length, one_for_each
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.arguments import Summary, digest
 from fedlight._support.checks import one_of, positive
+from fedlight._support.strategy import Summary, digest
 from fedlight.arrivals._per_client import as_list, no_client
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import integer, non_negative_int
-from fedlight.arrivals._saved import Saved
+from fedlight.arrivals._state import Saved
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import EventQueue, Kind, to_ticks, to_time
 from fedlight.loop import Event, Handled, Stop

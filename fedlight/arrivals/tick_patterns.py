@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.arguments import Strategy, Summary, digest
 from fedlight._support.checks import fraction, non_negative_int, optional, positive_int
+from fedlight._support.strategy import Strategy, Summary, digest
 from fedlight.arrivals._per_client import (
     check_length,
     no_client,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedlight._support.arguments import Summary, digest
 from fedlight._support.checks import non_negative, positive
+from fedlight._support.strategy import Summary, digest
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, Means
 from fedlight.arrivals.windows import Window, Windows, first_after
 from fedlight.events import to_ticks

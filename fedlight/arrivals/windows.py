@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedlight._support.arguments import Strategy, Summary, digest
 from fedlight._support.checks import fraction, non_negative, non_negative_int, number, positive
+from fedlight._support.strategy import Strategy, Summary, digest
 from fedlight.arrivals._per_client import check_length, no_client, of_client, one_for_all_or_each
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
 from fedlight.randomness import Concern, Streams

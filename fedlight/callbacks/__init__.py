@@ -8,7 +8,7 @@ from fedlight.callbacks.early_stopping import EarlyStopping
 from fedlight.callbacks.event_log import EventLog
 from fedlight.callbacks.learning_rate import LearningRateMonitor
 from fedlight.callbacks.progress import ProgressBar
-from fedlight.callbacks.tensorboard import TensorBoardMetrics
+from fedlight.callbacks.tensorboard_extras import TensorBoardMetrics
 
 __all__ = [
     "CSVMetrics",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.checks import number, one_of, optional, positive_int
-from fedlight._support.voice import Note, voice
+from fedlight._support.messages import Note, voice
 from fedlight.callbacks._monitoring import check_logged
 from fedlight.callbacks.base import Callback
 

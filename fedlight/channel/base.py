@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedlight._support.arguments import Strategy
+from fedlight._support.strategy import Strategy
 from fedlight.channel._draws import keys_of, uniform, words
 
 if TYPE_CHECKING:

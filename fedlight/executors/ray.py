@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._support.checks import positive, positive_int
-from fedlight.executors._choice.choose import check_executor
+from fedlight.executors._choice.choose_executor import check_executor
 from fedlight.executors._remote.actor import Actor, SentWorkplace, job_on, result_on, unsent
 from fedlight.executors._remote.cluster import (
     Cluster,

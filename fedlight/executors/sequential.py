@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedlight._module.batch_hooks import batch_hooks
+from fedlight._module.current_stage import at_stage, moment_of
 from fedlight._module.labels import hint_about
 from fedlight._module.log_recorder import LogRecorder
-from fedlight._module.moment import at_stage, moment_of
 from fedlight._module.rng import (
     drawn_from,
     has_moved,
@@ -29,7 +29,7 @@ from fedlight._module.steps import step_function
 from fedlight.executors._random.streams import FULL_GRADIENT, Streams, again, step_keys
 from fedlight.executors._stack.batches import StackedBatches, rows_in_turn
 from fedlight.executors._stack.start import local_run_of
-from fedlight.executors._stack.unused import step_without, warn_of_skipped
+from fedlight.executors._stack.unused_parameters import step_without, warn_of_skipped
 from fedlight.executors.base import (
     ClientError,
     Executor,

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from lightning.pytorch.utilities.memory import garbage_collection_cuda
 from torch.utils._pytree import tree_leaves
 
+from fedlight._module.current_stage import at_stage, moment_of
 from fedlight._module.labels import hint_about
-from fedlight._module.moment import at_stage, moment_of
 from fedlight._module.rng import isolated_rng
 from fedlight._support.checks import positive_int
 from fedlight.executors._stack.local_runs import run_stack
-from fedlight.executors._stack.memory import most_clients, unpadded
+from fedlight.executors._stack.splitting import Splitting
+from fedlight.executors._stack.stack_size import most_clients, unpadded
 from fedlight.executors._stack.step import StackedStep
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors.base import (
@@ -25,8 +25,6 @@ from fedlight.executors.base import (
     Job,
     Outcome,
     Workplace,
-    advised,
-    ran_out_of_memory,
     trial_tasks,
 )
 
@@ -100,13 +98,14 @@ class VectorizedExecutor(Executor):
             workplace, self._asked, self.max_bytes, self.block_bytes, sizes
         )
         self._reduced_to = None
+        self._splitting = Splitting(self._stack, self._reduce, workplace)
         most = self.max_batch
         self._try()
         self._say_if_reduced(most)
 
     def teardown(self) -> None:
         """Release the module and the data."""
-        del self._work, self._step, self._moment, self._example_bytes
+        del self._work, self._step, self._moment, self._example_bytes, self._splitting
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -125,38 +124,10 @@ class VectorizedExecutor(Executor):
                 while indices:
                     chunk = indices[: self.max_batch]  # which may shrink from stack to stack
                     del indices[: len(chunk)]
-                    outcomes = self._split([jobs[index] for index in chunk])
+                    outcomes = self._splitting.outcomes([jobs[index] for index in chunk])
                     results.update(zip(chunk, outcomes, strict=True))
         self._say_if_reduced(most)
         return [results[index] for index in range(len(jobs))]
-
-    def _split(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Compute a stack; if it fails, split it in halves until the failing clients are isolated.
-
-        An error under ``vmap`` does not say whose data caused it.
-        """
-        try:
-            outcomes = self._fitting(jobs)
-            if outcomes is not None:
-                return outcomes
-        except ClientError as error:
-            if len(jobs) == 1:
-                return [error]
-        half = len(jobs) // 2
-        return [*self._split(jobs[:half]), *self._split(jobs[half:])]
-
-    def _fitting(self, jobs: Sequence[Job]) -> list[Outcome] | None:
-        """Compute a stack; None if memory ran out, and later stacks are then half as large."""
-        try:
-            return self._stack(jobs)
-        except Exception as error:
-            if not ran_out_of_memory(error):
-                raise
-            if len(jobs) == 1:
-                raise advised(error, self._work) from error.__cause__
-        garbage_collection_cuda()  # not before: the error's traceback holds the stack's tensors
-        self._reduce(len(jobs) - len(jobs) // 2)
-        return None
 
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Compute a stack: clients with batches of one size, those with most steps first."""
@@ -195,8 +166,8 @@ class VectorizedExecutor(Executor):
                 with isolated_rng(), at_stage(work.module, "train") as self._moment:
                     # Two clients: `vmap` leaves out operators for a single one.
                     job = Job(task, work.state.read())
-                    if self._fitting([job] * 2) is None:
-                        self._fitting([job])
+                    if self._splitting.fitting([job] * 2) is None:
+                        self._splitting.fitting([job])
             except ClientError as error:
                 failures.append(error)
             else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedlight._support.arguments import Strategy
+from fedlight._support.strategy import Strategy
 from fedlight.parameters import shrinking
 from fedlight.randomness import generator
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedlight._support.arguments import arguments
 from fedlight._support.checks import Rate, fraction, non_negative, optional, positive, rate
+from fedlight._support.strategy import arguments
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Studies: many runs as one call, kept in a folder, shown as tables and figures."""
 
 from fedlight.studies._bootstrap import Interval, bootstrap
-from fedlight.studies.cluster import RayWorkers
 from fedlight.studies.grid import Cell
+from fedlight.studies.ray_runs import RayWorkers
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.study import Study
 from fedlight.studies.sweeping import sweep

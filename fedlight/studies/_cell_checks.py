@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning import LightningModule
 
-from fedlight._fit.arguments import as_module, check_data
+from fedlight._fit.argument_checks import as_module, check_data
 from fedlight.studies.grid import Cell
 from fedlight.studies.one_run import trainer_options
 from fedlight.trainer import FedTrainer

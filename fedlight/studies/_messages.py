@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedlight._support.voice import Note, Voice, say, speaking
+from fedlight._support.messages import Note, Voice, say, speaking
 from fedlight.studies._shared_executors import StudyExecutor
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedlight._support.voice import Note, keep_what_is_said_once, say_once
+from fedlight._support.messages import Note, keep_what_is_said_once, say_once
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.workers import go_through

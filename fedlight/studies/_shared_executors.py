@@ -34,11 +34,11 @@ from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight._module.attributes import own_attributes, own_layers, watched
-from fedlight._module.moment import moment_of
+from fedlight._module.current_stage import moment_of
 from fedlight._runs.identity import content
 from fedlight.data.examples import ExampleTable
 from fedlight.executors import Executor, VectorizedExecutor
-from fedlight.executors._choice.choose import resolve_executor
+from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors.base import Job, Outcome, Workplace
 from fedlight.local_optimizers import FedProx, LocalAdam, LocalOptimizer, LocalSGD
 

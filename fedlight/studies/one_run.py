@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightning import LightningModule
 
-from fedlight._fit.arguments import as_module, check_data
+from fedlight._fit.argument_checks import as_module, check_data
 from fedlight._module.rng import isolated_rng, seed_all
 from fedlight._runs.loggers import CellLogger
-from fedlight._support.voice import Note, voice
+from fedlight._support.messages import Note, voice
 from fedlight.arrivals import Recording, ReplayArrivals
 from fedlight.callbacks import Callback, FedCheckpoint, TensorBoardMetrics
 from fedlight.checkpoint import CheckpointError

@@ -19,7 +19,6 @@ from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._cell_key import cell_key
 from fedlight.studies._measures import metrics_of
 from fedlight.studies._modes import chosen_mode
-from fedlight.studies.choice import chosen_workers
 from fedlight.studies.grid import MOST_RUNS, Axes, cells_of, refuse_own, seeds_of
 from fedlight.studies.one_run import Data, OneRun, Start, StudySettings
 from fedlight.studies.running import pair, run_plan
@@ -27,6 +26,7 @@ from fedlight.studies.runs import Planned
 from fedlight.studies.store import Store, folder_of, made_folder
 from fedlight.studies.study import Study
 from fedlight.studies.workers import Workers
+from fedlight.studies.workers_choice import chosen_workers
 
 if TYPE_CHECKING:
     from fedlight.local_optimizers import LocalOptimizer

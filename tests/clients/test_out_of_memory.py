@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.memory import is_oom_error
 from fedlight.arrivals import UniformArrivals
 from fedlight.callbacks import FedCheckpoint
 from fedlight.executors import Job, SequentialExecutor, VectorizedExecutor
-from fedlight.executors._stack.memory import stack_size
+from fedlight.executors._stack.stack_size import stack_size
 from fedlight.executors.base import ran_out_of_memory
 from fedlight.local_optimizers import LocalSGD
 from fedlight.types import Task

@@ -5,8 +5,8 @@ from typing import get_args
 import pytest
 
 from fedlight import FedTrainer
-from fedlight._fit.attributes import ATTRIBUTES
 from fedlight._fit.options import Option
+from fedlight._fit.trainer_attributes import ATTRIBUTES
 from fedlight.channel import TopK
 from tests.boring import Point, points, trainer
 

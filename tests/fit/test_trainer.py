@@ -59,7 +59,7 @@ def own(metrics):
 def messages(monkeypatch):
     """What the run says, by Lightning's logger."""
     said = []
-    for name in ("_fit.endings", "_fit.arguments", "_support.voice"):
+    for name in ("_fit.endings", "_fit.argument_checks", "_support.messages"):
         monkeypatch.setattr(f"fedlight.{name}.rank_zero_info", said.append, raising=False)
     return said
 

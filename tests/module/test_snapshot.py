@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from fedlight._module.snapshot import Snapshot
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
-from fedlight.executors._choice.choose import resolve_executor
+from fedlight.executors._choice.choose_executor import resolve_executor
 from tests.boring import Boring, classes, fitted, workplace
 
 

@@ -19,13 +19,13 @@ from lightning import LightningDataModule, LightningModule
 from lightning.pytorch import callbacks as their_callbacks
 from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 
-from fedlight._fit.adapted import HOOKS as CALLBACK_HOOKS
-from fedlight._fit.attributes import ATTRIBUTES
+from fedlight._fit.callback_adapters import HOOKS as CALLBACK_HOOKS
 from fedlight._fit.lightning_arguments import ARGUMENTS
 from fedlight._fit.lightning_arguments import METHODS as REFUSALS
 from fedlight._fit.lightning_callbacks import CALLBACKS
 from fedlight._fit.module_hooks import HOOKS, Fate
-from fedlight._fit.one_device import INSTEAD
+from fedlight._fit.trainer_attributes import ATTRIBUTES
+from fedlight._fit.trainer_strategy import INSTEAD
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "lightning.md"

@@ -14,9 +14,9 @@ from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 
 from fedlight import Callback
-from fedlight._fit import adapted
-from fedlight._fit.adapted import HOOKS, Adapted, Mirror
-from fedlight._fit.arguments import as_callbacks
+from fedlight._fit import callback_adapters
+from fedlight._fit.argument_checks import as_callbacks
+from fedlight._fit.callback_adapters import HOOKS, Adapted, Mirror
 from fedlight._fit.lightning_callbacks import CALLBACKS, adapt
 from fedlight._module.rng import isolated_rng
 from fedlight.callbacks import (
@@ -74,16 +74,16 @@ def test_what_has_no_meaning_is_refused_with_what_to_write(name):
 RUNNING = {
     "Callback": (theirs.Callback, [Adapted]),
     "Checkpoint": (theirs.Checkpoint, [Adapted]),
-    "DeviceStatsMonitor": (theirs.DeviceStatsMonitor, [adapted.AdaptedDeviceStats]),
+    "DeviceStatsMonitor": (theirs.DeviceStatsMonitor, [callback_adapters.AdaptedDeviceStats]),
     "EarlyStopping": (lambda: theirs.EarlyStopping("x"), [EarlyStopping, Mirror]),
     "LambdaCallback": (theirs.LambdaCallback, [Adapted]),
     "LearningRateMonitor": (theirs.LearningRateMonitor, [LearningRateMonitor]),
     "ModelCheckpoint": (theirs.ModelCheckpoint, [FedCheckpoint, Mirror]),
-    "ModelSummary": (theirs.ModelSummary, [adapted.AdaptedSummary]),
-    "RichModelSummary": (theirs.RichModelSummary, [adapted.AdaptedSummary]),
+    "ModelSummary": (theirs.ModelSummary, [callback_adapters.AdaptedSummary]),
+    "RichModelSummary": (theirs.RichModelSummary, [callback_adapters.AdaptedSummary]),
     "RichProgressBar": (theirs.RichProgressBar, [ProgressBar]),
     "TQDMProgressBar": (theirs.TQDMProgressBar, [ProgressBar]),
-    "Timer": (theirs.Timer, [adapted.AdaptedTimer]),
+    "Timer": (theirs.Timer, [callback_adapters.AdaptedTimer]),
 }
 
 

@@ -9,8 +9,8 @@ from lightning.pytorch import callbacks as theirs
 from torch.utils.data import DataLoader
 
 from fedlight import Callback, FederatedDataModule
-from fedlight._fit.adapted import Adapted, Mirror
-from fedlight._fit.attributes import ATTRIBUTES
+from fedlight._fit.callback_adapters import Adapted, Mirror
+from fedlight._fit.trainer_attributes import ATTRIBUTES
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.callbacks import EarlyStopping, FedCheckpoint
 from tests.boring import Boring, Point, fitted, points, trainer

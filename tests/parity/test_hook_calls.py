@@ -12,7 +12,7 @@ import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from fedlight._fit import adapted as of_callbacks
+from fedlight._fit import callback_adapters as of_callbacks
 from fedlight._fit.module_hooks import HOOKS, Fate
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import SynchronousArrivals

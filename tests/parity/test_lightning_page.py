@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedlight import FedTrainer
-from fedlight._fit.attributes import ATTRIBUTES
+from fedlight._fit.trainer_attributes import ATTRIBUTES
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.callbacks import FedCheckpoint
 from fedlight.executors.base import ClientError

@@ -9,8 +9,8 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from torch import nn
 
-from fedlight._fit.attributes import ATTRIBUTES
 from fedlight._fit.module_trainer import ModuleTrainer
+from fedlight._fit.trainer_attributes import ATTRIBUTES
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import PerClientSteps, SynchronousArrivals, UniformArrivals
 from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 from fedlight import Callback, FedTrainer
-from fedlight._fit import adapted
+from fedlight._fit import callback_adapters
 from fedlight._fit.device import one_device
 from fedlight._fit.lightning_arguments import ARGUMENTS, LightningArguments
 from fedlight.aggregators import FedAsync, FedAvg, FedBuff
@@ -601,7 +601,7 @@ def test_checkpointing_and_summary(tmp_path, caplog):
     given = lightning.pytorch.callbacks.RichModelSummary()
     run = trainer(enable_model_summary=True, callbacks=given)
     (summary,) = run.callbacks
-    assert isinstance(summary, adapted.AdaptedSummary)
+    assert isinstance(summary, callback_adapters.AdaptedSummary)
     assert summary.callback is given
 
 

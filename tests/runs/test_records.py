@@ -38,7 +38,7 @@ def version(number, *used):
 
 
 def test_an_update_as_it_was_used():
-    record = update_record(update(3, pulled=2, steps=4, serial=9, examples=6), 5, 0.25, 1.5)
+    record = update_record(update(3, pulled=2, steps=4, serial=9, examples=6), 3, 0.25, 1.5)
     assert record == UpdateRecord(
         client_id=3,
         serial=9,
@@ -53,10 +53,11 @@ def test_an_update_as_it_was_used():
     )
 
 
-def test_staleness_counts_from_the_version_before_the_step():
+def test_a_round_has_the_figures_of_its_updates():
     one = update(1, pulled=3, steps=2, delta=(3.0, 4.0))
     two = update(2, pulled=1, steps=6, delta=(0.0, 1.0))
-    record = round_record(version(4, UsedUpdate(one, 0.5), UsedUpdate(two, 0.25)), 7.0, [])
+    used = UsedUpdate(one, 0.5), UsedUpdate(two, 0.25)
+    record = round_record(version(4, *used), [0, 2], 7.0, [])
     assert [used.staleness for used in record.updates] == [0, 2]
     assert [used.weight for used in record.updates] == [0.5, 0.25]
     assert [used.norm for used in record.updates] == [5.0, 1.0]
@@ -74,7 +75,8 @@ def test_staleness_counts_from_the_version_before_the_step():
 def test_training_metrics_are_means_over_examples():
     one = update(metrics={"loss": LoggedValue(6.0, 2.0), "rare": LoggedValue(5.0, 1.0)})
     two = update(metrics={"loss": LoggedValue(4.0, 8.0), "never": LoggedValue(0.0, 0.0)})
-    record = round_record(version(1, UsedUpdate(one, 0.9), UsedUpdate(two, 0.1)), 1.0, [])
+    used = UsedUpdate(one, 0.9), UsedUpdate(two, 0.1)
+    record = round_record(version(1, *used), [0, 0], 1.0, [])
     own = {k: v for k, v in record.metrics.items() if not k.startswith("fed/")}
     assert own == {"loss": pytest.approx((6 + 4) / (2 + 8)), "rare": 5.0}
 
@@ -83,7 +85,8 @@ def test_how_training_metrics_of_other_kinds_are_merged():
     how = {name: LoggedAs(name) for name in ("mean", "sum", "max", "min")}
     one = update(metrics={name: LoggedValue(6.0, 2.0, kind) for name, kind in how.items()})
     two = update(metrics={name: LoggedValue(4.0, 8.0, kind) for name, kind in how.items()})
-    metrics = round_record(version(1, UsedUpdate(one, 0.5), UsedUpdate(two, 0.5)), 1.0, []).metrics
+    used = UsedUpdate(one, 0.5), UsedUpdate(two, 0.5)
+    metrics = round_record(version(1, *used), [0, 0], 1.0, []).metrics
     assert metrics["mean"] == pytest.approx((6 + 4) / (2 + 8))
     assert (metrics["sum"], metrics["max"], metrics["min"]) == (10.0, 6.0, 4.0)
 
@@ -92,19 +95,20 @@ def test_a_record_as_plain_data_keeps_how_names_are_shown():
     hidden = LoggedValue(1.0, 1.0, LoggedAs("mean", prog_bar=True, logger=False))
     usual = LoggedValue(1.0, 1.0)
     one = update(metrics={"hidden": hidden, "usual": usual})
-    record = round_record(version(1, UsedUpdate(one, 1.0)), 1.0, [])
+    record = round_record(version(1, UsedUpdate(one, 1.0)), [0], 1.0, [])
     assert "hidden" not in record.metrics.logged()
     again = record_from_list(record_to_list(record))
     assert again == record
     assert type(record_to_list(record)[2]) is dict
     assert (again.metrics.prog_bar, again.metrics.unlogged) == ({"hidden"}, {"hidden"})
-    plain = round_record(version(1, UsedUpdate(update(metrics={"usual": usual}), 1.0)), 1.0, [])
+    used = UsedUpdate(update(metrics={"usual": usual}), 1.0)
+    plain = round_record(version(1, used), [0], 1.0, [])
     assert len(record_to_list(plain)) == 6  # as ever
 
 
 def test_a_round_in_which_nobody_came():
     dropped = [update_record(update(), 4, 0.0, math.nan)]
-    record = round_record(version(5), 3.0, dropped)
+    record = round_record(version(5), [], 3.0, dropped)
     metrics = {"fed/time": 3.0, "fed/participants": 0.0, "fed/failures": 0.0}
     assert record == RoundRecord(5, 3.0, metrics, [], dropped)
 
@@ -112,7 +116,7 @@ def test_a_round_in_which_nobody_came():
 def test_a_restored_record_equals_the_first_one():
     """The norm of a dropped update is nan, which equals no nan read from a file."""
     dropped = update_record(update(), 4, 0.0, math.nan)
-    record = round_record(version(5), 3.0, [dropped])
+    record = round_record(version(5), [], 3.0, [dropped])
     file = io.BytesIO()
     torch.save(record_to_list(record), file)
     file.seek(0)

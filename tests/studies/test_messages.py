@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlight._support.voice import Note
+from fedlight._support.messages import Note
 from fedlight.studies._messages import speaking_for
 
 SCRIPT = """

@@ -28,7 +28,7 @@ class Counts(Boring):
 @pytest.mark.parametrize("words", ["", "as given", "the module can be stacked"])
 def test_who_shares_is_decided_by_no_words(words, monkeypatch) -> None:
     monkeypatch.setattr(Trial, "in_words", lambda self: words)
-    monkeypatch.setattr("fedlight.executors._choice.choose._AS_GIVEN", "asked for")
+    monkeypatch.setattr("fedlight.executors._choice.choose_executor._AS_GIVEN", "asked for")
     assert SharedExecutor("auto", place()).open
     assert SharedExecutor("vectorized", place()).open
     assert not SharedExecutor("auto", place(Counts())).open

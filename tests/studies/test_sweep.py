@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-import fedlight.studies.choice
+import fedlight.studies.workers_choice
 from fedlight import Callback, FedTrainer, Study, compare
 from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff
 from fedlight.arrivals import ContinuousArrivals, FixedDurations, UniformArrivals
 from fedlight.local_optimizers import FedProx, LocalSGD, Scaffold
 from fedlight.studies._shared_executors import SharedExecutors
-from fedlight.studies.choice import choose
-from fedlight.studies.processes import Processes
+from fedlight.studies.forked_runs import Processes
 from fedlight.studies.together import FirstStacks, first_stacks
+from fedlight.studies.workers_choice import choose
 from tests.boring import Boring, Measured, classes
 from tests.studies.grid_of_boring import CLOCK, RULES, prints, swept
 
@@ -193,15 +193,15 @@ def test_cells_of_a_seed_have_the_same_arrivals_and_start() -> None:
 
 def test_auto_looks_at_the_stacks_of_a_run(monkeypatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(fedlight.studies.choice, "rank_zero_info", said.append)
-    monkeypatch.setattr(fedlight.studies.choice, "cores_to_use", lambda: 2)
+    monkeypatch.setattr(fedlight.studies.workers_choice, "rank_zero_info", said.append)
+    monkeypatch.setattr(fedlight.studies.workers_choice, "cores_to_use", lambda: 2)
     swept()  # given a number: nothing is said
     assert said == []
     swept(workers="auto")
     assert "4 runs together, as one stack" in said[-1]
     swept(workers="auto", executor="sequential", seeds=[0])
     assert "2 runs in 2 processes: their clients are not stacked" in said[-1]
-    monkeypatch.setattr(fedlight.studies.choice, "cores_to_use", lambda: 1)
+    monkeypatch.setattr(fedlight.studies.workers_choice, "cores_to_use", lambda: 1)
     swept(workers="auto", executor="sequential", seeds=[0])
     assert "one after another" in said[-1]
 
@@ -221,7 +221,7 @@ def test_auto_looks_at_the_stacks_of_a_run(monkeypatch) -> None:
     ],
 )
 def test_auto_weighs_wider_stacks_against_cores(width, most, cores, how, why, monkeypatch) -> None:
-    here = fedlight.studies.choice
+    here = fedlight.studies.workers_choice
     monkeypatch.setattr(here, "cores_to_use", lambda: cores)
     first = FirstStacks("cpu", width, most, SharedExecutors())
     monkeypatch.setattr(here, "first_stacks", lambda *_: first)
@@ -298,7 +298,7 @@ def test_dependent_arguments_go_together() -> None:
 
 def test_the_look_leaves_nothing_behind(tmp_path) -> None:
     assert Processes(2).workers == 2
-    assert first_stacks.__name__ in fedlight.studies.choice.__dict__
+    assert first_stacks.__name__ in fedlight.studies.workers_choice.__dict__
     study = swept(workers="auto", path=tmp_path)
     assert isinstance(study, Study)
     assert len(list((tmp_path / "runs").iterdir())) == 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedlight._module.attributes import own_generators
-from fedlight._module.moment import moment_of
+from fedlight._module.current_stage import moment_of
 from fedlight._module.snapshot import Change, NotATensor, Snapshot
 from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_tasks
 from fedlight.executors.sequential import SequentialExecutor

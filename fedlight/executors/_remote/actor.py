@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedlight._module.moment import Moment, moment_of
-from fedlight.executors._choice.choose import resolve_executor
+from fedlight._module.current_stage import Moment, moment_of
+from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.parameters import ModuleState
 

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
 from fedlight._module.attributes import watched
-from fedlight._module.moment import moment_of
+from fedlight._module.current_stage import moment_of
 from fedlight._module.snapshot import Snapshot
 from fedlight.executors.base import ClientError, Job, Workplace, trial_tasks
 from fedlight.types import LocalResult, Measured, ServerState

@@ -19,11 +19,11 @@ from fedlight._support.memory import sent
 from fedlight.executors._random.streams import FULL_GRADIENT, StackKeys, again
 from fedlight.executors._stack.batches import StackedBatches, batch_rows
 from fedlight.executors._stack.blocks import filled, joined, moved, pieces, results_of, stacked
-from fedlight.executors._stack.memory import stack_size
-from fedlight.executors._stack.recorder import StackedRecorder
+from fedlight.executors._stack.log_recorder import StackedRecorder
+from fedlight.executors._stack.stack_size import stack_size
 from fedlight.executors._stack.start import local_run_of
 from fedlight.executors._stack.step import StepInputs
-from fedlight.executors._stack.unused import step_without
+from fedlight.executors._stack.unused_parameters import step_without
 from fedlight.executors.base import ClientError, not_finite
 from fedlight.local_optimizers.base import per_client
 from fedlight.randomness import Concern, derived_seed

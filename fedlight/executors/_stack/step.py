@@ -19,7 +19,7 @@ from fedlight._module.steps import step_function
 from fedlight.executors._random.streams import Keys, Streams
 from fedlight.executors._stack.narrow_layers import NarrowLayers
 from fedlight.executors._stack.step_log import LOSS, StackedLog, StepLog, detached_copy
-from fedlight.executors._stack.unused import warn_of_skipped
+from fedlight.executors._stack.unused_parameters import warn_of_skipped
 from fedlight.executors.base import Workplace, loss_of
 from fedlight.parameters import check_kept
 

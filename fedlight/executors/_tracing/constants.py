@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fedlight._module.attributes import OF_LIGHTNING, own_layers
-from fedlight._module.moment import moment_of
+from fedlight._module.current_stage import moment_of
 
 if TYPE_CHECKING:
     from lightning import LightningModule

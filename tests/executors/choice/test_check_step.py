@@ -3,7 +3,7 @@
 import pytest
 
 from fedlight.executors import ClientError
-from fedlight.executors._choice.choose import resolve_executor
+from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.local_optimizers import LocalSGD
 from tests.boring import Boring, classes, fitted, workplace
 

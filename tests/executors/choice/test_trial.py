@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlight._module.moment import Moment, moment_of
+from fedlight._module.current_stage import Moment, moment_of
 from fedlight.executors._choice.trial import try_step
 from tests.boring import Boring, classes, workplace
 

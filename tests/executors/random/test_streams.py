@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
-from fedlight.executors._choice.choose import resolve_executor
+from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors._random.streams import FULL_GRADIENT, StackKeys, Streams, again, step_keys
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors.base import Job

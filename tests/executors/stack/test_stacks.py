@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from fedlight import FederatedDataModule
 from fedlight.executors import SequentialExecutor, VectorizedExecutor, vectorized
 from fedlight.executors._stack import blocks, local_runs, memory
-from fedlight.executors._stack.memory import stack_size
+from fedlight.executors._stack.stack_size import stack_size
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors.base import Job, Workplace
 from fedlight.local_optimizers import LocalSGD

@@ -1,6 +1,6 @@
 import json
 
-from fedlight.arrivals._saved import Saved
+from fedlight.arrivals._state import Saved
 from fedlight.randomness import Concern, Uniforms
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from data_partitioners import IidPartitioner
 from fedlight import Callback, FederatedDataModule, FedTrainer
-from fedlight._fit.arguments import as_callbacks, as_loggers
+from fedlight._fit.argument_checks import as_callbacks, as_loggers
 from fedlight.aggregators import AFACD, FedAvg
 from fedlight.arrivals import BiasedArrivals, ReplayArrivals, ReplayEvent, UniformArrivals
 from fedlight.callbacks import ProgressBar

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fedlight._support.checks import non_negative, positive
-from fedlight._support.voice import speaking
+from fedlight._support.messages import speaking
 from fedlight.executors._remote.cluster import Cluster, import_ray
 from fedlight.studies._messages import StudyVoice
 from fedlight.studies._sent_run import SentRun, received

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from fedlight import FederatedDataModule
-from fedlight._module.moment import Moment, moment_of
+from fedlight._module.current_stage import Moment, moment_of
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
-from fedlight.executors._choice.choose import (
+from fedlight.executors._choice.choose_executor import (
     _operators_in_a_loop,
     check_executor,
     describe_device,
@@ -255,5 +255,5 @@ def test_no_words_decide(kind, asked, words, monkeypatch):
     before = decided()
     monkeypatch.setattr(Trial, "in_words", lambda self: words)
     monkeypatch.setattr(Trial, "keeps_in_words", lambda self: words)
-    monkeypatch.setattr("fedlight.executors._choice.choose._AS_GIVEN", words)
+    monkeypatch.setattr("fedlight.executors._choice.choose_executor._AS_GIVEN", words)
     assert decided() == before

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 import fedlight
-from fedlight._support.collector import leave_libraries_alone, rarer_full_collections
+from fedlight._support.garbage_collection import leave_libraries_alone, rarer_full_collections
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,10 +18,10 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerSta
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
-from fedlight._fit.adapted import as_given
-from fedlight._fit.one_device import INSTEAD, OneDevice
+from fedlight._fit.callback_adapters import as_given
+from fedlight._fit.trainer_strategy import INSTEAD, OneDevice
+from fedlight._module.current_stage import Moment, moment_of
 from fedlight._module.evaluation_batches import number_of_batches
-from fedlight._module.moment import Moment, moment_of
 from fedlight.callbacks import EarlyStopping, FedCheckpoint, ProgressBar
 
 

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.checks import positive_int
 from fedlight.executors._remote.fork import cores_to_use
-from fedlight.studies.processes import Processes
+from fedlight.studies.forked_runs import Processes
 from fedlight.studies.together import Together, first_stacks
 from fedlight.studies.workers import InTurn, Workers
 

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from lightning import LightningModule
 
-from fedlight._fit.arguments import as_module, check_data
+from fedlight._fit.argument_checks import as_module, check_data
 from fedlight._fit.callback_hooks import HasModule, Hooks
 from fedlight._fit.module_trainer import attached
 from fedlight._fit.one_fit import Fit, evaluator_of
 from fedlight._fit.options import TrainerOptions
-from fedlight._fit.order import set_up, with_callbacks_of
 from fedlight._fit.profiling import profiled
+from fedlight._fit.start_order import set_up, with_callbacks_of
 from fedlight._fit.torch_settings import torch_settings
 from fedlight._module.evaluation import lent, show_metrics
 from fedlight._module.log_recorder import LogRecorder

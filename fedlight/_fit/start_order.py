@@ -30,8 +30,8 @@ from lightning.pytorch.callbacks import Callback as LightningCallback
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight._fit.adapted import Adapted, Mirror
-from fedlight._fit.arguments import as_callbacks
+from fedlight._fit.argument_checks import as_callbacks
+from fedlight._fit.callback_adapters import Adapted, Mirror
 from fedlight._module.evaluation import place
 from fedlight.callbacks import Callback, FedCheckpoint
 

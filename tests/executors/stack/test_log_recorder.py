@@ -3,7 +3,7 @@ from lightning import LightningModule
 from torchmetrics import MaxMetric
 
 from fedlight._module.log_arguments import Options
-from fedlight.executors._stack.recorder import StackedRecorder
+from fedlight.executors._stack.log_recorder import StackedRecorder
 from fedlight.executors._stack.step_log import LOSS, Deferred, StackedLog
 from fedlight.types import LoggedAs, LoggedValue
 

@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight._fit.adapted import AdaptedSummary, Mirror
+from fedlight._fit.callback_adapters import AdaptedSummary, Mirror
 from fedlight._fit.lightning_arguments import LightningSettings, refuse_arguments
 from fedlight._fit.lightning_callbacks import adapt
 from fedlight._support.checks import non_negative_int

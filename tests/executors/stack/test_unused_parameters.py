@@ -2,7 +2,7 @@
 
 import torch
 
-from fedlight.executors._stack.unused import step_without
+from fedlight.executors._stack.unused_parameters import step_without
 from fedlight.local_optimizers import LocalSGD
 from fedlight.local_optimizers.base import LocalRun
 

@@ -12,7 +12,7 @@ import fedlight.arrivals
 import fedlight.channel
 import fedlight.local_optimizers
 from fedlight._runs.identity import columns, content, in_words
-from fedlight._support.arguments import Strategy, arguments, brief, parameters
+from fedlight._support.strategy import Strategy, arguments, brief, parameters
 from fedlight.aggregators import BufferedAggregator, Lattice
 from fedlight.aggregators.staleness import Hinge, Polynomial
 from fedlight.arrivals import (
