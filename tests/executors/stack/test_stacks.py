@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from fedlight import FederatedDataModule
 from fedlight.executors import SequentialExecutor, VectorizedExecutor, vectorized
-from fedlight.executors._stack import blocks, local_runs, memory
+from fedlight.executors._stack import blocks, local_runs
 from fedlight.executors._stack.stack_size import stack_size
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors.base import Job, Workplace
@@ -168,7 +168,7 @@ def test_examples_count_as_blocks_too():
 
 
 def test_by_default_blocks_are_limited_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(memory, "_CPU_BLOCK_BYTES", 5 * 69 * 4)
+    monkeypatch.setattr("fedlight.executors._stack.stack_size._CPU_BLOCK_BYTES", 5 * 69 * 4)
     executor = VectorizedExecutor()
     executor.setup(workplace())
     assert executor.max_batch == 5
