@@ -88,11 +88,11 @@ def path(arrivals, aggregator, lr: float, centres, scale: float = 0.5, **limits)
     return watch.models
 
 
-def long_run_mean(aggregator, lr: float = 0.01, resume: str = "on_aggregation") -> float:
+def long_run_mean(aggregator, lr: float = 0.02, resume: str = "on_aggregation") -> float:
     """The mean over the last ten units of virtual time, a multiple of every client's cycle."""
     arrivals = ContinuousArrivals(FixedDurations(TIMES), resume=resume, local_steps=1)
-    models = path(arrivals, aggregator, lr, CENTRES, max_time=120.0)
-    last = models[-len(models) // 12 :]
+    models = path(arrivals, aggregator, lr, CENTRES, max_time=50.0)
+    last = models[-len(models) // 5 :]
     return sum(last) / len(last)
 
 
