@@ -209,6 +209,15 @@ def test_complex_parameters_are_refused():
         ModuleState(module)
 
 
+def test_numbers_that_lie_in_one_place_are_refused():
+    module = nn.Module()
+    module.shared = nn.Parameter(torch.ones(()).expand(2))
+    with pytest.raises(ValueError, match=r"parameter 'shared' of Module is an expanded tensor"):
+        ModuleState(module)
+    module.shared = nn.Parameter(torch.ones(()).expand(1))  # one number, which shares with none
+    assert ModuleState(module).read().params.tolist() == [1.0]
+
+
 def test_inputs_are_as_wide_as_what_is_trained():
     assert input_dtype(nn.Linear(1, 1).double()) == torch.float64
     frozen = nn.Linear(1, 1).half().requires_grad_(False)

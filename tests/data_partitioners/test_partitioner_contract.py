@@ -74,7 +74,7 @@ BALANCED = make_dataset([row % 5 for row in range(200)])
 
 @pytest.mark.parametrize("name", REGISTRY)
 # Not function-scoped state, only a parameter; a slow machine is no failure.
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_shares_are_disjoint_nonempty_and_account_for_every_row(name, data):
     labels = data.draw(st.lists(st.integers(-2, 4), min_size=1, max_size=60))
