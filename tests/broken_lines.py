@@ -399,7 +399,7 @@ TABLE = (
         "fedlight/_runs/data_fingerprint.py",
         "content(_held(examples))",
         'content("")',
-        "studies/test_parts.py",
+        "runs/test_data_fingerprint.py",
     ),
     # The modules of the root that need no training.
     Broken(
