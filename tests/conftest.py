@@ -1,5 +1,6 @@
 """What all tests share; all but the data hold for the examples in docstrings as well."""
 
+import functools
 import gc
 import os
 import sys
@@ -37,9 +38,20 @@ class _EmptyFolder:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector all that lives as long as the process: modules and tests."""
+    """Spare the tests what is the same for all of them.
+
+    The garbage collector leaves out what lives as long as the process: modules and tests.
+    """
     gc.collect()
     gc.freeze()
+    _read_entry_points_once()
+
+
+def _read_entry_points_once() -> None:
+    """Spare each trainer the reading of all installed packages' metadata, which do not change."""
+    registry = sys.modules.get("lightning.fabric.utilities.registry")
+    if registry is not None:
+        registry.entry_points = functools.cache(registry.entry_points)
 
 
 def pytest_configure(config: pytest.Config) -> None:

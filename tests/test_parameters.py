@@ -5,7 +5,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 
-from fedlight.parameters import FlatLayout, ModuleState, block_of, input_dtype, weighted_sum
+from fedlight.parameters import (
+    FlatLayout,
+    ModuleState,
+    block_of,
+    input_dtype,
+    shrinking,
+    weighted_sum,
+)
 
 shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(torch.Size), min_size=1, max_size=6)
 
@@ -202,6 +209,15 @@ def test_complex_parameters_are_refused():
         ModuleState(module)
 
 
+def test_numbers_that_lie_in_one_place_are_refused():
+    module = nn.Module()
+    module.shared = nn.Parameter(torch.ones(()).expand(2))
+    with pytest.raises(ValueError, match=r"parameter 'shared' of Module is an expanded tensor"):
+        ModuleState(module)
+    module.shared = nn.Parameter(torch.ones(()).expand(1))  # one number, which shares with none
+    assert ModuleState(module).read().params.tolist() == [1.0]
+
+
 def test_inputs_are_as_wide_as_what_is_trained():
     assert input_dtype(nn.Linear(1, 1).double()) == torch.float64
     frozen = nn.Linear(1, 1).half().requires_grad_(False)
@@ -241,3 +257,8 @@ def test_a_weighted_sum_of_long_vectors_is_that_of_short_ones(length):
     rows = [torch.arange(length, dtype=torch.float64) % 7, torch.ones(length, dtype=torch.float64)]
     total = weighted_sum(rows, [0.5, -2.0])
     assert torch.equal(total, 0.5 * rows[0] - 2.0)
+
+
+def test_only_vectors_that_are_too_long_shrink():
+    norms = torch.tensor([0.0, 0.5, 2.0, 8.0])
+    assert shrinking(norms, 2.0).tolist() == [1.0, 1.0, 1.0, 0.25]

@@ -88,11 +88,11 @@ def path(arrivals, aggregator, lr: float, centres, scale: float = 0.5, **limits)
     return watch.models
 
 
-def long_run_mean(aggregator, lr: float = 0.01, resume: str = "on_aggregation") -> float:
+def long_run_mean(aggregator, lr: float = 0.02, resume: str = "on_aggregation") -> float:
     """The mean over the last ten units of virtual time, a multiple of every client's cycle."""
     arrivals = ContinuousArrivals(FixedDurations(TIMES), resume=resume, local_steps=1)
-    models = path(arrivals, aggregator, lr, CENTRES, max_time=120.0)
-    last = models[-len(models) // 12 :]
+    models = path(arrivals, aggregator, lr, CENTRES, max_time=50.0)
+    last = models[-len(models) // 5 :]
     return sum(last) / len(last)
 
 
@@ -141,8 +141,8 @@ def test_afa_cs_removes_the_floor_that_afa_cd_keeps_under_biased_arrivals() -> N
     mean = {}
     for aggregator in (AFACD(), AFACS(), MIFA(None), FedVARP()):
         arrivals = BiasedArrivals(5, weights, max_staleness=4, local_steps=3)
-        models = path(arrivals, aggregator, 0.02, centres, max_rounds=500)
-        mean[type(aggregator).__name__] = sum(models[-250:]) / 250
+        models = path(arrivals, aggregator, 0.02, centres, max_rounds=300)
+        mean[type(aggregator).__name__] = sum(models[-150:]) / 150
     # Clients 0 and 1 take part in more rounds than the last two, by far.
     assert mean["AFACD"] - optimum > 0.3
     for memory in ("AFACS", "MIFA", "FedVARP"):

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 _RARER = 10
 
@@ -15,6 +16,7 @@ _current: list[tuple[int, int, int]] = []
 """The thresholds from before the first of the current fits, once for each of them."""
 
 
+@cache  # to count what is frozen takes as long as to look at it
 def leave_libraries_alone() -> None:
     """Exclude all imported objects from garbage collection, once, in a script.
 

@@ -213,9 +213,9 @@ def test_the_memory_goes_by_the_order_of_arrivals() -> None:
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_of_a_dropped_update_all_is_kept(executor) -> None:
-    """Client 0's first update is too stale; its second one carries what is left of it."""
-    moments = ((1, 0.0, 1.0), (0, 0.0, 2.0), (0, 2.0, 3.0), (1, 3.0, 4.0))
-    arrivals = three(*moments, versions=(0, 0, 1, 2))
+    """Client 0's first two updates are too stale; its third one carries what is left of both."""
+    moments = ((1, 0.0, 1.0), (0, 0.0, 2.0), (0, 2.0, 3.0), (0, 3.0, 4.0), (1, 4.0, 5.0))
+    arrivals = three(*moments, versions=(0, 0, 0, 1, 2))
     runs = []
     for channel in (None, ErrorFeedback(TopK(0.1))):
         keeps = Keeps()
@@ -223,11 +223,11 @@ def test_of_a_dropped_update_all_is_kept(executor) -> None:
         options = {"arrivals": arrivals, "aggregator": aggregator, "executor": executor}
         runs.append((fit(channel, callbacks=[keeps], **options), keeps))
     (plain, raw), (run, keeps) = runs
-    assert [len(record.dropped) for record in plain.history] == [0, 1, 0]
-    both = raw.total(0)
-    top = TopK(0.1).send(both[None], None)[0]
-    torch.testing.assert_close(keeps.sent[2][1], top)
-    torch.testing.assert_close(run.client_memory(0), both - top)
+    assert [len(record.dropped) for record in plain.history] == [0, 2, 0]
+    whole = raw.total(0)
+    top = TopK(0.1).send(whole[None], None)[0]
+    torch.testing.assert_close(keeps.sent[3][1], top)
+    torch.testing.assert_close(run.client_memory(0), whole - top)
     # nobody has to look at updates for that
     again = fit(
         ErrorFeedback(TopK(0.1)),

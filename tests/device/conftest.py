@@ -8,8 +8,6 @@ collect_ignore = ["pretended.py"]  # a plugin, which is there only if it is aske
 
 
 @pytest.fixture(autouse=True)
-def memory(request):
+def memory():
     """Counts and limits what is allocated on the pretended device."""
-    if not request.config.pluginmanager.has_plugin("tests.device.pretended"):
-        pytest.skip("needs the pretended device: python tests/on_device.py builds it")
     return sys.modules["_pretended"]

@@ -1,6 +1,7 @@
 """Runs on a device whose tensors do not mix with those of the CPU."""
 
 import gc
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +16,11 @@ from fedlight.callbacks import ClientEvaluation, FedCheckpoint
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
 from fedlight.local_optimizers import FedProx, LocalSGD, ModuleOptimizer, Scaffold
 from tests.boring import Boring, Measured, classes, fitted, trainer
+
+if "_pretended" not in sys.modules:
+    pytest.skip(
+        "needs the pretended device: python tests/on_device.py builds it", allow_module_level=True
+    )
 
 
 class Logs(Boring):

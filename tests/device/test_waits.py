@@ -1,5 +1,7 @@
 """How often the host waits for the device, and how many operators a step has."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,11 @@ from fedlight.aggregators import AFACD, AREA, CA2FL, FADAS, FedAvg, FedBuff
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
 from fedlight.local_optimizers import FedProx, LocalSGD, Scaffold
 from tests.boring import Boring, classes
+
+if "_pretended" not in sys.modules:
+    pytest.skip(
+        "needs the pretended device: python tests/on_device.py builds it", allow_module_level=True
+    )
 
 MODULES = {
     "linear": lambda: nn.Linear(4, 3),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections import defaultdict
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,6 +167,7 @@ def _warning(hook: Any) -> str:
     return "; fit warns about it" if hook.fate is Fate.NAMED else ""
 
 
+@cache
 def in_lightning() -> dict[str, set[str]]:
     """What the installed Lightning has, by table."""
     trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)

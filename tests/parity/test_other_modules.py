@@ -1,6 +1,7 @@
 """Modules of other packages, unchanged, beside `lightning.Trainer`; see `other_modules`."""
 
 import contextlib
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -21,7 +22,10 @@ REFUSALS = (ValueError, ClientError)
 EXECUTORS = ("sequential", "vectorized")
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.id)
+THERE = [case for case in CASES if all(find_spec(name.split(".")[0]) for name in case.needs)]
+
+
+@pytest.fixture(params=THERE, ids=lambda case: case.id)
 def case(request):
     reason = request.param.missing()
     if reason:

@@ -87,8 +87,8 @@ def test_seeds_with_other_points_meet_between_them():
 
 
 def test_smoothing_is_a_mean_of_the_last_ones():
-    (line,) = plot.curves(history([0.0, 1.0, 2.0, 6.0]), smooth=2).lines
-    assert line.get_ydata().tolist() == [0.0, 0.5, 1.5, 4.0]
+    (line,) = plot.curves(history([8.0, 1.0, 2.0, 6.0]), smooth=2).lines
+    assert line.get_ydata().tolist() == [8.0, 4.5, 1.5, 4.0]
 
 
 def test_it_draws_where_it_is_told():

@@ -563,6 +563,10 @@ def test_bootstrap_covers_what_it_says() -> None:
     assert 0.8 < np.mean(held) < 0.95
     assert math.isnan(bootstrap([1.0]).low)
     assert bootstrap([2.0, 2.0]).high == 2.0
+    # Means of two of 0 and 1 are 0, 1/2 and 1 with chances 1/4, 1/2 and 1/4.
+    wide, narrow = bootstrap([0.0, 1.0], 0.6), bootstrap([0.0, 1.0], 0.4)
+    assert (wide.low, wide.high) == (0.0, 1.0)
+    assert (narrow.low, narrow.high) == (0.5, 0.5)
     with pytest.raises(ValueError, match="confidence"):
         bootstrap([1.0], 1.0)
 

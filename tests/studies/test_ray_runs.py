@@ -24,7 +24,8 @@ class Failing(Boring):
 
 def test_a_cluster_gives_the_runs_of_one_process(tmp_path, monkeypatch) -> None:
     # one worker, as each imports torch before its first run
-    monkeypatch.setattr(ray, "init", partial(ray.init, num_cpus=1))
+    start = partial(ray.init, num_cpus=1, include_dashboard=False)
+    monkeypatch.setattr(ray, "init", start)
     given = {"over": {"module": {"good": Boring, "bad": Failing}}, "aggregator": FedBuff(2)}
     here = swept(**given)
     there = swept(**given, workers=RayWorkers(), path=tmp_path)

@@ -33,6 +33,7 @@ def output(*arguments: str, cwd: Path) -> str:
 @pytest.fixture
 def freezes(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """What stands for the collector's `freeze`, as in a script that has not frozen anything yet."""
+    leave_libraries_alone.cache_clear()
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
     monkeypatch.delattr(sys, "ps1", raising=False)
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
