@@ -223,7 +223,7 @@ class Server:
 
     def _staleness(self, update: ClientUpdate) -> int:
         """Return tau: the server's version minus the version that the client has pulled."""
-        return update.staleness(self.counts.version)
+        return self.counts.version - update.task.pulled_version
 
     def _leave_out_failures(self, released: list[int], retried: list[Task]) -> bool:
         """Take failed updates out of the aggregator; return whether a step is still due.

@@ -111,7 +111,7 @@ class FedTrainer:
     fabric = Option[Fabric]("_options.fabric")
     check_val_every_n_rounds = Option[int | str | None]("_options.check_val_every_n_rounds")
     check_val_every_n_updates = Option[int | None]("_options.check_val_every_n_updates")
-    limit_val_batches = Option[int | float | None]("_options.limit_val_batches")
+    limit_val_batches = Option[int | float | None]("_options.settings.limit_val_batches")
     default_root_dir = Option[Path]("_options.default_root_dir")
     fast_dev_run = Option[bool | int]("_options.fast_dev_run")
     on_interrupt = Option[str]("_options.on_interrupt")

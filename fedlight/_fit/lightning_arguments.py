@@ -202,6 +202,7 @@ _FORMER = {
 class LightningSettings:
     """The values of `LightningArguments`, checked."""
 
+    limit_val_batches: int | float | None = None
     limit_test_batches: int | float | None = None
     limit_predict_batches: int | float | None = None
     num_sanity_val_steps: int = 0
@@ -217,13 +218,13 @@ class LightningSettings:
 
 
 def lightning_settings(
-    given: Mapping[str, Any], own: Iterable[str], trial: int = 0
+    given: Mapping[str, Any], own: Mapping[str, Any], trial: int = 0
 ) -> LightningSettings:
-    """The settings from those keywords that are not `FedTrainer`'s own.
+    """The settings from the keywords of Lightning's, and from ``limit_val_batches``.
 
     Args:
-        given: The keywords and their values.
-        own: Names of `FedTrainer`'s own arguments, which an unknown name may have meant.
+        given: The keywords that are not `FedTrainer`'s own, and their values.
+        own: `FedTrainer`'s own, whose names an unknown keyword may have meant.
         trial: Batches of a trial run, or 0.
 
     Raises:
@@ -239,8 +240,9 @@ def lightning_settings(
         for name, value in given.items()
         if name in taken and value is not None
     }
+    settings["limit_val_batches"] = limit_batches("limit_val_batches", own["limit_val_batches"])
     if trial:
-        settings |= {"limit_test_batches": trial, "limit_predict_batches": trial}
+        settings |= {f"limit_{stage}_batches": trial for stage in ("val", "test", "predict")}
         settings |= {"num_sanity_val_steps": 0, "max_wall_time": None}
     return LightningSettings(**settings)
 

@@ -34,7 +34,7 @@ def evaluator_of(
 ) -> Evaluator:
     """The evaluator of a trainer with these options."""
     limits = {
-        "validation": options.limit_val_batches,
+        "validation": options.settings.limit_val_batches,
         "test": options.settings.limit_test_batches,
     }
     seed = options.setting.seed

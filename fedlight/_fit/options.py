@@ -24,7 +24,6 @@ from fedlight._fit.intervals import check_intervals
 from fedlight._fit.lightning_arguments import (
     LightningSettings,
     lightning_settings,
-    limit_batches,
     virtual_time,
 )
 from fedlight._fit.strategy_checks import check_partners
@@ -55,7 +54,6 @@ class TrainerOptions:
         fabric: Device and precision.
         check_val_every_n_rounds: Rounds between two validations, "auto", or None.
         check_val_every_n_updates: Client updates between two validations, or None.
-        limit_val_batches: At most so many validation batches, or this share of them.
         default_root_dir: Where the default logger writes.
         fast_dev_run: Whether this is a trial run, or its number of rounds.
         on_interrupt: The end of `fit` after a signal has ended the run, "raise" or "return".
@@ -69,7 +67,6 @@ class TrainerOptions:
     fabric: Fabric
     check_val_every_n_rounds: int | str | None
     check_val_every_n_updates: int | None
-    limit_val_batches: int | float | None
     default_root_dir: Path
     fast_dev_run: bool | int
     on_interrupt: str
@@ -131,7 +128,6 @@ def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> Traine
     setting = _setting_of(given, limits)
     rounds, updates = given["check_val_every_n_rounds"], given["check_val_every_n_updates"]
     rounds, updates = check_intervals(1 if trial and rounds == "auto" else rounds, updates)
-    limit = limit_batches("limit_val_batches", given["limit_val_batches"])
     root = as_folder(given["default_root_dir"])
     loggers = [] if trial else as_loggers(given["logger"], root)
     callbacks = as_callbacks(given["callbacks"], given["enable_progress_bar"], root, settings)
@@ -145,7 +141,6 @@ def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> Traine
         fabric=fabric_of(*device, loggers, callbacks),
         check_val_every_n_rounds=rounds,
         check_val_every_n_updates=updates,
-        limit_val_batches=trial or limit,
         default_root_dir=root,
         fast_dev_run=given["fast_dev_run"],
         on_interrupt=one_of("on_interrupt", given["on_interrupt"], ("raise", "return")),
