@@ -356,6 +356,10 @@ class FedTrainer:
         """The data, once they were given."""
         return self._calls.datamodule
 
+    @datamodule.setter
+    def datamodule(self, data: FederatedDataModule | None) -> None:
+        self._calls.datamodule = data
+
     @property
     def run(self) -> Run:
         """All that the fit changes: schedule, server, clients, history.

@@ -75,7 +75,9 @@ def _property(name: str, attribute: Attribute) -> property:
 
 
 for _name, _attribute in ATTRIBUTES.items():
-    setattr(ModuleTrainer, _name, _property(_name, _attribute))
+    _made: Any = _property(_name, _attribute)
+    _made.__set_name__(ModuleTrainer, _name)  # for the error of one that cannot be set
+    setattr(ModuleTrainer, _name, _made)
 
 
 def _plain(value: Any) -> bool:

@@ -207,7 +207,7 @@ class _Content:
         kind = type(value)
         yield from self.parts(kind)
         if isinstance(value, Strategy) and not _of_the_user(kind.__module__):
-            yield from self.parts(value.arguments())
+            yield from self.parts(arguments(value))
             return
         slots = [vars(each).get("__slots__", ()) for each in kind.__mro__]
         names = [name for s in slots for name in ([s] if isinstance(s, str) else s)]

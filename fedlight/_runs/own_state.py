@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
+from fedlight.arrivals._state import saved_of
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.types import ClientUpdate
 
@@ -51,7 +52,7 @@ def _attributes(strategy: object) -> dict[str, bytes] | None:
     kinds = (ArrivalProcess, Aggregator, Wrapper)
     if type(strategy).state_dict not in [kind.state_dict for kind in kinds]:  # type: ignore[attr-defined]
         return None
-    if isinstance(strategy, ArrivalProcess) and type(strategy).saved:
+    if isinstance(strategy, ArrivalProcess) and saved_of(type(strategy)):
         return None
     found = {}
     for name, value in vars(strategy).items():

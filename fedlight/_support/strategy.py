@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from reprlib import recursive_repr
 from typing import Any, ClassVar
 
 _MOST_LISTED = 20
@@ -21,58 +22,60 @@ class Strategy:
     """The base of all objects that define a run: known by the arguments that made them.
 
     A subclass keeps each argument under its own name, with or without a leading underscore, and
-    gives those that it keeps in another form in `_other_arguments`.
+    gives those that it keeps in another form in `_kept_otherwise`.
     """
 
-    # How the repr is written; subclasses set these.
-    _positional: ClassVar[int] = 0
+    # How the repr is written; subclasses set these. A user's class may use any usual name for
+    # itself, so these names are unusual, and methods are called through this class.
+    _repr_positional: ClassVar[int] = 0
     """How many of the first arguments are written without their names."""
-    _short: ClassVar[bool] = False
+    _repr_short: ClassVar[bool] = False
     """Whether an argument that is annotated as a plain float is written as 1 instead of 1.0."""
 
     @property
-    def _optional(self) -> Collection[str]:
+    def _repr_optional(self) -> Collection[str]:
         """Arguments that are left out if they have their default."""
         return ()
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         """Arguments that are not attributes of their names."""
         return {}
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments by name, in order, with the values that are kept."""
-        return _among(vars(self) | self._other_arguments(), type(self))
+        return _among(vars(self) | self._kept_otherwise(), type(self))
 
-    def as_call(self, name: str | None = None) -> str:
+    def repr_as_call(self, name: str | None = None) -> str:
         """Return the call that makes this strategy, as text.
 
         Args:
             name: The name to call; None for that of the class.
         """
         kind = type(self)
-        given = self.arguments()
+        given = arguments(self)
         name = kind.__name__ if name is None else name
         summaries = [each for each in given.values() if isinstance(each, Summary) and each.whole]
         if summaries:
             return f"{name}({summaries[0]})"
         # A default is left out only if it is also the default of the class that calls it optional:
         # a subclass with another one is written in full.
-        usual = parameters(next(each for each in kind.__mro__ if "_optional" in vars(each)))
+        usual = parameters(next(each for each in kind.__mro__ if "_repr_optional" in vars(each)))
         parts = []
         for place, (argument, parameter) in enumerate(parameters(kind).items()):
             if argument not in given:
                 continue
             value = given[argument]
             defaults = [parameter.default, usual.get(argument, parameter).default]
-            if argument in self._optional and all(_same(value, each) for each in defaults):
+            if argument in self._repr_optional and all(_same(value, each) for each in defaults):
                 continue
-            plain = self._short and isinstance(value, float) and parameter.annotation in _FLOAT
+            plain = self._repr_short and isinstance(value, float) and parameter.annotation in _FLOAT
             text = shortly(value) if plain else brief(value)
-            parts.append(text if place < self._positional else f"{argument}={text}")
+            parts.append(text if place < self._repr_positional else f"{argument}={text}")
         return f"{name}({', '.join(parts)})"
 
+    @recursive_repr("...")
     def __repr__(self) -> str:
-        return self.as_call()
+        return Strategy.repr_as_call(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ def arguments(value: object) -> dict[str, Any]:
             have the name of one, with or without a leading underscore.
     """
     if isinstance(value, Strategy):
-        return value.arguments()
+        return Strategy.arguments(value)  # the user's class may have an attribute of this name
     return _among(getattr(value, "__dict__", {}), type(value))
 
 

@@ -77,7 +77,7 @@ class BufferedAggregator(Aggregator):
         Fresh(buffer_size=5)
     """
 
-    _optional = ("server_lr", "server_optimizer", "interval")
+    _repr_optional = ("server_lr", "server_optimizer", "interval")
     federation: Federation
     _made = False
 

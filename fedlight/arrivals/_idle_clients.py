@@ -22,7 +22,7 @@ class IdleClients(Saved):
     clients are in a heap ordered by time, so each event examines only those that are due.
     """
 
-    saved = ("size", "changed", "resting", "drawn")
+    _saved_attributes = ("_size", "_changed", "_resting", "_drawn")
 
     def __init__(self, federation: Federation) -> None:
         self._size = federation.num_clients

@@ -10,27 +10,29 @@ from fedlight.randomness import Uniforms
 class Saved:
     """An object whose state is the attributes that its class names.
 
-    A subclass lists their names in `saved`, without a leading underscore, and creates them at
+    A class lists those that it adds to its bases' in `_saved_attributes`, and creates them at
     set-up. They hold numbers, strings, None, lists, and sets or dicts of them; tuples become lists.
     A subclass that keeps state in another form extends both methods.
     """
 
-    saved: ClassVar[tuple[str, ...]] = ()
+    _saved_attributes: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint keeps, as plain data."""
-        return {name: _plain(vars(self)[self._attribute(name)]) for name in type(self).saved}
+        return {name.lstrip("_"): _plain(vars(self)[name]) for name in saved_of(type(self))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; `setup` was called before."""
         # A checkpoint of 0.2 lacks the names that its process did not need.
-        for name in type(self).saved:
-            if name in state:
-                place = self._attribute(name)
-                setattr(self, place, _restored(state[name], vars(self)[place]))
+        for name in saved_of(type(self)):
+            if (key := name.lstrip("_")) in state:
+                setattr(self, name, _restored(state[key], vars(self)[name]))
 
-    def _attribute(self, name: str) -> str:
-        return name if name in vars(self) else f"_{name}"
+
+def saved_of(kind: type) -> list[str]:
+    """The names of a class and of its bases, whose state a subclass only adds to."""
+    bases = reversed(kind.__mro__)
+    return [name for each in bases for name in vars(each).get("_saved_attributes", ())]
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TableWriter(Saved):
     """Collects arrivals, ends of rounds, and the version at which each update was used."""
 
-    saved = ("version", "held")
+    _saved_attributes = ("_version", "_held")
     _growing = ("rows", "round_ends", "round_tags", "uses")
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ class Availability(Wrapper):
         [(0.0, 1.0), (1.0, 2.0), (4.0, 5.0), (5.0, 6.0)]
     """
 
-    _positional = 2
+    _repr_positional = 2
 
     def __init__(
         self,

@@ -32,11 +32,10 @@ class ArrivalProcess(Strategy, Saved, ABC):
     dispatched without delay pulls the server's latest version.
 
     A subclass defines `setup` and `on_wake`, and usually `on_arrival` or `on_version`. State that
-    changes during a run must be in `state_dict`: the subclass names its attributes in
-    `saved` (without a leading underscore), or it defines `state_dict` and `load_state_dict`.
+    changes during a run must be in `state_dict`, so the subclass defines it and `load_state_dict`.
     """
 
-    _short = True
+    _repr_short = True
     by_rounds: bool = False
     """Whether the process ends rounds, with `EndRound`."""
 
@@ -145,7 +144,7 @@ class ArrivalProcess(Strategy, Saved, ABC):
 
     # Named here as well, since the reference shows no inherited methods.
     state_dict = Saved.state_dict
-    """Return the state that a checkpoint keeps, as plain data: the attributes in `saved`."""
+    """Return the state that a checkpoint keeps, as plain data."""
 
     load_state_dict = Saved.load_state_dict
     """Restore what `state_dict` returned; `setup` was called before."""

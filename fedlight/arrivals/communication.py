@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from fedlight._support.strategy import Strategy
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.tick_patterns import (
     ImbalancedTicks,
@@ -49,7 +50,7 @@ class CommunicationPattern(ArrivalProcess):
         [(0, 0, 1.0, 1), (0, 1, 3.0, 2), (1, 0, 3.0, 3)]
     """
 
-    saved = ("calendar",)
+    _saved_attributes = ("_calendar",)
 
     def __init__(self, pattern: TickPattern) -> None:
         if not isinstance(pattern, TickPattern):
@@ -143,7 +144,7 @@ class CommunicationPattern(ArrivalProcess):
         method = _MADE_BY.get(type(self.pattern))
         if method is None:  # a pattern of the user
             return super().__repr__()
-        return self.pattern.as_call(f"CommunicationPattern.{method}")
+        return Strategy.repr_as_call(self.pattern, f"CommunicationPattern.{method}")
 
 
 # The class methods that make processes with the library's own patterns.

@@ -49,7 +49,7 @@ class MixedDurations(DurationModel):
         [9.0, 1.0, 1.0, 1.0]
     """
 
-    _optional = ("drawn",)
+    _repr_optional = ("drawn",)
 
     def __init__(self, classes: Sequence[tuple[float, DurationModel]], drawn: bool = False) -> None:
         if isinstance(classes, Mapping | str):
@@ -225,7 +225,7 @@ class TransferDurations(ClientDurations):
         TransferDurations(4e+06, [1000000.0, 2000000.0], latency=0)
     """
 
-    _positional = 2
+    _repr_positional = 2
     uses_rng = False
 
     def __init__(
@@ -235,7 +235,7 @@ class TransferDurations(ClientDurations):
         self.bandwidth = one_for_all_or_each("bandwidth", bandwidth, positive)
         self.latency = non_negative("latency", latency)
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """T_i."""
         duration = self.latency + self.nbytes / of_client(self.bandwidth, client_id)
         return min(max(SHORTEST, duration), LONGEST)
@@ -270,7 +270,7 @@ class ChangingDurations(DurationModel):
         [8.0, 11.0, 14.0]
     """
 
-    _positional = 2
+    _repr_positional = 2
 
     def __init__(
         self,

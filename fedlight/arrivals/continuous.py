@@ -62,9 +62,17 @@ class ContinuousArrivals(ArrivalProcess):
         [(1, 0.0, 0.4), (1, 0.5, 0.9), (0, 0.0, 1.0), (1, 1.0, 1.4)]
     """
 
-    _positional = 1
-    _optional = ("restart_after",)
-    saved = ("started", "waiting", "tasks", "working", "pool", "places", "wake_at")
+    _repr_positional = 1
+    _repr_optional = ("restart_after",)
+    _saved_attributes = (
+        "_started",
+        "_waiting",
+        "_tasks",
+        "_working",
+        "_pool",
+        "_places",
+        "_wake_at",
+    )
 
     def __init__(
         self,

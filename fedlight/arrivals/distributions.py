@@ -37,13 +37,13 @@ class ShiftedExponentialDurations(ClientDurations):
         ShiftedExponentialDurations(shift=1.0, mean=[0.5, 2.0])
     """
 
-    _positional = 0
+    _repr_positional = 0
 
     def __init__(self, shift: float | Sequence[float], mean: float | Sequence[float]) -> None:
         self.shift = one_for_all_or_each("shift", shift, non_negative)
         self.mean = one_for_all_or_each("mean", mean, positive)
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return the minimum plus one exponential number."""
         rest = of_client(self.mean, client_id) * rng.standard_exponential()
         return max(SHORTEST, of_client(self.shift, client_id) + rest)
@@ -77,7 +77,7 @@ class ExponentialStepDurations(ClientDurations):
     def __init__(self, mean: float | Sequence[float]) -> None:
         self.mean = one_for_all_or_each("mean", mean, positive)
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return the sum of K exponential numbers, which has a gamma distribution."""
         return max(SHORTEST, of_client(self.mean, client_id) * rng.standard_gamma(num_steps))
 
@@ -111,7 +111,7 @@ class ParetoDurations(ClientDurations):
         self.shortest = one_for_all_or_each("shortest", shortest, positive)
         self.shape = positive("shape", shape)
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one Pareto number."""
         # exp(e / shape) of a standard exponential e; it overflows for the smallest shapes
         power = min(rng.standard_exponential() / self.shape, 700.0)
@@ -143,14 +143,14 @@ class UniformDurations(ClientDurations):
         UniformDurations(1, 2)
     """
 
-    _positional = 2
+    _repr_positional = 2
 
     def __init__(self, low: float, high: float) -> None:
         self.low, self.high = positive("low", low), positive("high", high)
         if self.high < self.low:
             raise ValueError(f"high must be at least low={low!r}, got {high!r}")
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one uniform number."""
         return max(SHORTEST, self.low + (self.high - self.low) * rng.random())
 
@@ -196,7 +196,7 @@ class DistributionDurations(ClientDurations):
         self.distribution = distribution
         self.scale = one_for_all_or_each("scale", scale, positive)
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one number of the distribution."""
         drawn = float(self.distribution.rvs(random_state=rng))
         return min(max(SHORTEST, of_client(self.scale, client_id) * drawn), LONGEST)
@@ -206,7 +206,7 @@ class DistributionDurations(ClientDurations):
         mean = float(self.distribution.mean())
         return spread_out(self.scale, federation) * mean if np.isfinite(mean) else None
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         return {"distribution": Summary(_words(self.distribution), whole=False)}
 
 

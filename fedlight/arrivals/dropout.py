@@ -41,8 +41,8 @@ class DropOut(Wrapper):
         True
     """
 
-    _positional = 1
-    saved = ("visits",)
+    _repr_positional = 1
+    _saved_attributes = ("_visits",)
 
     def __init__(self, arrivals: ArrivalProcess, probability: float) -> None:
         super().__init__(arrivals)

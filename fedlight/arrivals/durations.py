@@ -42,7 +42,7 @@ class DurationModel(Strategy, ABC):
     `starts_at`, and random numbers come from `rng`. A resumed run then needs no saved state.
     """
 
-    _positional, _short = 1, True
+    _repr_positional, _repr_short = 1, True
     uses_rng: bool = True
     """Whether `draw` reads `rng`; False saves the time to prepare it."""
 
@@ -93,7 +93,7 @@ class ClientDurations(DurationModel):
     """
 
     @abstractmethod
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return the duration of one task; the arguments are those of `draw`."""
 
     def draw(
@@ -105,7 +105,7 @@ class ClientDurations(DurationModel):
         starts_at: float,
     ) -> float:
         """Return the duration of one task."""
-        return self.duration(rng, client_id, num_steps)
+        return self._one_duration(rng, client_id, num_steps)
 
     def check(self, federation: Federation) -> None:
         """Raise a ValueError unless there is one number for all clients or one for each."""
@@ -139,7 +139,7 @@ class FixedDurations(ClientDurations):
     def __init__(self, durations: Sequence[float]) -> None:
         self.durations = one_for_each("durations", durations, _tick_or_longer)
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """T_i."""
         return self.durations[client_id]
 
@@ -228,7 +228,7 @@ class ExponentialDurations(ClientDurations):
     def __init__(self, mean: float | Sequence[float]) -> None:
         self.mean = one_for_all_or_each("mean", mean, _duration)
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one exponential number."""
         return max(SHORTEST, of_client(self.mean, client_id) * rng.standard_exponential())
 
@@ -257,7 +257,7 @@ class HalfNormalDurations(ClientDurations):
     def __init__(self, scale: float | Sequence[float]) -> None:
         self.scale = one_for_all_or_each("scale", scale, _duration)
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return the absolute value of one normal number."""
         return max(SHORTEST, of_client(self.scale, client_id) * abs(rng.standard_normal()))
 
@@ -294,7 +294,7 @@ class LogNormalDurations(ClientDurations):
                 "sigma is the standard deviation of the logarithm, for example 0.5"
             )
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """Return one log-normal number."""
         factor = math.exp(self.sigma * rng.standard_normal())
         return max(SHORTEST, of_client(self.median, client_id) * factor)
@@ -334,7 +334,7 @@ class StepDurations(ClientDurations):
         self.per_step = one_for_all_or_each("per_step", per_step, _duration)
         self.overhead = non_negative("overhead", overhead)
 
-    def duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
+    def _one_duration(self, rng: np.random.Generator, client_id: int, num_steps: int) -> float:
         """The time of `num_steps` local steps."""
         return self.overhead + of_client(self.per_step, client_id) * num_steps
 

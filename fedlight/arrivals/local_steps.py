@@ -30,7 +30,7 @@ class LocalSteps(Strategy, ABC):
     state.
     """
 
-    _positional, _short = 1, True
+    _repr_positional, _repr_short = 1, True
     uses_rng: bool = True
     """Whether `draw` reads `rng`; False saves the time to prepare it."""
 
@@ -107,7 +107,7 @@ class UniformSteps(LocalSteps):
     E.1.
     """
 
-    _positional = 2
+    _repr_positional = 2
 
     def __init__(self, low: int, high: int) -> None:
         self.low = _num_steps("low", low)

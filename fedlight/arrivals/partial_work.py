@@ -45,8 +45,8 @@ class PartialWork(Wrapper):
     steps.
     """
 
-    _positional = 1
-    saved = ("visits",)
+    _repr_positional = 1
+    _saved_attributes = ("_visits",)
 
     def __init__(
         self, arrivals: ArrivalProcess, probability: float = 1.0, least: float = 0.0

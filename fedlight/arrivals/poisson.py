@@ -53,7 +53,7 @@ class PoissonArrivals(ArrivalProcess):
         True
     """
 
-    saved = ("started", "gaps", "clients_left", "pool", "tasks")
+    _saved_attributes = ("_started", "_gaps", "_clients_left", "_pool", "_tasks")
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class PolledArrivals(ArrivalProcess):
     """
 
     by_rounds = True
-    saved = ("polls", "drawn", "visits")
+    _saved_attributes = ("_polls", "_drawn", "_visits")
 
     def __init__(
         self,

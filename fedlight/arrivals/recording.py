@@ -37,8 +37,8 @@ class Recording(Wrapper):
         'schedule.parquet'
     """
 
-    _positional = 2
-    saved = ("table",)
+    _repr_positional = 2
+    _saved_attributes = ("_table",)
 
     def __init__(self, arrivals: ArrivalProcess, path: str | Path | None = None) -> None:
         super().__init__(arrivals)
@@ -105,5 +105,5 @@ class Recording(Wrapper):
         # A run that is recorded in memory only is the same run.
         return repr(self.arrivals) if self.path is None else super().__repr__()
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         return {"path": None if self.path is None else str(self.path)}

@@ -61,7 +61,7 @@ class ReplayArrivals(ArrivalProcess):
     """
 
     finite = True
-    saved = ("started", "version")
+    _saved_attributes = ("_started", "_version")
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class ReplayArrivals(ArrivalProcess):
             at_once = (e for e in self._stopped[self._stops :] if e.dispatched_at == e.time)
             self._open.update(event.pulled_version for event in at_once)
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         if self._hash is None:
             # Not the records themselves: a table that was saved has floats for numpy's.
             rows = map(attrgetter(*ReplayEvent.__slots__[:6]), self.events)

@@ -40,7 +40,7 @@ class StaleRounds(ArrivalProcess):
     """
 
     by_rounds = True
-    saved = ("round",)
+    _saved_attributes = ("_round",)
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class StaleRounds(ArrivalProcess):
         self._ahead: dict[int, list[Participant]] = {}
         self._round = 0
 
-    def clients_of(self, round_: int) -> list[int]:
+    def _clients_of(self, round_: int) -> list[int]:
         """Return the clients of a round, a function of only the seed and the round."""
         return self._participants.of_round(round_, self._federation)
 
-    def draw(self, round_: int) -> list[Participant]:
+    def _draw(self, round_: int) -> list[Participant]:
         """Return the clients that arrive in a round, a function of only the seed and the round."""
-        clients, seed = self.clients_of(round_), self._federation.seed
+        clients, seed = self._clients_of(round_), self._federation.seed
         # In round t there are only t + 1 versions to pull, so no model can be older.
         ages = stream(seed, Concern.AGES, round_).integers(
             0, min(self.max_staleness, round_) + 1, size=len(clients)
@@ -92,7 +92,7 @@ class StaleRounds(ArrivalProcess):
         # A client that arrives in a later round with an old model may start now.
         for round_ in range(this, end if rounds is None else min(end, rounds)):
             if round_ not in self._ahead:
-                self._ahead[round_] = self.draw(round_)
+                self._ahead[round_] = self._draw(round_)
             for client_id, age, num_steps in self._ahead[round_]:
                 if round_ - age == this:
                     yield Dispatch(client_id, duration=1.0 + age, num_steps=num_steps)
@@ -130,6 +130,15 @@ class UniformArrivals(StaleRounds):
         >>> len(table.events), table.round_ends
         (4, [1.0, 2.0])
     """
+
+    # Not inherited, so that errors about missing arguments name this class.
+    def __init__(
+        self,
+        per_round: Cohorts,
+        max_staleness: int = 0,
+        local_steps: LocalSteps | int = LocalEpochs(1),
+    ) -> None:
+        super().__init__(per_round, max_staleness, local_steps)
 
 
 class BiasedArrivals(StaleRounds):
@@ -184,7 +193,7 @@ class BiasedArrivals(StaleRounds):
         check_length("probabilities", self.probabilities, federation)
         super().setup(federation)
 
-    def clients_of(self, round_: int) -> list[int]:
+    def _clients_of(self, round_: int) -> list[int]:
         """Draw the clients by their probabilities."""
         rng = stream(self._federation.seed, Concern.PARTICIPANTS, round_)
         clients, count = self._federation.num_clients, self._participants.count

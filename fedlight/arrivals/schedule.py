@@ -41,7 +41,15 @@ class Schedule(Saved):
         ValueError: The process does not fit the federation, or `interval` is too short.
     """
 
-    saved = ("version", "started", "deadline_due", "serial", "lost_in_a_row", "visits", "arrivals")
+    _saved_attributes = (
+        "version",
+        "_started",
+        "_deadline_due",
+        "_serial",
+        "lost_in_a_row",
+        "_visits",
+        "arrivals",
+    )
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class SynchronousArrivals(ArrivalProcess):
     """
 
     by_rounds = True
-    saved = ("round", "working", "missing", "open", "latest")
+    _saved_attributes = ("_round", "_working", "_missing", "_open", "_latest")
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class SynchronousArrivals(ArrivalProcess):
         )
 
     @property
-    def _optional(self) -> Collection[str]:
+    def _repr_optional(self) -> Collection[str]:
         # How late updates are handled matters only in rounds that may end early.
         early = ("over_select", "timeout")
         return early if self.may_stop else (*early, "late")

@@ -39,7 +39,7 @@ class TickPattern(Strategy, ABC):
     saved state.
     """
 
-    _positional, _short = 1, True
+    _repr_positional, _repr_short = 1, True
     last: int | None = None
     """The last tick of the pattern, or None if it has no end."""
 
@@ -120,7 +120,7 @@ class RandomPattern(TickPattern):
         self.max_gap = optional(positive_int, "max_gap", max_gap)
 
     @abstractmethod
-    def probabilities(self, federation: Federation) -> NDArray[np.float64]:
+    def _tick_probabilities(self, federation: Federation) -> NDArray[np.float64]:
         """Return the probability per tick of each client, shape ``[M]``."""
 
     def setup(self, federation: Federation) -> None:
@@ -129,7 +129,7 @@ class RandomPattern(TickPattern):
         Raises:
             ValueError: The probabilities do not fit the federation.
         """
-        self._probabilities = self.probabilities(federation)
+        self._probabilities = self._tick_probabilities(federation)
         self._streams = Streams(federation.seed, Concern.COMMUNICATION)
 
     def next(self, client: int, tick: int) -> int:
@@ -186,7 +186,7 @@ class RandomTicks(RandomPattern):
         super().__init__(max_gap)
         self.probability = one_for_all_or_each("probability", probability, self._probability)
 
-    def probabilities(self, federation: Federation) -> NDArray[np.float64]:
+    def _tick_probabilities(self, federation: Federation) -> NDArray[np.float64]:
         """Raise a ValueError unless there is one probability for all or one for each client."""
         check_length("probability", self.probability, federation)
         return spread_out(self.probability, federation)
@@ -223,7 +223,7 @@ class ImbalancedTicks(RandomPattern):
         if self.rarely > self.often:
             raise ValueError(f"rarely must be at most often={often!r}, got {rarely!r}")
 
-    def probabilities(self, federation: Federation) -> NDArray[np.float64]:
+    def _tick_probabilities(self, federation: Federation) -> NDArray[np.float64]:
         """`often`, and `rarely` for the last clients."""
         num_rare = math.ceil(self.rare_share * federation.num_clients)
         values = np.full(federation.num_clients, self.often)
@@ -285,7 +285,7 @@ class TableTicks(TickPattern):
         place = bisect_right(ticks, tick)
         return ticks[place] if place < len(ticks) else None
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         ticks = digest(sorted(self._ticks.items()))
         return {"communicates": Summary(f"{self.last} ticks, {ticks}")}
 

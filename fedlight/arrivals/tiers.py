@@ -56,8 +56,8 @@ class Tiers(ArrivalProcess):
         [(1.0, 'fast'), (2.0, 'fast'), (3.0, 'fast'), (3.0, 'slow')]
     """
 
-    _positional = 1
-    _optional = ("clients",)
+    _repr_positional = 1
+    _repr_optional = ("clients",)
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class Tiers(ArrivalProcess):
             process.load_state_dict(own)
         self._wakes = dict(zip(self.groups, map(list, state["wakes"]), strict=True))
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         return {"clients": None if self.clients is None else list(self.clients.items())}
 
 

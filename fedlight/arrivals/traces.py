@@ -182,7 +182,7 @@ class TraceWindows(Windows):
             for windows, period in self._devices
         )
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         return {"devices": Summary(f"{len(self._devices)} devices, {digest(self._devices)}")}
 
 
@@ -256,7 +256,7 @@ class TraceDurations(DurationModel):
         times += np.array(self._per_example)[device] * batch * num_steps
         return times
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         numbers = digest([self._per_example, self._transfer])
         return {"devices": Summary(f"{len(self._transfer)} devices, {numbers}")}
 

@@ -38,7 +38,7 @@ class Windows(Strategy, ABC):
     the very end of a window is recognised.
     """
 
-    _short = True
+    _repr_short = True
 
     def setup(self, federation: Federation) -> None:
         """Prepare for a run.
@@ -158,7 +158,7 @@ class IntervalWindows(Windows):
         """Whether the last window has ended."""
         return ticks >= self._end
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         windows: Sequence[Any] = self._windows.get(None) or sorted(self._windows.items())
         unit = "intervals" if None in self._windows else "clients"
         return {"intervals": Summary(f"{len(windows)} {unit}, {digest(windows)}")}
@@ -186,7 +186,7 @@ class DiurnalWindows(Windows):
     time of day.
     """
 
-    _optional = ("phases",)
+    _repr_optional = ("phases",)
 
     def __init__(
         self,

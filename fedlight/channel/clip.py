@@ -38,7 +38,7 @@ class Clip(Channel):
         4000
     """
 
-    _positional = 1
+    _repr_positional = 1
 
     def __init__(self, norm: float) -> None:
         self.norm = positive("norm", norm)

@@ -51,7 +51,7 @@ class ErrorFeedback(Channel):
         ErrorFeedback(RandomK(0.1, scaled=False))
     """
 
-    _positional = 1
+    _repr_positional = 1
     remembers = True
 
     def __init__(self, channel: Channel | Iterable[Channel]) -> None:

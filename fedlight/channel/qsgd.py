@@ -45,8 +45,8 @@ class QSGD(Channel):
         1004
     """
 
-    _positional = 1
-    _optional = ("scaled",)
+    _repr_positional = 1
+    _repr_optional = ("scaled",)
 
     def __init__(self, bits: int, scaled: bool = False) -> None:
         self.bits = integer("bits", bits)

@@ -42,8 +42,8 @@ class RandomK(Channel):
         400
     """
 
-    _positional = 1
-    _optional = ("scaled",)
+    _repr_positional = 1
+    _repr_optional = ("scaled",)
 
     def __init__(self, share: float, scaled: bool = True) -> None:
         self.share = share_of(share)

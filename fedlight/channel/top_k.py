@@ -45,7 +45,7 @@ class TopK(Channel):
         [[0.0, -3.0, 0.0, 2.0]]
     """
 
-    _positional = 1
+    _repr_positional = 1
 
     def __init__(self, share: float) -> None:
         self.share = share_of(share)

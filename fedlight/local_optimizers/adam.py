@@ -48,7 +48,7 @@ class LocalAdam(LocalOptimizer):
         LocalAdam(lr=0.001, betas=(0.9, 0.999))
     """
 
-    _optional = ("eps", "weight_decay", "max_grad_norm")
+    _repr_optional = ("eps", "weight_decay", "max_grad_norm")
 
     def __init__(
         self,

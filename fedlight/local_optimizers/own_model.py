@@ -47,8 +47,8 @@ class OwnModel(LocalOptimizer):
         OwnModel(LocalSGD(lr=0.1), per_poll=5)
     """
 
-    _positional = 1
-    _optional = ("per_poll", "lr_correction", "quantizer")
+    _repr_positional = 1
+    _repr_optional = ("per_poll", "lr_correction", "quantizer")
     client_state = True
 
     def __init__(

@@ -48,7 +48,7 @@ class LocalSGD(LocalOptimizer):
         LocalSGD(lr=0.1)
     """
 
-    _optional = ("momentum", "weight_decay", "nesterov", "max_grad_norm")
+    _repr_optional = ("momentum", "weight_decay", "nesterov", "max_grad_norm")
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class SGDVariant(LocalOptimizer):
     def __repr__(self) -> str:
         # The words of checkpoints since 0.2: the arguments of SGD are those of its own repr.
         options = arguments(self._sgd)
-        own = [f"{name}={x}" for name, x in self.arguments().items() if name not in options]
+        own = [f"{name}={x}" for name, x in arguments(self).items() if name not in options]
         return f"{type(self).__name__}({', '.join([*own, repr(self._sgd)])})"
 
-    def _other_arguments(self) -> dict[str, Any]:
+    def _kept_otherwise(self) -> dict[str, Any]:
         return arguments(self._sgd)

@@ -5,14 +5,14 @@ from fedlight.randomness import Concern, Uniforms
 
 
 class Inner(Saved):
-    saved = ("count",)
+    _saved_attributes = ("count",)
 
     def __init__(self):
         self.count = 0
 
 
 class Outer(Saved):
-    saved = ("inner", "numbers", "clients", "by_client", "pairs", "nothing")
+    _saved_attributes = ("_inner", "_numbers", "_clients", "_by_client", "_pairs", "_nothing")
 
     def __init__(self):
         self._inner = Inner()
@@ -57,3 +57,22 @@ def test_names_that_an_older_state_lacks_keep_their_values():
     one._inner.count = 2
     one.load_state_dict({"clients": [1]})
     assert (one._inner.count, one._clients) == (2, {1})
+
+
+class Counting(Outer):
+    """A class of a user's, with names that ours use, too."""
+
+    _saved_attributes = ("seen",)
+    saved = "something else"
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.pairs = 0, "mine"
+
+
+def test_a_subclass_adds_to_the_state_and_may_use_any_public_name():
+    one, two = Counting(), Counting()
+    one.seen, one._pairs = 4, [1]
+    two.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert (two.seen, two._pairs, two.pairs) == (4, [1], "mine")
+    assert two._inner is not one._inner

@@ -1024,3 +1024,22 @@ def test_a_fit_within_a_fit_of_the_same_trainer_is_refused(hook):
     again.__dict__.clear()
     run.fit(Boring(), classes())
     assert run.version == 5
+
+
+def test_the_data_can_be_exchanged_before_a_validation() -> None:
+    run = trainer(max_rounds=1)
+    assert run.sanity_checking is False
+    run.fit(Boring(), classes())
+    other = classes()
+    run.datamodule = other
+    run.validate()
+    assert run.datamodule is other
+
+
+def test_what_a_module_cannot_set_is_named() -> None:
+    class Sets(Boring):
+        def on_train_start(self):
+            self.trainer.callbacks = []
+
+    with pytest.raises(AttributeError, match="property 'callbacks' of 'ModuleTrainer' object"):
+        trainer(max_rounds=1).fit(Sets(), classes())

@@ -30,7 +30,7 @@ from fedlight.arrivals import (
     sample_traces,
 )
 from fedlight.channel import QSGD, Channel, TopK
-from fedlight.local_optimizers import LocalOptimizer, LocalSGD, OwnModel
+from fedlight.local_optimizers import LocalOptimizer, LocalSGD, OwnModel, Scaffold
 
 
 class Draws:
@@ -428,3 +428,46 @@ def test_a_long_list_is_told_by_a_digest() -> None:
     assert brief(LONG[:20]) == repr(LONG[:20])
     pairs = [(number, 1.0) for number in LONG]
     assert brief(pairs) == repr(pairs)
+
+
+TAKEN = ("arguments", "as_call", "saved", "draw", "clients_of", "duration", "probabilities")
+"""Names that a user's class may give its own attributes, whatever ours are called inside."""
+
+
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize(
+    ("base", "given", "written"),
+    [
+        (UniformArrivals, {"per_round": 2}, "per_round=2"),
+        (FixedDurations, {"durations": [1.0]}, "[1.0]"),
+        (BufferedAggregator, {"buffer_size": 2}, "buffer_size=2"),
+        (LocalSGD, {"lr": 0.5}, "lr=0.5"),
+        (TopK, {"share": 0.5}, "0.5"),
+    ],
+)
+def test_a_users_class_may_use_any_usual_name(base, given, written, name) -> None:
+    class Own(base):
+        def weights(self, updates, version):
+            return []
+
+    own = Own(**given)
+    setattr(own, name, 3)
+    assert written in repr(own)
+    assert repr(own).startswith("Own(")
+    assert in_words(own).startswith("Own(")
+    assert arguments(own).keys() >= given.keys()
+
+
+def test_a_strategy_that_holds_itself_can_be_written() -> None:
+    class Loop(LocalSGD):
+        def __init__(self, lr, inner=None):
+            super().__init__(lr)
+            self.inner = inner
+
+    loop = Loop(0.5)
+    loop.inner = loop
+    assert repr(loop) == "Loop(lr=0.5, inner=...)"
+
+
+def test_the_number_of_scaffolds_option_is_plain() -> None:
+    assert repr(Scaffold(0.5, option=np.int64(2))) == repr(Scaffold(0.5, option=2))
