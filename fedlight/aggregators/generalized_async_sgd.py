@@ -48,7 +48,8 @@ class GeneralizedAsyncSGD(BufferedAggregator):
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
         super().__init__(1, server_lr, server_optimizer)
-        self.probabilities = tuple(one_for_each("probabilities", probabilities, positive))
+        each = one_for_each("probabilities", probabilities, positive, equal="1 / num_clients")
+        self.probabilities = tuple(each)
         total = sum(self.probabilities)
         if abs(total - 1) > 0.01:
             raise ValueError(f"probabilities must sum to 1, got a sum of {total:.6g}")

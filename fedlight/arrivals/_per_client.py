@@ -31,8 +31,16 @@ def one_for_all_or_each(name: str, value: object, check: Callable[[str, object],
     return check(name, value) if listed is None else one_for_each(name, listed, check)
 
 
-def one_for_each(name: str, value: object, check: Callable[[str, object], T]) -> list[T]:
+def one_for_each(
+    name: str, value: object, check: Callable[[str, object], T], equal: str = "x"
+) -> list[T]:
     """Check a list of one number for each client; see `one_for_all_or_each`.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        check: Checks one number.
+        equal: The number, in words, that the error tells to write if all are equal.
 
     Raises:
         TypeError: `value` is not such a list.
@@ -42,7 +50,7 @@ def one_for_each(name: str, value: object, check: Callable[[str, object], T]) ->
     if listed is None:
         raise TypeError(
             f"{name} must be a list of one number for each client, got {value!r}; "
-            f"for equal numbers write {name}=[x] * num_clients"
+            f"for equal numbers write {name}=[{equal}] * num_clients"
         )
     if not listed:
         raise ValueError(f"{name} must hold one number for each client, got none")

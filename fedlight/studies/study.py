@@ -110,8 +110,9 @@ class Study:
         """
         mode = self.mode if metric in (None, self.metric) and mode is None else mode
         metric = self.metric if metric is None else metric
+        mode = mode_of(metric, mode)  # first, since it names a metric of the wrong kind
         check_metric(self.runs, metric)
-        return metric, mode_of(metric, mode)
+        return metric, mode
 
     # ------------------------------------------------------------------ tables
 

@@ -321,7 +321,7 @@ def test_rate_and_optimizer_exclude_each_other(name):
         (lambda: DCASGD(-0.1), ValueError, "lam must be 0 or larger, got -0.1"),
         (lambda: DCASGD(1, local_lr=0), ValueError, "local_lr must be larger than 0, got 0"),
         (lambda: DCASGD(1, decay=1), ValueError, "decay must be smaller than 1, got 1"),
-        (lambda: GeneralizedAsyncSGD(0.5), TypeError, "probabilities must be a list of one numb"),
+        (lambda: GeneralizedAsyncSGD(0.5), TypeError, r"write probabilities=\[1 / num_cl"),
         (lambda: GeneralizedAsyncSGD({0: 1}), TypeError, "must be a list, got the mapping"),
         (lambda: GeneralizedAsyncSGD([1, 0]), ValueError, r"probabilities\[1\] must be larger"),
         (lambda: GeneralizedAsyncSGD([2, 3]), ValueError, "must sum to 1, got a sum of 5"),

@@ -308,6 +308,8 @@ def test_the_summary_by_hand():
     assert least.last_mean == pytest.approx((0.4 + 0.55) / 2)
     with pytest.raises(ValueError, match=r"metric='val_los' is in no round.*'val_acc'"):
         written().summary("val_los")
+    with pytest.raises(TypeError, match="metric must be the name of one, such as 'val_acc', got 3"):
+        written().summary(3)
 
 
 @pytest.mark.parametrize(
