@@ -104,6 +104,8 @@ class Workplace:
     def lr(self, task: Task) -> float:
         """The local learning rate of a task; 0.0 if the optimizer has rates of its own."""
         rate = self.optimizer.lr
+        if isinstance(rate, float):  # the usual case, and each local run asks
+            return rate
         return 0.0 if rate is None else float(rate_at("lr", rate, task.pulled_version))
 
 
