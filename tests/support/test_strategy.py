@@ -471,3 +471,15 @@ def test_a_strategy_that_holds_itself_can_be_written() -> None:
 
 def test_the_number_of_scaffolds_option_is_plain() -> None:
     assert repr(Scaffold(0.5, option=np.int64(2))) == repr(Scaffold(0.5, option=2))
+
+
+def test_errors_of_missing_arguments_name_a_public_class() -> None:
+    public = {name: getattr(module, name) for module in MODULES for name in module.__all__}
+    named = set()
+    for kind in public.values():
+        if isinstance(kind, type) and issubclass(kind, Strategy) and not inspect.isabstract(kind):
+            with pytest.raises(TypeError) as error:
+                kind(no_such_argument=1)
+            named |= {str(error.value).partition(".__init__()")[0]} - {str(error.value)}
+    assert len(named) > 20
+    assert named <= public.keys()
