@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.collector import leave_libraries_alone
+from fedlight._support.products import make_reproducible
 
 if TYPE_CHECKING:
     from fedlight.callbacks import Callback
@@ -39,6 +40,9 @@ _HOMES = {
     "participation_report": "fedlight.participation",
     "sweep": "fedlight.studies",
 }
+
+
+make_reproducible()  # before the first product
 
 
 def __getattr__(name: str) -> Any:
