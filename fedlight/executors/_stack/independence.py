@@ -73,6 +73,12 @@ INDEPENDENT = frozenset(
 WITH_GAPS = frozenset(_HALF_SCALAR.split())
 """Those that are if one input has a gap between the clients (`SteadyFunctions`)."""
 
+REDUCTIONS = frozenset(_REDUCTIONS.split())
+"""Those that are if the clients are the first dimension, the outermost one in memory.
+
+Otherwise, as in the sum of a list's k numbers by client, ``[k, n]``, clients are lanes of a vector.
+"""
+
 _PRECISE = (torch.float32, torch.float64)
 _EXACT_POWERS = (-1, 0, 0.5, 1, 2, 3)
 
@@ -122,6 +128,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.dependent[f"{name} of {odd[0]}"] = None
                 elif not (name in INDEPENDENT or _is_apart(name, args, inputs)):
                     self.dependent[name] = None
+                elif name in REDUCTIONS and _is_across(func, args, inputs, outputs):
+                    self.dependent[f"{name} along the clients"] = None
         return result
 
 
@@ -165,3 +173,19 @@ def _has_gaps(tensor: Tensor) -> bool:
         return False
     pairs = zip(tensor.shape[1:], tensor.stride()[1:], strict=True)
     return tensor.stride(0) > 1 + sum((size - 1) * stride for size, stride in pairs)
+
+
+def _is_across(
+    func: Any, args: tuple[Any, ...], inputs: list[Tensor], outputs: list[Tensor]
+) -> bool:
+    """Whether a reduction treats the clients as numbers of one vector."""
+    source = inputs[0]
+    if source.dim() < 2 or all(each.numel() < 2 for each in outputs):
+        return False
+    names = [each.name for each in func._schema.arguments]
+    place = names.index("dim") if "dim" in names else len(args)
+    dims = args[place] if place < len(args) else ()
+    over = {dim % source.dim() for dim in (dims if isinstance(dims, list | tuple) else [dims])}
+    sides = zip(source.shape, source.stride(), strict=True)
+    outer = max(stride for size, stride in sides if size > 1)
+    return 0 in over or (len(source) > 1 and 0 < source.stride(0) < outer)
