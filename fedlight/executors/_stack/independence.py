@@ -26,18 +26,19 @@ _STRUCTURE = """
     arange cat clone constant_pad_nd copy diagonal_copy empty empty_like empty_strided fill flip
     full full_like gather index index_add index_put index_select lift_fresh masked_fill
     new_empty new_empty_strided new_full new_ones new_zeros ones ones_like repeat roll scalar_tensor
-    scatter scatter_add select_backward select_scatter slice_backward slice_scatter sort stack topk
-    tril triu unbind _to_copy _unsafe_index _unsafe_index_put _unsafe_view where zero zeros
-    zeros_like _local_scalar_dense
+    diagonal_backward scatter scatter_add select_backward select_scatter slice_backward
+    slice_scatter sort squeeze stack t topk transpose tril triu unbind unsqueeze where _to_copy
+    _unsafe_index _unsafe_index_put _unsafe_view zero zeros zeros_like _efficientzerotensor
+    _local_scalar_dense
 """
 _ARITHMETIC = """
     abs add addcdiv addcmul ceil clamp clamp_max clamp_min div floor fmod frac lerp maximum minimum
-    mul neg reciprocal remainder round rsqrt rsub sgn sign sqrt square sub trunc
-    eq ge gt le lt ne isnan isfinite isinf logical_and logical_not logical_or logical_xor
+    mul neg reciprocal remainder round rsqrt rsub sgn sign sqrt sub trunc
+    eq ge gt le lt ne isnan isinf logical_and logical_not logical_or logical_xor
 """
 _FUNCTIONS = """
     acos acosh asin asinh atan cos digamma erf erfc erfinv exp expm1 lgamma log log10 log1p log2
-    sin sinc tan tanh tanh_backward sigmoid_backward logit xlogy hypot
+    polygamma sin sinc tan tanh tanh_backward sigmoid_backward logit xlogy hypot
 """
 _ACTIVATIONS = """
     glu glu_backward hardshrink hardshrink_backward hardsigmoid hardsigmoid_backward hardswish
@@ -46,23 +47,27 @@ _ACTIVATIONS = """
 """
 _REDUCTIONS = """
     all amax amin any argmax argmin cumprod cumsum linalg_vector_norm logcumsumexp logsumexp max
-    mean min norm prod std sum var var_mean
+    mean min prod std sum var var_mean
     _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data
 """
 _LAYERS = """
-    bmm baddbmm native_layer_norm native_layer_norm_backward embedding embedding_dense_backward
+    bmm baddbmm embedding embedding_dense_backward native_group_norm native_layer_norm
+    native_layer_norm_backward
     avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
     max_pool2d_with_indices max_pool2d_with_indices_backward
+    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
 """
 _LOSSES = """
-    binary_cross_entropy binary_cross_entropy_backward huber_loss huber_loss_backward mse_loss
-    mse_loss_backward nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward
-    smooth_l1_loss smooth_l1_loss_backward
+    binary_cross_entropy binary_cross_entropy_backward huber_loss mse_loss
+    smooth_l1_loss
 """
 _HALF_SCALAR = """
-    atan2 atanh cosh elu elu_backward exp2 gelu gelu_backward logaddexp logaddexp2 mish
-    mish_backward pow sigmoid silu silu_backward sinh softplus softplus_backward
+    atan2 atanh celu cosh elu elu_backward exp2 gelu gelu_backward logaddexp mish
+    pow sigmoid silu sinh softplus softplus_backward
 """
+MOVING = frozenset(_STRUCTURE.split())
+"""The operators that make, move or choose numbers, and compute none."""
+
 INDEPENDENT = frozenset(
     " ".join(
         (_STRUCTURE, _ARITHMETIC, _FUNCTIONS, _ACTIVATIONS, _REDUCTIONS, _LAYERS, _LOSSES)
@@ -80,7 +85,7 @@ Otherwise, as in the sum of a list's k numbers by client, ``[k, n]``, clients ar
 """
 
 _PRECISE = (torch.float32, torch.float64)
-_EXACT_POWERS = (-1, 0, 0.5, 1, 2, 3)
+_EXACT_POWERS = (-1, -0.5, 0, 0.5, 1, 2, 3)
 
 _alone: list[bool] = []
 
@@ -125,7 +130,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not (_only_looks(func) or _counts(inputs, outputs)):
                 odd = [str(t.dtype) for t in (*inputs, *outputs) if not _is_plain(t)]
                 if odd:
-                    self.dependent[f"{name} of {odd[0]}"] = None
+                    self.dependent[f"numbers of {odd[0]}"] = None
                 elif not (name in INDEPENDENT or _is_apart(name, args, inputs)):
                     self.dependent[name] = None
                 elif name in REDUCTIONS and _is_across(func, args, inputs, outputs):
@@ -136,7 +141,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def operator_name(func: Any) -> str:
     """The name by which an operator is listed: that of its kin that returns a new tensor."""
     name = str(func.overloadpacket.__name__)
-    if func.namespace != "aten":
+    if func.namespace not in ("aten", "prims"):
         return f"{func.namespace}::{name}"
     name = name.removeprefix("_foreach_")
     return name if name.startswith("__") else name.rstrip("_")
