@@ -16,10 +16,10 @@ from fedlight.aggregators import FedAvg
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.executors import Executor, SequentialExecutor, VectorizedExecutor
 from fedlight.executors._choice.choose import describe_device, resolve_executor
-from fedlight.executors.base import Job, Outcome, Workplace
+from fedlight.executors.base import ClientError, Job, Outcome, Workplace
 from fedlight.local_optimizers import LocalSGD
 from fedlight.trainer import FedTrainer
-from fedlight.types import LocalResult, Task
+from fedlight.types import Task
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -100,7 +100,8 @@ def check_independence(
         The answer, which names what stands in the way.
 
     Raises:
-        ValueError: A run with these arguments would be refused, or a client fails.
+        ValueError: A run with these arguments would be refused.
+        ClientError: A client fails.
 
     Example:
         >>> import torch
@@ -194,11 +195,11 @@ def _equal(one: Outcome, other: Outcome) -> bool:
     """Whether two results of a client have the same bits.
 
     Raises:
-        ValueError: The client has failed.
+        ClientError: The client has failed.
     """
     for each in (one, other):
-        if not isinstance(each, LocalResult):
-            raise ValueError(str(each)) from each.__cause__
+        if isinstance(each, ClientError):
+            raise each
     pairs = zip(_tensors(one), _tensors(other), strict=True)
     return all(torch.equal(mine, yours) for mine, yours in pairs)
 
