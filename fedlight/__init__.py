@@ -6,10 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.garbage_collection import leave_libraries_alone
+from fedlight._support.products import make_reproducible
 
 if TYPE_CHECKING:
     from fedlight.callbacks import Callback
     from fedlight.data import FederatedDataModule
+    from fedlight.independence import check_independence
     from fedlight.participation import participation_report
     from fedlight.studies import Study, sweep
     from fedlight.studies.comparison import compare
@@ -24,6 +26,7 @@ __all__ = [
     "FedTrainer",
     "FederatedDataModule",
     "Study",
+    "check_independence",
     "compare",
     "participation_report",
     "sweep",
@@ -35,17 +38,21 @@ _HOMES = {
     "FedTrainer": "fedlight.trainer",
     "FederatedDataModule": "fedlight.data",
     "Study": "fedlight.studies",
+    "check_independence": "fedlight.independence",
     "compare": "fedlight.studies.comparison",
     "participation_report": "fedlight.participation",
     "sweep": "fedlight.studies",
 }
 
 
+make_reproducible()  # before the first product
+
+
 def __getattr__(name: str) -> Any:
     # Loaded when first asked for, so that schedules can be made without torch.
     if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
-        if name in ("FedTrainer", "compare", "sweep"):
+        if name in ("FedTrainer", "check_independence", "compare", "sweep"):
             leave_libraries_alone()
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,9 +15,12 @@ from fedlight._module.current_stage import at_stage, moment_of
 from fedlight._module.labels import hint_about
 from fedlight._module.rng import isolated_rng
 from fedlight._support.checks import positive_int
+from fedlight._support.products import dependent_products
+from fedlight._support.threads import one_thread
+from fedlight.executors._stack.independence import Operators
 from fedlight.executors._stack.local_runs import run_stack
 from fedlight.executors._stack.splitting import Splitting
-from fedlight.executors._stack.stack_size import most_clients, unpadded
+from fedlight.executors._stack.stack_size import fewest_clients, most_clients, unpadded
 from fedlight.executors._stack.step import StackedStep
 from fedlight.executors._tracing import TracedStep
 from fedlight.executors.base import (
@@ -51,10 +55,17 @@ class VectorizedExecutor(Executor):
 
     The limits in bytes hold from two clients on: a single client is computed whatever it takes.
 
+    **Bits.** On a CPU, a client's result does not depend on the other clients of its stack, on
+    their number or on the number of threads, if all operators of the step allow it: then
+    `independent` is True for the run. Convolutions do not allow it; `dependence` lists what stands
+    in the way, and `fedlight.check_independence` examines a module. For this, stacks are computed
+    with one thread.
+
     A stack for which memory runs out is split in halves, with a warning, and the rest of the run
     keeps to the smaller size (a resumed run, too). Only a single client that does not fit ends the
-    run. Results differ between sizes of a stack in their last bits; for the same bits wherever the
-    run is repeated, give `max_batch` the size that the warning names.
+    run. If results are not independent, they differ between sizes of a stack in their last bits;
+    for the same bits wherever the run is repeated, give `max_batch` the size that the warning
+    names.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -75,6 +86,17 @@ class VectorizedExecutor(Executor):
         self.max_bytes = None if max_bytes is None else positive_int("max_bytes", max_bytes)
         self.block_bytes = None if block_bytes is None else positive_int("block_bytes", block_bytes)
         self._reduced_to: int | None = None  # kept after the end: a checkpoint may be written
+        self.dependence: tuple[str, ...] = ("a run that has not begun",)
+
+    @property
+    def independent(self) -> bool:  # type: ignore[override]
+        """Whether a client's bits in this run do not depend on who is in its stack.
+
+        They do not on a CPU, if `fedlight` was imported before the first product of matrices and
+        all operators of the trial step are known to be independent. `dependence` lists what stands
+        in the way.
+        """
+        return not self.dependence
 
     def setup(self, workplace: Workplace) -> None:
         """Prepare for a run, and try one stacked step.
@@ -97,15 +119,18 @@ class VectorizedExecutor(Executor):
         self.max_batch = most_clients(
             workplace, self._asked, self.max_bytes, self.block_bytes, sizes
         )
+        self._fewest = fewest_clients(workplace, self.max_batch, sizes)
         self._reduced_to = None
         self._splitting = Splitting(self._stack, self._reduce, workplace)
         most = self.max_batch
-        self._try()
+        with self._one_thread():
+            self.dependence = self._try()
         self._say_if_reduced(most)
 
     def teardown(self) -> None:
         """Release the module and the data."""
         del self._work, self._step, self._moment, self._example_bytes, self._splitting
+        del self._fewest
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
@@ -118,7 +143,8 @@ class VectorizedExecutor(Executor):
         most = self.max_batch
         self._work.state.show()
         self._work.state.check_kept()  # a callback may have frozen a layer since
-        with isolated_rng(), at_stage(self._work.module, "train") as self._moment:
+        stage = at_stage(self._work.module, "train")
+        with self._one_thread(), isolated_rng(), stage as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
                 while indices:
@@ -133,7 +159,14 @@ class VectorizedExecutor(Executor):
         """Compute a stack: clients with batches of one size, those with most steps first."""
         self._moment.tasks = [job.task for job in jobs]
         self._step.begin()
-        return run_stack(jobs, self._work, self._step, self._example_bytes)
+        return run_stack(jobs, self._work, self._step, self._example_bytes, self._fewest)
+
+    def _one_thread(self) -> AbstractContextManager[None]:
+        """Compute with one thread where the bits would depend on the number of threads.
+
+        A model for which each stack holds one client keeps its threads: its operators are long.
+        """
+        return one_thread() if self._fewest > 1 else nullcontext()
 
     def _reduce(self, most: int) -> None:
         """Let no stack of this run hold more than `most` clients, padding included."""
@@ -157,13 +190,20 @@ class VectorizedExecutor(Executor):
         if "max_batch" in state:
             self._reduce(state["max_batch"])
 
-    def _try(self) -> None:
-        """Try one step on the data of up to three clients; raise if it fails for all of them."""
+    def _try(self) -> tuple[str, ...]:
+        """Try one step on the data of up to three clients; raise if it fails for all of them.
+
+        Returns:
+            What makes the bits of a client depend on who is in its stack, in words.
+        """
         work = self._work
         failures: list[ClientError] = []
+        on_cpu = work.state.device.type == "cpu"
         for task in trial_tasks(work):
+            operators = Operators()
+            watching = operators if on_cpu else nullcontext()
             try:
-                with isolated_rng(), at_stage(work.module, "train") as self._moment:
+                with watching, isolated_rng(), at_stage(work.module, "train") as self._moment:
                     # Two clients: `vmap` leaves out operators for a single one.
                     job = Job(task, work.state.read())
                     if self._splitting.fitting([job] * 2) is None:
@@ -171,7 +211,10 @@ class VectorizedExecutor(Executor):
             except ClientError as error:
                 failures.append(error)
             else:
-                return
+                if not on_cpu:
+                    return (f"the device {work.state.device}",)
+                products = dependent_products(work.state.param_layout.dtype)
+                return tuple(operators.dependent) + ((products,) if products else ())
         cause = failures[0].__cause__
         words, hint = repr(failures[0]), ""
         if cause is not None and str(cause):

@@ -284,8 +284,9 @@ def client_norms(tensors: Sequence[Tensor]) -> Tensor:
         >>> client_norms([torch.tensor([[3.0], [0.0]]), torch.tensor([4.0, 2.0])])
         tensor([5., 2.])
     """
-    squares = torch.stack([each.reshape(len(each), -1).square().sum(dim=1) for each in tensors])
-    return squares.sum(dim=0).sqrt()
+    # Each client's squares lie in one row: how torch sums columns depends on their number.
+    squares = [each.reshape(len(each), -1).square().sum(dim=1) for each in tensors]
+    return torch.stack(squares, dim=1).sum(dim=1).sqrt()
 
 
 def clipped(grads: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:

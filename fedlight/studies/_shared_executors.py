@@ -4,23 +4,19 @@ A stack may hold local runs of several runs of a study: each job brings the mode
 pulled, and names the seed, the data and the learning rates of its own run (`Job.work`). All else
 must be equal, or the runs do not share an executor:
 
-- the executor stacks clients (`VectorizedExecutor`), and nothing in ``training_step`` is shared by
-  the clients of a stack;
+- the executor stacks clients (`VectorizedExecutor`) and is `independent`, and nothing in
+  ``training_step`` is shared by the clients of a stack;
 - the module: its class, its attributes and hyper-parameters, the shapes of its parameters, and the
   values of those that are not trained. The weights at the start may differ;
 - the examples and the batch size. Who holds which examples may differ;
 - the local optimizer; only the learning rates of SGD, FedProx and Adam may differ;
 - device and precision.
 
-**Which bits.** A run chooses by itself which of its local runs are computed together; that is not
-changed by the other runs. Those of several runs are then rows of one stack. A row depends on no
-other row, except that a batched product may choose another kernel for another number of rows, and
-that rows with several learning rates are multiplied with a tensor in place of a number. So:
-
-- a run whose executor does not stack clients, or is `independent`, has the bits of the run alone;
-- a run whose clients are stacked has them to float tolerance. On a CPU, logistic regressions of all
-  sizes tried, and small networks, had the same bits; a hidden layer of 64 units did not. The last
-  bits may then also depend on which runs are under way at the same time.
+**Which bits.** A run in a study has the bits of the run alone, whichever runs are computed with it.
+Only runs whose executor is `independent` share it: then a row of a stack depends on no other row,
+nor on how many there are. Learning rates of several runs are multiplied as a tensor in place of a
+number, which rounds the same. A run whose stacks are not independent (convolutions, a GPU) is
+computed by itself: it chooses who is stacked together, as it does alone.
 """
 
 from __future__ import annotations
@@ -66,6 +62,7 @@ class SharedExecutor:
         self.executor, self.reason = choice.executor, choice.reason
         self.open = (
             isinstance(choice.executor, VectorizedExecutor)
+            and choice.executor.independent
             and not choice.shares
             and not moment_of(work.module).asked
             and isinstance(work.examples, ExampleTable)
@@ -195,12 +192,11 @@ class StudyExecutor(Executor):
 def _arguments(asked: Executor | str) -> object:
     """The part of an executor that was asked for by which it is compared with another.
 
-    One that was not set up yet holds its arguments only. Of other classes than
-    `VectorizedExecutor`, only the object itself is the same.
+    Of other classes than `VectorizedExecutor`, only the object itself is the same.
     """
     if isinstance(asked, str):
         return asked
-    return dict(vars(asked)) if type(asked) is VectorizedExecutor else id(asked)
+    return repr(asked) if type(asked) is VectorizedExecutor else id(asked)
 
 
 def _content(work: Workplace) -> str:

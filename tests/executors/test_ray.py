@@ -117,10 +117,8 @@ def test_stacks_of_two_actors_have_the_weights_of_one_process(cluster) -> None:
     executor, notes = RayExecutor(2, executor=VectorizedExecutor()), Notes()
     assert not executor.independent
     shared = fit(executor, **given, callback=notes)
-    assert not notes.independent
-    torch.testing.assert_close(shared.state.params, alone.state.params, rtol=1e-11, atol=1e-12)
-    torch.testing.assert_close(shared.state.buffers, alone.state.buffers, rtol=1e-11, atol=1e-12)
-    torch.testing.assert_close(shared.state.shared, alone.state.shared, rtol=1e-11, atol=1e-12)
+    assert notes.independent  # so the actors' shares do not matter
+    assert shared.fingerprint() == alone.fingerprint()
     for one, other in zip(alone.history, shared.history, strict=True):
         assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-6)
 
@@ -260,7 +258,7 @@ def test_what_lies_in_the_main_process_is_refused_in_an_actor(ask, said) -> None
 
 @pytest.mark.parametrize(
     ("executor", "before", "after"),
-    [("sequential", True, True), ("auto", False, True), (VectorizedExecutor(), False, False)],
+    [("sequential", True, True), ("auto", False, True), (VectorizedExecutor(), False, True)],
 )
 def test_it_is_independent_exactly_if_its_actors_executors_are(
     cluster, executor, before, after

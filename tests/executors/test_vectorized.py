@@ -156,4 +156,5 @@ def test_teardown_lets_go():
         "block_bytes",
         "_asked",
         "_reduced_to",
+        "dependence",
     }

@@ -30,7 +30,7 @@ ORDER = [
     {"_fit"},
     {"trainer"},
     {"studies"},
-    {"comparison", "conformance", "cli"},
+    {"comparison", "conformance", "cli", "independence"},
 ]
 # Parts that may name higher ones for typing: a callback's hooks are called with the trainer.
 FOR_TYPING = ("callbacks",)

@@ -126,12 +126,12 @@ def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Cho
             raise cause
     _set_up(executor, workplace)  # before the next error: its own may name the function that draws
     if trial is None or not trial.shares:
-        return Choice(executor, _AS_GIVEN)
+        return _stacked(executor, _AS_GIVEN)
     if trial.draws and not trial.asks:
         raise ValueError(
             f'{trial.in_words()}; draw with torch.rand and the like, or use executor="sequential"'
         )
-    return Choice(executor, f"{_AS_GIVEN}; {trial.in_words()}", shares=True)
+    return _stacked(executor, f"{_AS_GIVEN}; {trial.in_words()}", shares=True)
 
 
 def _chosen(workplace: Workplace) -> Choice:
@@ -164,7 +164,15 @@ def _chosen(workplace: Workplace) -> Choice:
     if trial.shares or trial.failure is not None:
         vectorized.teardown()
         return _one_by_one(workplace, trial.in_words())
-    return Choice(vectorized, "the module can be stacked")
+    return _stacked(vectorized, "the module can be stacked")
+
+
+def _stacked(executor: VectorizedExecutor, reason: str, shares: bool = False) -> Choice:
+    """The choice of an executor that stacks clients; the reason says if bits depend on company."""
+    if not executor.independent:
+        causes = ", ".join(executor.dependence)
+        reason += f"; last bits depend on who is stacked together, because of {causes}"
+    return Choice(executor, reason, shares)
 
 
 def _one_by_one(workplace: Workplace, reason: str) -> Choice:

@@ -40,7 +40,7 @@ Models: TypeAlias = tuple[list[Tensor], list[Tensor], list[Tensor]]
 
 @torch.no_grad()
 def run_stack(
-    jobs: Sequence[Job], work: Workplace, step: Step, example_bytes: float
+    jobs: Sequence[Job], work: Workplace, step: Step, example_bytes: float, least: int = 1
 ) -> list[Outcome]:
     """Compute the local runs of clients whose batches have one size.
 
@@ -50,10 +50,11 @@ def run_stack(
         work: The workplace of the local runs.
         step: Computes a local step.
         example_bytes: Size of one example.
+        least: The stack is padded to this number of clients at least.
     """
     state, n, first = work.state, len(jobs), jobs[0].task
     seed_all(derived_seed(work.seed, Concern.TRAINING, first.client_id, first.visit))
-    stack = _Stack.of(jobs, work, step, example_bytes)
+    stack = _Stack.of(jobs, work, step, example_bytes, least)
     run = stack.run
     try:
         if work.optimizer.needs_full_gradient:
@@ -95,6 +96,7 @@ class _Stack:
         keys: The keys of the random numbers of all.
         batches: The batches of all.
         batch_size: Examples per client and step.
+        least: The smallest number of clients that are computed together, with the padding.
     """
 
     jobs: Sequence[Job]
@@ -105,13 +107,21 @@ class _Stack:
     keys: StackKeys
     batches: StackedBatches
     batch_size: int
+    least: int
 
     @classmethod
-    def of(cls, jobs: Sequence[Job], work: Workplace, step: Step, example_bytes: float) -> _Stack:
+    def of(
+        cls,
+        jobs: Sequence[Job],
+        work: Workplace,
+        step: Step,
+        example_bytes: float,
+        least: int,
+    ) -> _Stack:
         """The stack of the clients of these jobs."""
         state, layout, n = work.state, work.state.param_layout, len(jobs)
         # Padded, so that few sizes of stacks occur and are traced.
-        jobs = [*jobs, *[jobs[-1]] * (stack_size(n) - n)]
+        jobs = [*jobs, *[jobs[-1]] * (stack_size(max(n, least)) - n)]
         # The seed of the fit; or one for each job, if they are of several fits.
         every = [(job.work or work).seed for job in jobs]
         seeds = every[0] if len(set(every)) == 1 else every
@@ -133,6 +143,7 @@ class _Stack:
             StackKeys(seeds, [job.task for job in jobs], jobs[0].task.num_steps, state.device),
             StackedBatches(work.examples, rows, example_bytes),
             rows.shape[-1],
+            least,
         )
 
     @property
@@ -142,7 +153,7 @@ class _Stack:
 
     def first(self, active: int) -> _Stack:
         """The first clients, which still work, as views."""
-        width = stack_size(active)
+        width = stack_size(max(active, self.least))
         params, buffers, counters = [[each[:width] for each in part] for part in self.models]
         return replace(self, models=(params, buffers, counters), run=self.run.first(active))
 
@@ -231,6 +242,8 @@ class _Stack:
                 if k < len(batches):
                     groups[len(batches[k])].append(index)
             for length, indices in groups.items():
+                # padded as at a step; the last one is then written twice
+                indices = [*indices, *indices[-1:] * (self.least - len(indices))]
                 which = sent(indices, device)  # indexed, so the step writes to copies of buffers
                 rows = np.stack([parts[index][k] for index in indices])
                 batch = work.examples.gather(torch.from_numpy(rows).to(device, non_blocking=True))

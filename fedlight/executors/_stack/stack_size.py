@@ -40,6 +40,25 @@ def most_clients(
     return unpadded(fitting)
 
 
+def fewest_clients(workplace: Workplace, most: int, example_bytes: Sequence[int]) -> int:
+    """How many clients a stack holds at least, with padding.
+
+    On a CPU a stack of one is computed by other kernels than a larger one, and so with other bits.
+    Hence it is padded to two, unless each stack holds one because the model is too large for more.
+    That is for the model and the data to say and not for a `max_batch`, or the bits would depend on
+    it.
+
+    Args:
+        workplace: What is computed, and where.
+        most: How many clients a stack may hold.
+        example_bytes: Size of each tensor of an example.
+    """
+    if workplace.state.device.type != "cpu":
+        return 1
+    by_size = most_clients(workplace, 2, None, None, example_bytes)
+    return 2 if most > 1 or by_size > 1 else 1
+
+
 def unpadded(n: int) -> int:
     """The largest stack of at most `n` clients whose padding does not exceed that number."""
     while n > 1 and stack_size(n) > n:

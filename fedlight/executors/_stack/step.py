@@ -17,7 +17,8 @@ from fedlight._module.metric_objects import no_attribute
 from fedlight._module.rng import isolated_rng
 from fedlight._module.steps import step_function
 from fedlight.executors._random.streams import Keys, Streams
-from fedlight.executors._stack.narrow_layers import NarrowLayers
+from fedlight.executors._stack.independence import one_client
+from fedlight.executors._stack.steady_functions import SteadyFunctions
 from fedlight.executors._stack.step_log import LOSS, StackedLog, StepLog, detached_copy
 from fedlight.executors._stack.unused_parameters import warn_of_skipped
 from fedlight.executors.base import Workplace, loss_of
@@ -70,13 +71,14 @@ class StackedStep:
 
     Args:
         workplace: The module, its state and the precision.
-        narrow: Whether narrow layers run along the batch on a CPU (`NarrowLayers`).
+        steady: Whether functions are computed on a CPU as `SteadyFunctions` says: independently of
+            company, and narrow layers along the batch.
 
     Attributes:
         module: The module whose ``training_step`` is computed.
     """
 
-    def __init__(self, workplace: Workplace, narrow: bool = True) -> None:
+    def __init__(self, workplace: Workplace, steady: bool = True) -> None:
         self.module, state = workplace.module, workplace.state
         self._call = _TrainingStep(workplace)
         self._names = [
@@ -84,7 +86,7 @@ class StackedStep:
             for layout in (state.param_layout, state.buffer_layout, state.counter_layout)
         ]
         self._log = StepLog(workplace)
-        self._layers = NarrowLayers if narrow and state.device.type == "cpu" else nullcontext
+        self._layers = SteadyFunctions if steady and state.device.type == "cpu" else nullcontext
         self._streams = Streams(stacked=True)
         self._gradient = grad(self._loss, has_aux=True)
         # Clients would share random numbers that `Streams` does not cover, so they are an error.
@@ -147,7 +149,8 @@ class StackedStep:
         """
         alone = apply_to_collection(tuple(inputs), Tensor, lambda each: each[0].detach().clone())
         leaves = [each.requires_grad_() for each in alone[0]]
-        with torch.enable_grad(), isolated_rng(), self._streams.at(keys()[0]):
+        own_numbers = self._streams.at(keys()[0])
+        with one_client(), torch.enable_grad(), isolated_rng(), own_numbers:
             loss, _ = self._loss(*alone)
             if self._log.logged.skipped:
                 return tuple(range(len(leaves)))
