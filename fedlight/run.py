@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import lightning
 from lightning.pytorch.utilities import rank_zero_warn
 
+from fedlight._module.moment import moment_of
+from fedlight._module.settings import LiveSettings
 from fedlight._runs import restoring
 from fedlight._runs.data_fingerprint import data_fingerprint
 from fedlight._runs.describe import check_same, describe_federation, describe_module
@@ -172,6 +174,7 @@ class Run:
             check_same(content["fedlight"]["federation"], self._described(), path)
             restoring.load_frozen(module, content["state_dict"], path)
         self.examples = datamodule.train_data.to(state.device, input_dtype(module))
+        settings = LiveSettings(module)
         workplace = Workplace(
             module=module,
             state=state,
@@ -181,9 +184,11 @@ class Run:
             batch_size=datamodule.batch_size,
             seed=setting.seed,
             autocast=self._autocast,
+            settings=settings,
         )
         choice = resolve_executor(setting.executor, workplace)
         self.executor, self.executor_reason = choice.executor, choice.reason
+        settings.begin(choice.kept)
         self._set_up.callback(self.executor.teardown)
         sending = None if setting.channel is None else Sending(setting.channel, setting.seed)
         ahead = not setting.arrivals.may_stop
@@ -198,6 +203,7 @@ class Run:
             state.present(),
             self._watcher,
             self.counts,
+            settings,
         )
         if self._checkpoint is not None:
             saved = self._checkpoint[0]["fedlight"]
@@ -313,10 +319,11 @@ class Run:
 
         Clients that pull from now on get it; those that are at work have pulled what was before.
         """
+        self.server.adopt_settings()
         if self.module_state.is_late:
             return  # nobody has looked at it
         present = self.module_state.present()
-        if present is not self.server.state:
+        if present.params is not self.server.state.params:
             new = self.server.adopt(present.params, present.buffers, present.counters)
             self.module_state.write(new)
 
@@ -391,6 +398,7 @@ class Run:
             },
         }
         self.module.on_save_checkpoint(content)
+        moment_of(self.module).touched = True
         return content
 
     def restore(self, content: dict[str, Any], path: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fedlight._module.saved_settings import restored_settings, saved_settings
 from fedlight._runs.records import round_record, update_from_list, update_record
 from fedlight.aggregators import Aggregator, BufferedAggregator
 from fedlight.aggregators._server_step import check_finite
@@ -18,6 +20,7 @@ from fedlight.types import FailureRecord, ServerState, UpdateRecord, UsedUpdate
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedlight._module.settings import LiveSettings
     from fedlight._runs.setting import Setting
     from fedlight.arrivals.schedule import Schedule
     from fedlight.clients import Clients
@@ -64,6 +67,8 @@ class Server:
         state: Version 0.
         watcher: Its methods are called for each update, failure and version.
         counts: The numbers to be counted up; new ones by default.
+        settings: The module's settings, which clients pull with a version; None for a model
+            without a module.
 
     Attributes:
         state: The newest version of the model.
@@ -80,6 +85,7 @@ class Server:
         state: ServerState,
         watcher: Watcher | None = None,
         counts: Counts | None = None,
+        settings: LiveSettings | None = None,
     ) -> None:
         self.aggregator = aggregator = setting.aggregator
         aggregator.setup(federation, state)
@@ -87,6 +93,9 @@ class Server:
         self.schedule = schedule
         self.watcher = Watcher() if watcher is None else watcher
         self.counts = Counts() if counts is None else counts
+        self._settings = settings
+        if settings is not None:
+            state = replace(state, settings=settings.current)
         self.state = state
         self._unchanged = Handled(state.version)
         self.versions = {state.version: state}
@@ -118,6 +127,8 @@ class Server:
     def dispatch(self, task: Task) -> None:
         """Give a client the version that its task names, and start its local run."""
         self.counts.num_pulls += 1
+        if self._settings is not None and self._settings.touched:
+            self.adopt_settings()
         if not task.lost:
             self.clients.dispatch(task, self.versions[task.pulled_version])
         self.watcher.on_dispatch(task)
@@ -297,7 +308,7 @@ class Server:
         self.clients.release(used.update for used in state.used)
         # The new state does not hold the updates, else a version in flight would keep them alive.
         parts = (state.params, state.buffers, state.counters, state.shared)
-        self.state = ServerState(state.version, *parts)
+        self.state = ServerState(state.version, *parts, settings=before.settings)
         needs_version = self.schedule.needs_version
         self.versions = {v: s for v, s in self.versions.items() if needs_version(v)}
         self.versions[state.version] = self.state
@@ -319,9 +330,19 @@ class Server:
             The version, with the same number.
         """
         version = self.counts.version
-        self.state = ServerState(version, params, buffers, counters, self.state.shared)
+        self.state = replace(self.state, params=params, buffers=buffers, counters=counters)
         self.versions[version] = self.state
         return self.state
+
+    def adopt_settings(self) -> None:
+        """Take what hooks have changed in the module's settings into the newest version.
+
+        Clients that pull from now on get it; those that are at work keep what they have pulled.
+        """
+        now = None if self._settings is None else self._settings.look()
+        if now is not self.state.settings:
+            self.state = replace(self.state, settings=now)
+            self.versions[self.state.version] = self.state
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""
@@ -339,12 +360,23 @@ class Server:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs, as tensors and plain data."""
         held = self.held
+        self.adopt_settings()
+        versions, pulled = dict(self.versions), self.clients.pulled(held)
+        for state in pulled.values():
+            versions.setdefault(state.version, state)
+        saved = None
+        if self._settings is not None:
+            by_version = {version: state.settings for version, state in versions.items()}
+            by_run = {
+                serial: state.settings
+                for serial, state in pulled.items()
+                if state.settings is not by_version[state.version]
+            }
+            saved = saved_settings(self._settings, by_version, by_run)
         return {
             **self.counts.state_dict(),
-            "versions": {
-                version: _state_to_dict(state)
-                for version, state in (self.versions | self.clients.pulled_versions(held)).items()
-            },
+            "versions": {version: _state_to_dict(state) for version, state in versions.items()},
+            "settings": saved,
             "kept": list(self.versions),
             "clients": self.clients.state_dict(held),
             "aggregator": self.aggregator.state_dict(),
@@ -359,16 +391,38 @@ class Server:
             version: _state_from_dict(version, saved, device)
             for version, saved in state["versions"].items()
         }
+        pulled = self._load_settings(state.get("settings"), versions)
         self.versions = {version: versions[version] for version in state["kept"]}
         self.state = versions[state["version"]]
         self.counts.load_state_dict(state)
         self._unchanged = Handled(self.counts.version)
-        self._received = self.clients.load_state_dict(state["clients"], versions, device)
+        self._received = self.clients.load_state_dict(state["clients"], versions, device, pulled)
         for update in self._received:
             self.aggregator.receive(update)
         self.aggregator.load_state_dict(state["aggregator"])
         self._dropped = [update_from_list(fields) for fields in state["dropped"]]
         self._failures = [FailureRecord(*fields) for fields in state["failures"]]
+
+    def _load_settings(
+        self, saved: dict[str, Any] | None, versions: dict[int, ServerState]
+    ) -> dict[int, Any]:
+        """Give the versions their settings, and the module those of the newest one.
+
+        Args:
+            saved: What `saved_settings` returned; older checkpoints have none.
+            versions: The versions, changed in place.
+
+        Returns:
+            The settings of local runs that have others than the version that they pulled, by the
+            serial number of the task.
+        """
+        if self._settings is None:
+            return {}
+        by_version, by_run = restored_settings(self._settings, saved)
+        start = self._settings.start
+        for version, state in versions.items():
+            versions[version] = replace(state, settings=by_version.get(version, start))
+        return by_run
 
 
 def _bytes_of(state: ServerState) -> int:

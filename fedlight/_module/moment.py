@@ -26,6 +26,8 @@ class Moment:
         asked: Attributes of the trainer that ``training_step`` has read and that change in a run.
             Stacked clients would share the answer, and a traced step would keep it for ever.
         times: How often it has asked.
+        touched: Whether code of the user other than ``training_step`` (a hook, a validation) has
+            been called since somebody compared the module's settings.
     """
 
     def __init__(self) -> None:
@@ -33,6 +35,7 @@ class Moment:
         self.tasks: Sequence[Task] = ()
         self.asked: set[str] = set()
         self.times = 0
+        self.touched = False
 
     def ask(self, name: str) -> None:
         """Note that a step asks for something that changes during a run."""
@@ -76,10 +79,13 @@ def local_runs(module: LightningModule) -> Iterator[Moment]:
 def evaluating(module: LightningModule, stage: str) -> Iterator[None]:
     """The moment of a validation or a test: `stage` is "validation" or "test"."""
     with _restored(module) as moment:
-        moment.tasks = ()
+        moment.tasks, moment.touched = (), True
         if moment.stage != _SANITY:
             moment.stage = {"validation": "validate"}.get(stage, stage)
-        yield
+        try:
+            yield
+        finally:
+            moment.touched = True
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fedlight._support.checks import positive_int
 from fedlight.executors._remote.fork import Forked, number_of_workers
@@ -15,7 +15,11 @@ from fedlight.executors._remote.forked import Board, serve, taken_along
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 
+if TYPE_CHECKING:
+    from fedlight._module.settings import Settings
+
 _PATIENCE = 300.0  # seconds for the first step of a worker
+_SETTINGS = 16  # earlier settings of the module that new workers keep
 _PER_WORKER = 8  # jobs of a call: the last ones to finish leave few cores idle
 
 
@@ -34,9 +38,9 @@ class ProcessExecutor(Executor):
     dropout would depend on which clients run at the same time.
 
     A worker computes with one thread. It has the module and the local optimizer as they were when
-    it was forked. If a callback changes a number of theirs, or a frozen parameter, between rounds,
-    new workers are forked. A step that changes numbers or lists of the module is refused, since
-    each worker would have its own.
+    it was forked. If a callback changes the module, or a number of the optimizer, new workers are
+    forked before the next local runs. What a step leaves on the module (a counter, its last loss)
+    stays in the worker.
 
     Args:
         workers: Number of processes; None for one per core that this process may use
@@ -54,6 +58,7 @@ class ProcessExecutor(Executor):
     """
 
     independent = True
+    tries_itself = True
 
     def __init__(self, workers: int | None = None, max_batch: int | None = None) -> None:
         instead = "executor='sequential', or RayExecutor(num_actors=…)"
@@ -84,15 +89,20 @@ class ProcessExecutor(Executor):
             )
         self._work, self._inner = workplace, SequentialExecutor()
         self._inner.setup(workplace)  # here, so that its errors are raised once
-        self._fork()
+        self._settings: list[Settings] = []
+        self._fork(tries=True)
 
-    def _fork(self) -> None:
-        """Fork new workers, and wait until each has tried a step."""
+    def _fork(self, tries: bool = False) -> None:
+        """Fork new workers, and wait until each is ready.
+
+        Args:
+            tries: Whether each tries the module first.
+        """
         self._end()
         self._forked_with = taken_along(self._work)
         try:
             for _ in range(self.workers):
-                self._team.append(_Worker.start(self._inner, self._work))
+                self._team.append(_Worker.start(self._inner, self._work, self._settings, tries))
             waiting = {worker.forked.pipe: worker for worker in self._team}
             while waiting:
                 ready = wait([*waiting], timeout=_PATIENCE)
@@ -125,7 +135,13 @@ class ProcessExecutor(Executor):
         Raises:
             RuntimeError: A worker died, or failed for a reason that is not the client's.
         """
-        if taken_along(self._work) != self._forked_with:
+        if self._work.settings is not None:
+            self._work.settings.look()  # so that workers know which settings their module has
+        used = {id(each.pulled.settings): each.pulled.settings for each in jobs}
+        known = {id(each) for each in self._settings}
+        new = [each for each in used.values() if each is not None and id(each) not in known]
+        if new or taken_along(self._work) != self._forked_with:
+            self._settings = [*self._settings, *new][-_SETTINGS - len(new) :]
             self._fork()
         outcomes: dict[int, Outcome] = {}
         waiting = deque(sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps))
@@ -145,7 +161,7 @@ class ProcessExecutor(Executor):
         """End the workers."""
         self._end()
         self._inner.teardown()
-        del self._work, self._inner, self._forked_with
+        del self._work, self._inner, self._forked_with, self._settings
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self.workers})"
@@ -159,11 +175,13 @@ class _Worker:
     board: Board
 
     @classmethod
-    def start(cls, inner: SequentialExecutor, work: Workplace) -> _Worker:
+    def start(
+        cls, inner: SequentialExecutor, work: Workplace, settings: list[Settings], tries: bool
+    ) -> _Worker:
         """Fork a worker; its first message is the reason why it cannot run the module, or ""."""
-        board = Board.of(work.state.read())
+        board = Board.of(work.state.read(), settings)
         name = "a worker of ProcessExecutor"
-        return cls(Forked.start(serve, inner, work, board, name=name, daemon=True), board)
+        return cls(Forked.start(serve, inner, work, board, tries, name=name, daemon=True), board)
 
     def begin(self, job: Job) -> None:
         """Send a job."""

@@ -59,6 +59,8 @@ class RayExecutor(Executor):
         ValueError: An argument is outside its range.
     """
 
+    tries_itself = True
+
     def __init__(
         self,
         num_actors: int = 2,

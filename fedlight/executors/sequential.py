@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
@@ -100,14 +100,31 @@ class SequentialExecutor(Executor):
                 advised(error, self._work)
             raise
 
-    def watch(self, job: Job) -> tuple[Outcome, list[str]]:
+    def watch(
+        self, job: Job, before_step: Callable[[], None] | None = None
+    ) -> tuple[Outcome, list[str]]:
         """Return the result of a job, and from which global random generators it drew.
 
         Numbers from the streams of its steps do not count.
+
+        Args:
+            job: The job.
+            before_step: Called before each of its steps.
         """
-        with self._computing():
-            outcome = self._outcome(job, next(self._rows([job])))
-            return outcome, drawn_from(self._seed(job.task))
+        step = self._step
+
+        def prepared(batch: Any, number: int) -> Any:
+            if before_step is not None:
+                before_step()
+            return step(batch, number)
+
+        self._step = prepared
+        try:
+            with self._computing():
+                outcome = self._outcome(job, next(self._rows([job])))
+                return outcome, drawn_from(self._seed(job.task))
+        finally:
+            self._step = step
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -157,6 +174,11 @@ class SequentialExecutor(Executor):
         return derived_seed(self._work.seed, Concern.TRAINING, task.client_id, task.visit)
 
     def _outcome(self, job: Job, rows: Tensor) -> Outcome:
+        """Run a job under the settings of the version that was pulled."""
+        with self._work.under(self._work.settings_of(job)):
+            return self._tried(job, rows)
+
+    def _tried(self, job: Job, rows: Tensor) -> Outcome:
         """Run a job, a second time with the streams if it is the first that draws random numbers.
 
         To watch all calls of torch costs a step of a small module up to a fifth of its time, and

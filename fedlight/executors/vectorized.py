@@ -109,12 +109,13 @@ class VectorizedExecutor(Executor):
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
-        stacks: dict[int, list[int]] = defaultdict(list)
+        stacks: dict[tuple[int, int], list[int]] = defaultdict(list)
         for index, job in enumerate(jobs):
             offsets = (job.work or self._work).partition.offsets
             client = job.task.client_id
             size = int(offsets[client + 1] - offsets[client])
-            stacks[min(self._work.batch_size, size)].append(index)
+            settings = self._work.settings_of(job)
+            stacks[min(self._work.batch_size, size), id(settings)].append(index)
         results: dict[int, Outcome] = {}
         most = self.max_batch
         self._work.state.show()
@@ -122,12 +123,14 @@ class VectorizedExecutor(Executor):
         with isolated_rng(), local_runs(self._work.module) as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
-                start = 0
-                while start < len(indices):
-                    chunk = indices[start : start + self.max_batch]
-                    start += len(chunk)
-                    outcomes = self._splitting.outcomes([jobs[index] for index in chunk])
-                    results.update(zip(chunk, outcomes, strict=True))
+                settings, start = self._work.settings_of(jobs[indices[0]]), 0
+                with self._work.under(settings):
+                    self._step.use(settings)
+                    while start < len(indices):
+                        chunk = indices[start : start + self.max_batch]
+                        start += len(chunk)
+                        outcomes = self._splitting.outcomes([jobs[index] for index in chunk])
+                        results.update(zip(chunk, outcomes, strict=True))
         self._say_if_reduced(most)
         return [results[index] for index in range(len(jobs))]
 

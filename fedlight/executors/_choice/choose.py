@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 
 from fedlight._module.snapshot import Snapshot
 from fedlight.executors._choice.check_step import check_step
-from fedlight.executors._choice.trial import try_step
+from fedlight.executors._choice.trial import Trial, try_step
 from fedlight.executors._remote.fork import cores_to_use
 from fedlight.executors.base import Executor, NoGradientError, Workplace, ran_out_of_memory
 from fedlight.executors.processes import ProcessExecutor
@@ -53,11 +53,13 @@ class Choice:
         reason: Why it was chosen, in words. Nothing is decided by them.
         shares: Whether stacked clients would share something that the step of the module reads or
             changes. False if the module was not tried.
+        kept: The attributes that steps change and no later step reads, by path and name.
     """
 
     executor: Executor
     reason: str
     shares: bool = False
+    kept: frozenset[tuple[str, str]] = frozenset()
 
 
 def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
@@ -91,26 +93,34 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
 
     Raises:
         TypeError: The step of the local optimizer returns something.
-        ValueError: The requested executor cannot run this module, or the local optimizer's step
-            fails. A vectorized one refuses a module whose steps go on from tensors that the step
-            before has left on it.
+        ValueError: The requested executor cannot run this module, the local optimizer's step
+            fails, or the steps of the module go on from what the step before has left on it. A
+            vectorized executor refuses also steps that only add to tensors that they keep.
     """
     try:
         check_step(workplace)
     except Exception as error:
         if not ran_out_of_memory(error):  # two clients may have no room where one has
             raise
-    if executor == "auto":
-        return _chosen(workplace)
-    if isinstance(executor, str):
+    if isinstance(executor, str) and executor != "auto":
         executor = _NAMED[executor]()
+    if isinstance(executor, Executor) and executor.tries_itself:
+        executor.setup(workplace)
+        return Choice(executor, _AS_GIVEN)
+    trial = try_step(workplace)
     if isinstance(executor, VectorizedExecutor):
-        return _stacked_as_given(executor, workplace)
-    executor.setup(workplace)
-    return Choice(executor, _AS_GIVEN)
+        choice = _stacked_as_given(executor, workplace, trial)
+    elif trial.refusal():
+        raise ValueError(trial.refusal())
+    elif isinstance(executor, Executor):
+        executor.setup(workplace)
+        choice = Choice(executor, _AS_GIVEN)
+    else:
+        choice = _chosen(workplace, trial)
+    return replace(choice, kept=trial.kept)
 
 
-def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Choice:
+def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace, trial: Trial) -> Choice:
     """Set up an executor that stacks clients, unless the stack would compute something wrong.
 
     Raises:
@@ -118,15 +128,17 @@ def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Cho
             be learned), clients would share random numbers, or the step goes on from tensors that
             the step before has left on the module.
     """
-    trial = try_step(workplace) if workplace.optimizer.stackable else None
-    if trial is not None and trial.rereads:
+    stackable = workplace.optimizer.stackable
+    if stackable and trial.rereads and not trial.reads:
         raise ValueError(f"{trial.keeps_in_words()}; {_KEEP_INSTEAD}")
-    if trial is not None and trial.failure is not None:
+    if trial.refusal():
+        raise ValueError(trial.refusal())
+    if stackable and trial.failure is not None:
         cause = trial.failure.__cause__
         if isinstance(cause, NoGradientError):
             raise cause
     _set_up(executor, workplace)  # before the next error: its own may name the function that draws
-    if trial is None or not trial.shares:
+    if not trial.shares:
         return Choice(executor, _AS_GIVEN)
     if trial.draws and not trial.asks:
         raise ValueError(
@@ -135,7 +147,7 @@ def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Cho
     return Choice(executor, f"{_AS_GIVEN}; {trial.in_words()}", shares=True)
 
 
-def _chosen(workplace: Workplace) -> Choice:
+def _chosen(workplace: Workplace, trial: Trial) -> Choice:
     """The choice of "auto"."""
     on_cpu = workplace.state.device.type == "cpu"
     slow = _layer(workplace.module, _SLOW_EVERYWHERE)
@@ -153,15 +165,13 @@ def _chosen(workplace: Workplace) -> Choice:
     except ValueError as error:
         reason = str(error)
         # If data and optimizer can be stacked, it is the step that cannot.
-        if workplace.optimizer.stackable and workplace.examples.stackable:
-            trial = try_step(workplace)
-            if trial.failure is None and trial.keeps:
-                reason = trial.in_words()
+        stackable = workplace.optimizer.stackable and workplace.examples.stackable
+        if stackable and trial.failure is None and trial.keeps:
+            reason = trial.in_words()
         return _one_by_one(workplace, reason)
     if looped:
         vectorized.teardown()
         return _one_by_one(workplace, f"vmap computes {looped[0]} for one client after another")
-    trial = try_step(workplace)
     if trial.shares or trial.failure is not None:
         vectorized.teardown()
         return _one_by_one(workplace, trial.in_words())
