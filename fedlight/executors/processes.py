@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, cast
 
@@ -90,6 +90,7 @@ class ProcessExecutor(Executor):
         self._work, self._inner = workplace, SequentialExecutor()
         self._inner.setup(workplace)  # here, so that its errors are raised once
         self._settings: list[Settings] = []
+        self._at_start = True  # the workers' module has the settings of the start
         self._fork(tries=True)
 
     def _fork(self, tries: bool = False) -> None:
@@ -135,14 +136,7 @@ class ProcessExecutor(Executor):
         Raises:
             RuntimeError: A worker died, or failed for a reason that is not the client's.
         """
-        if self._work.settings is not None:
-            self._work.settings.look()  # so that workers know which settings their module has
-        used = {id(each.pulled.settings): each.pulled.settings for each in jobs}
-        known = {id(each) for each in self._settings}
-        new = [each for each in used.values() if each is not None and id(each) not in known]
-        if new or taken_along(self._work) != self._forked_with:
-            self._settings = [*self._settings, *new][-_SETTINGS - len(new) :]
-            self._fork()
+        jobs = self._for_workers(jobs)
         outcomes: dict[int, Outcome] = {}
         waiting = deque(sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps))
         free, busy = self._team[::-1], dict[Any, tuple[_Worker, int]]()
@@ -156,6 +150,29 @@ class ProcessExecutor(Executor):
                 outcomes[index] = worker.end()
                 free.append(worker)
         return [outcomes[index] for index in range(len(jobs))]
+
+    def _for_workers(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """The jobs with settings that the workers know; new workers are forked if they must be."""
+        live = self._work.settings
+        if live is None:
+            start = None
+        else:
+            live.look()  # so that new workers know which settings their module has
+            start = live.start
+        used = {id(each): each for job in jobs if (each := job.pulled.settings) is not None}
+        same = taken_along(self._work) == self._forked_with
+        if same and self._at_start and all(each is start for each in used.values()):
+            return [
+                job._replace(pulled=replace(job.pulled, settings=None)) if used else job
+                for job in jobs
+            ]
+        known = {id(each) for each in self._settings}
+        new = [each for number, each in used.items() if number not in known]
+        if new or not same:
+            self._settings = [*self._settings, *new][-_SETTINGS - len(new) :]
+            self._at_start = False
+            self._fork()
+        return jobs
 
     def teardown(self) -> None:
         """End the workers."""
