@@ -16,6 +16,7 @@ import random
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -49,6 +50,7 @@ _THEMSELVES = (
     ModuleType,
     Moment,
     Fabric,
+    partial,
     Dataset,
     DataLoader,
     LightningDataModule,
@@ -404,8 +406,8 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
                     made[index] = _copied(item, memo)
         return made
     fields = fields_of(value)
-    if not fields:
-        return value  # a number of another kind, an enum, a path, a lock
+    if not fields and not _is_plain(value):
+        return value  # a number of another kind, a path, a lock
     made = memo[id(value)] = copy.copy(value)
     if made is not value:
         for name, item in fields.items():
@@ -427,6 +429,10 @@ def fields_of(value: Any) -> dict[str, Any]:
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 found[name] = getattr(value, name)
     return found
+
+
+def _is_plain(value: Any) -> bool:
+    return type(getattr(value, "__dict__", None)) is dict
 
 
 class _Compared:
@@ -511,7 +517,7 @@ class _Compared:
         if isinstance(live, set):
             return bool(live == kept)
         fields = fields_of(live)
-        if fields:
+        if fields or _is_plain(live):
             others = fields_of(kept)
             return fields.keys() == others.keys() and all(
                 self.same(item, others[name]) for name, item in fields.items()

@@ -104,8 +104,12 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
             raise
     if isinstance(executor, str) and executor != "auto":
         executor = _NAMED[executor]()
-    if isinstance(executor, Executor) and executor.tries_itself:
-        executor.setup(workplace)
+    optimizer = workplace.optimizer
+    if isinstance(executor, Executor) and (
+        executor.tries_itself
+        or (isinstance(executor, VectorizedExecutor) and not optimizer.stackable)
+    ):
+        executor.setup(workplace)  # it refuses the optimizer, or tries the module itself
         return Choice(executor, _AS_GIVEN)
     trial = try_step(workplace)
     if isinstance(executor, VectorizedExecutor):
@@ -128,12 +132,11 @@ def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace, trial:
             be learned), clients would share random numbers, or the step goes on from tensors that
             the step before has left on the module.
     """
-    stackable = workplace.optimizer.stackable
-    if stackable and trial.rereads and not trial.reads:
+    if trial.rereads and not trial.reads:
         raise ValueError(f"{trial.keeps_in_words()}; {_KEEP_INSTEAD}")
     if trial.refusal():
         raise ValueError(trial.refusal())
-    if stackable and trial.failure is not None:
+    if trial.failure is not None:
         cause = trial.failure.__cause__
         if isinstance(cause, NoGradientError):
             raise cause

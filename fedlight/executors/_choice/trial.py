@@ -112,6 +112,7 @@ def try_step(workplace: Workplace) -> Trial:
         succeeds = not isinstance(outcome, ClientError)
         changes = before.changes()
         kept = kept_by(module, start)
+        names = {*(f"{path}.{name}".lstrip(".") for path, name in kept), *(c.name for c in changes)}
         reads = False
         if (changes or kept) and not drawn and succeeds:
             reads = _reads(probe, workplace, job, restore, changes)
@@ -123,7 +124,6 @@ def try_step(workplace: Workplace) -> Trial:
             changes = settled.changes()
             kept += kept_by(module, start)
         keeps = [each for each in changes if each.tensors]
-        names = {f"{path}.{name}".lstrip(".") for path, name in kept}
         return Trial(
             module=type(module).__name__,
             failure=outcome if isinstance(outcome, ClientError) else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -131,7 +132,7 @@ class Actor:
         self._executor.load_state_dict(state)
 
     def run(
-        self, jobs: Sequence[Job], settings: Mapping[int, bytes]
+        self, jobs: Sequence[Job], settings: Mapping[int, bytes] = MappingProxyType({})
     ) -> tuple[list[Outcome], dict[str, Any]]:
         """Compute jobs; their results, and the state of the executor.
 
