@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from fedlight._module.settings import kept_by, settings_of
 from fedlight._module.snapshot import Change, NotATensor, Snapshot
 from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_task
 from fedlight.executors.sequential import SequentialExecutor
+
+if TYPE_CHECKING:
+    from fedlight.types import ServerState
 
 _STEPS = 2
 """Local steps of a trial: the second one may read what the first has left."""
@@ -115,7 +119,7 @@ def try_step(workplace: Workplace) -> Trial:
         names = {*(f"{path}.{name}".lstrip(".") for path, name in kept), *(c.name for c in changes)}
         reads = False
         if (changes or kept) and not drawn and succeeds:
-            reads = _reads(probe, workplace, job, restore, changes)
+            reads = _reads(probe, workplace, job.pulled, restore, changes)
             # Things that only a first step makes (a mask, a library's setting) are no state.
             restore()
             probe.watch(job)
@@ -160,35 +164,39 @@ def _first_that_succeeds(
 def _reads(
     probe: SequentialExecutor,
     workplace: Workplace,
-    job: Job,
+    pulled: ServerState,
     restore: Callable[[], None],
     changes: Sequence[Change],
 ) -> bool:
     """Whether a step reads what the steps before it have left on the module, and no buffer holds.
 
-    The same local run is computed with the module as it was before each step, after local runs of
-    other clients, and with large numbers in place of those that steps change (a counter that is
-    compared with a limit). If nothing is read, all its outcomes have the same bits.
+    The same local runs are computed with the module as it was before each step, after each other,
+    and with large numbers in place of those that steps change (a counter that is compared with a
+    limit). If nothing is read, their outcomes have the same bits.
 
     Args:
         probe: Computes local runs.
         workplace: Has the clients.
-        job: The local run.
+        pulled: The version from which local runs start.
         restore: Puts the module's attributes back.
         changes: The attributes that steps change.
     """
+    # Of several clients, since the data of one may hide it (all zeros).
+    jobs = [Job(trial_task(client, _STEPS), pulled) for client in _clients(workplace)]
     restore()
-    alone = _bits(probe.watch(job, restore)[0])
+    alone = [_bits(probe.watch(job, restore)[0]) for job in jobs]
     restore()
-    for client in _clients(workplace):
-        if client != job.task.client_id:
-            probe.watch(Job(trial_task(client, _STEPS), job.pulled))
-    if _bits(probe.watch(job)[0]) != alone:
+    probe.watch(jobs[-1])
+
+    def differs() -> bool:
+        return [_bits(probe.watch(job)[0]) for job in jobs] != alone
+
+    if differs():
         return True
     numbers = [each for each in changes if type(each.owner.get(each.key)) in (int, float)]
     for each in numbers:
         each.owner[each.key] += _MANY
-    return bool(numbers) and _bits(probe.watch(job)[0]) != alone
+    return bool(numbers) and differs()
 
 
 def _bits(outcome: Outcome) -> object:
