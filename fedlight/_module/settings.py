@@ -204,7 +204,7 @@ class LiveSettings:
         values: dict[Tensor, Tensor | None] = {}
         changed = False
         for path, layer in own_layers(self.module):
-            new = layer not in self.paths
+            new = bool(self.paths) and layer not in self.paths
             for name, tensor in (*layer._parameters.items(), *layer._buffers.items()):
                 if tensor is None or tensor.is_meta:
                     continue
@@ -307,7 +307,8 @@ class LiveSettings:
 
 def settings_of(module: LightningModule) -> Settings:
     """The settings of a module now."""
-    return LiveSettings(module).begin()
+    _ = module.hparams
+    return LiveSettings(module)._taken()
 
 
 def kept_by(module: nn.Module, before: Settings) -> list[tuple[str, str]]:

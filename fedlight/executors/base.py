@@ -126,7 +126,11 @@ class Executor(ABC):
     """Preferred number of jobs per call."""
 
     tries_itself: bool = False
-    """Whether `setup` tries the module in other processes, and not in this one before it."""
+    """Whether `setup` tries the module, so that it is not tried before."""
+
+    kept: frozenset[tuple[str, str]] = frozenset()
+    """What an executor that tries the module itself has found that steps change and none reads:
+    paths of layers, and names of attributes."""
 
     independent: bool = False
     """Whether a job's result is the same bits whichever other jobs are in the call.

@@ -110,7 +110,7 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
         or (isinstance(executor, VectorizedExecutor) and not optimizer.stackable)
     ):
         executor.setup(workplace)  # it refuses the optimizer, or tries the module itself
-        return Choice(executor, _AS_GIVEN)
+        return Choice(executor, _AS_GIVEN, kept=executor.kept)
     trial = try_step(workplace)
     if isinstance(executor, VectorizedExecutor):
         choice = _stacked_as_given(executor, workplace, trial)
