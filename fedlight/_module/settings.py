@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -40,6 +40,7 @@ _HOOKS = frozenset(
 _NOT_SETTINGS = (OF_LIGHTNING - _HOOKS - {"_modules"}) | {"_flat_weights", "_flat_weight_refs"}
 _ATOMS = frozenset({bool, int, str, bytes, type(None)})
 _NUMBERS = frozenset({float, complex})
+_CONTAINERS = frozenset({dict, OrderedDict, list, tuple})
 _THEMSELVES = (
     nn.Module,
     nn.Parameter,
@@ -59,6 +60,7 @@ _THEMSELVES = (
     random.Random,
     torch.Generator,
 )
+_SMALL = 4 * 2**20
 _LARGE = 64 * 2**20
 """Bytes of a tensor from which on it is not copied."""
 _MOST = 1000
@@ -172,14 +174,16 @@ class LiveSettings:
         memo: dict[int, Any] = {}
         compared = self._compared
         compared.begin()
-        for path, layer in own_layers(self.module):
+        same = compared.same
+        own = own_layers(self.module)
+        for path, layer in own:
             old = None if before is None else before.get(layer)
             now = {key: value for key, value in vars(layer).items() if key not in _NOT_SETTINGS}
             if self._ignored:
                 now = {key: value for key, value in now.items() if (path, key) not in self._ignored}
             if old is not None and old.keys() == now.keys():
                 for key, value in now.items():
-                    if not (value is old[key] or compared.same(value, old[key])):
+                    if not (value is old[key] or same(value, old[key])):
                         break
                 else:
                     layers[layer] = old
@@ -192,18 +196,20 @@ class LiveSettings:
                 else _copied(value, memo)
                 for key, value in now.items()
             }
-        tensors, moved = self._tensors()
+        tensors, moved = self._tensors(own)
         if not changed and not moved and len(layers) == len(before or ()):
             assert self.current is not None
             return self.current
         return Settings(layers, tensors)
 
-    def _tensors(self) -> tuple[Mapping[Tensor, Tensor | None], bool]:
+    def _tensors(
+        self, own: Sequence[tuple[str, nn.Module]]
+    ) -> tuple[Mapping[Tensor, Tensor | None], bool]:
         """The values of tensors that the server does not average; whether one has changed."""
         before = {} if self.current is None else self.current.tensors
         values: dict[Tensor, Tensor | None] = {}
         changed = False
-        for path, layer in own_layers(self.module):
+        for path, layer in own:
             new = bool(self.paths) and layer not in self.paths
             for name, tensor in (*layer._parameters.items(), *layer._buffers.items()):
                 if tensor is None or tensor.is_meta:
@@ -466,7 +472,9 @@ class _Compared:
             return True
         known = self._tensors.get(id(live))
         noted = known is not None and known[0] is live and known[2] is kept
-        if noted and known is not None and known[1] == live._version:
+        # Of small tensors the numbers are compared: to write to ``.data`` counts as no version.
+        small = live.nbytes <= _SMALL
+        if not small and noted and known is not None and known[1] == live._version:
             return True
         if live.shape != kept.shape or live.dtype != kept.dtype or live.device != kept.device:
             return False
@@ -488,8 +496,12 @@ class _Compared:
             return bool(live == kept)
         if kind in _NUMBERS:
             return repr(live) == repr(kept)
-        if isinstance(live, _THEMSELVES):
+        if kind in _CONTAINERS and not live:  # a layer has a dozen of hooks' dicts
+            return not kept
+        if kind not in _CONTAINERS and isinstance(live, _THEMSELVES):
             return False
+        if kind in _CONTAINERS:
+            return self._same_pair(live, kept)
         if isinstance(live, Tensor):
             return live.requires_grad == kept.requires_grad and self.same_tensor(live, kept)
         if isinstance(live, np.ndarray):
@@ -498,6 +510,9 @@ class _Compared:
                 and live.shape == kept.shape
                 and live.tobytes() == kept.tobytes()
             )
+        return self._same_pair(live, kept)
+
+    def _same_pair(self, live: Any, kept: Any) -> bool:
         pair = id(live), id(kept)
         if pair in self._pairs:  # it holds itself, or was compared already
             return True
