@@ -83,7 +83,7 @@ class Settings:
 
     def __init__(
         self,
-        layers: Mapping[nn.Module, Mapping[str, Any]],
+        layers: Mapping[nn.Module, dict[str, Any]],
         tensors: Mapping[Tensor, Tensor | None],
     ) -> None:
         self.layers = layers
@@ -136,14 +136,25 @@ class LiveSettings:
             ignored: Attributes that steps change and no later step reads, each as the path of its
                 layer and its name. They are no settings.
         """
-        _ = self.module.hparams  # Lightning makes it when it is first read
         self._ignored = frozenset(ignored)
         self.paths = {layer: path for path, layer in self.module.named_modules()}
         self.current = None
-        self.start = self._taken()
+        self.start = self.now()
         self._take(self.start)
         moment_of(self.module).touched = False
         return self.start
+
+    def ignore(self, places: Collection[tuple[str, str]]) -> None:
+        """Treat attributes as no settings, which steps change and no later step reads.
+
+        Args:
+            places: Paths of layers, and names.
+        """
+        self._ignored = frozenset(self._ignored) | frozenset(places)
+        if self.current is not None:
+            for layer, values in self.current.layers.items():
+                for key in [key for key in values if (self.paths.get(layer), key) in self._ignored]:
+                    del values[key]
 
     def look(self) -> Settings | None:
         """The settings that the module has now. The same object, as long as nothing has changed.
@@ -153,7 +164,7 @@ class LiveSettings:
         moment = moment_of(self.module)
         if moment.touched and self.current is not None:
             moment.touched = False
-            self._take(self._taken())
+            self._take(self.now())
         return self.current
 
     @property
@@ -166,10 +177,10 @@ class LiveSettings:
             self.current = settings
             self._swaps.clear()
 
-    def _taken(self) -> Settings:
+    def now(self) -> Settings:
         """The module's settings now: `current`, if they are still the same."""
         before = None if self.current is None else self.current.layers
-        layers: dict[nn.Module, Mapping[str, Any]] = {}
+        layers: dict[nn.Module, dict[str, Any]] = {}
         changed = before is None
         memo: dict[int, Any] = {}
         compared = self._compared
@@ -178,7 +189,7 @@ class LiveSettings:
         own = own_layers(self.module)
         for path, layer in own:
             old = None if before is None else before.get(layer)
-            now = {key: value for key, value in vars(layer).items() if key not in _NOT_SETTINGS}
+            now = _attributes(layer)
             if self._ignored:
                 now = {key: value for key, value in now.items() if (path, key) not in self._ignored}
             if old is not None and old.keys() == now.keys():
@@ -211,8 +222,8 @@ class LiveSettings:
         changed = False
         for path, layer in own:
             new = bool(self.paths) and layer not in self.paths
-            for name, tensor in (*layer._parameters.items(), *layer._buffers.items()):
-                if tensor is None or tensor.is_meta:
+            for name, tensor in _own_tensors(layer):
+                if tensor.is_meta:
                     continue
                 if (
                     tensor.requires_grad
@@ -313,8 +324,20 @@ class LiveSettings:
 
 def settings_of(module: LightningModule) -> Settings:
     """The settings of a module now."""
-    _ = module.hparams
-    return LiveSettings(module)._taken()
+    return LiveSettings(module).now()
+
+
+def _attributes(layer: nn.Module) -> dict[str, Any]:
+    """What is a setting among the attributes of a layer."""
+    found = {key: value for key, value in vars(layer).items() if key not in _NOT_SETTINGS}
+    if not found.get("_hparams", True):  # Lightning makes it when it is first read
+        del found["_hparams"]
+    return found
+
+
+def _own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from layer.named_parameters(recurse=False)
+    yield from layer.named_buffers(recurse=False)
 
 
 def kept_by(module: nn.Module, before: Settings) -> list[tuple[str, str]]:
@@ -324,7 +347,7 @@ def kept_by(module: nn.Module, before: Settings) -> list[tuple[str, str]]:
     found = []
     for path, layer in own_layers(module):
         old = before.layers.get(layer, {})
-        now = {key: value for key, value in vars(layer).items() if key not in _NOT_SETTINGS}
+        now = _attributes(layer)
         found += [
             (path, key)
             for key in {**old, **now}
@@ -332,9 +355,8 @@ def kept_by(module: nn.Module, before: Settings) -> list[tuple[str, str]]:
         ]
         found += [
             (path, name)
-            for name, tensor in layer._parameters.items()
-            if tensor is not None
-            and before.tensors.get(tensor) is not None
+            for name, tensor in layer.named_parameters(recurse=False)
+            if before.tensors.get(tensor) is not None
             and not compared.same_tensor(tensor, before.tensors[tensor])
         ]
     return found

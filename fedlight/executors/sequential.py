@@ -63,6 +63,8 @@ class SequentialExecutor(Executor):
     """
 
     independent = True
+    changes_found: Callable[[], None] | None = None
+    """Called once, with the module as before, if the first local run has changed it."""
 
     def setup(self, workplace: Workplace) -> None:
         """Prepare for a run; an optimizer that works on one client is tried before the first round.
@@ -193,6 +195,11 @@ class SequentialExecutor(Executor):
         before = Snapshot(work.module) if self._draws is None else None
         outcome = self._one(job, rows)
         self._draws = has_moved(self._seeded)
+        if before is not None and self.changes_found is not None and before.changes():
+            before.restore()
+            self._recorder.clear()
+            self.changes_found()
+            outcome = self._one(job, rows)
         if self._draws:
             if before is not None:
                 before.restore()

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -111,6 +112,11 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
     ):
         executor.setup(workplace)  # it refuses the optimizer, or tries the module itself
         return Choice(executor, _AS_GIVEN, kept=executor.kept)
+    if isinstance(executor, SequentialExecutor):
+        return _one_by_one(workplace, _AS_GIVEN, executor)
+    slow = _slow_layers(workplace) if executor == "auto" else ""
+    if slow:
+        return _one_by_one(workplace, slow)
     trial = try_step(workplace)
     if isinstance(executor, VectorizedExecutor):
         choice = _stacked_as_given(executor, workplace, trial)
@@ -150,17 +156,23 @@ def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace, trial:
     return Choice(executor, f"{_AS_GIVEN}; {trial.in_words()}", shares=True)
 
 
-def _chosen(workplace: Workplace, trial: Trial) -> Choice:
-    """The choice of "auto"."""
+def _slow_layers(workplace: Workplace) -> str:
+    """Why layers of the module are slower in a stack; "" if none is."""
     on_cpu = workplace.state.device.type == "cpu"
     slow = _layer(workplace.module, _SLOW_EVERYWHERE)
     if on_cpu:
         slow = slow or _layer(workplace.module, _SLOW_ON_A_CPU)
-    if slow:
-        where = " on a CPU" if on_cpu else ""
-        cores = cores_to_use() if on_cpu else 1
-        faster = f'; on {cores} cores executor="processes" may be faster' if cores > 1 else ""
-        return _one_by_one(workplace, f"stacking {slow} layers does not pay{where}{faster}")
+    if not slow:
+        return ""
+    where = " on a CPU" if on_cpu else ""
+    cores = cores_to_use() if on_cpu else 1
+    faster = f'; on {cores} cores executor="processes" may be faster' if cores > 1 else ""
+    return f"stacking {slow} layers does not pay{where}{faster}"
+
+
+def _chosen(workplace: Workplace, trial: Trial) -> Choice:
+    """The choice of "auto"."""
+    on_cpu = workplace.state.device.type == "cpu"
     vectorized = VectorizedExecutor()
     try:
         with nullcontext(list[str]()) if on_cpu else _operators_in_a_loop() as looped:
@@ -181,10 +193,31 @@ def _chosen(workplace: Workplace, trial: Trial) -> Choice:
     return Choice(vectorized, "the module can be stacked")
 
 
-def _one_by_one(workplace: Workplace, reason: str) -> Choice:
-    sequential = SequentialExecutor()
+def _one_by_one(
+    workplace: Workplace, reason: str, sequential: SequentialExecutor | None = None
+) -> Choice:
+    """The executor that runs any module; its first local run is the trial.
+
+    So a hook of the module is called as often as by Lightning. Only if that run changes the module,
+    the module is tried.
+    """
+    sequential = SequentialExecutor() if sequential is None else sequential
     sequential.setup(workplace)
+    sequential.changes_found = partial(_check_changes, workplace)
     return Choice(sequential, reason)
+
+
+def _check_changes(workplace: Workplace) -> None:
+    """Refuse a module whose steps read what earlier ones have left on it.
+
+    Raises:
+        ValueError: They do.
+    """
+    trial = try_step(workplace)
+    if trial.refusal():
+        raise ValueError(trial.refusal())
+    if workplace.settings is not None:
+        workplace.settings.ignore(trial.kept)
 
 
 def _set_up(executor: VectorizedExecutor, workplace: Workplace) -> None:
