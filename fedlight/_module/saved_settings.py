@@ -130,9 +130,19 @@ def _places(start: Settings, needed: Iterable[Settings]) -> list[tuple[nn.Module
             if old is None or old is values:  # a new layer is named by the one that holds it
                 continue
             for key in {**old, **values}:
-                if values.get(key, MISSING) is not old.get(key, MISSING):
+                value, before = values.get(key, MISSING), old.get(key, MISSING)
+                if value is not before and not _grown(value, before):
                     found[layer, key] = None
     return list(found)
+
+
+def _grown(value: Any, before: Any) -> bool:
+    """Whether a list has become longer or shorter: it records something, as in a validation.
+
+    A module that goes on from a checkpoint begins such records anew.
+    """
+    kinds = (list, deque, set)
+    return isinstance(value, kinds) and isinstance(before, kinds) and len(value) != len(before)
 
 
 def _names(path: str | None, key: str, value: Any, like: Any) -> list[str]:

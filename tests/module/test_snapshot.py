@@ -98,7 +98,7 @@ def shown(module):
 READ = [Keeps, Private, InDict, InObject, InPlace]
 
 
-@pytest.mark.parametrize("executor", ["auto", "sequential", "vectorized", VectorizedExecutor()])
+@pytest.mark.parametrize("executor", ["auto", "vectorized", VectorizedExecutor()])
 @pytest.mark.parametrize("kind", READ)
 def test_what_keeps_tensors_for_the_next_step_is_refused(kind, executor):
     torch.manual_seed(0)

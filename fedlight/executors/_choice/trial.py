@@ -154,7 +154,7 @@ def _first_that_succeeds(
 ) -> tuple[Job, Outcome, list[str]]:
     """The local run of the first client with which it succeeds, and the generators it used."""
     for client in _clients(workplace):
-        job = Job(trial_task(client, _STEPS), workplace.state.read())
+        job = Job(trial_task(client), workplace.state.read())
         outcome, drawn = probe.watch(job)
         if not isinstance(outcome, ClientError):
             break
