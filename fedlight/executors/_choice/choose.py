@@ -117,14 +117,16 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
     slow = _slow_layers(workplace) if executor == "auto" else ""
     if slow:
         return _one_by_one(workplace, slow)
+    if isinstance(executor, Executor) and not isinstance(executor, VectorizedExecutor):
+        executor.setup(workplace)
+        return Choice(executor, _AS_GIVEN)
+    if executor == "auto" and not (optimizer.stackable and workplace.examples.stackable):
+        return _chosen(workplace, None)
     trial = try_step(workplace)
     if isinstance(executor, VectorizedExecutor):
         choice = _stacked_as_given(executor, workplace, trial)
     elif trial.refusal():
         raise ValueError(trial.refusal())
-    elif isinstance(executor, Executor):
-        executor.setup(workplace)
-        choice = Choice(executor, _AS_GIVEN)
     else:
         choice = _chosen(workplace, trial)
     return replace(choice, kept=trial.kept)
@@ -170,8 +172,13 @@ def _slow_layers(workplace: Workplace) -> str:
     return f"stacking {slow} layers does not pay{where}{faster}"
 
 
-def _chosen(workplace: Workplace, trial: Trial) -> Choice:
-    """The choice of "auto"."""
+def _chosen(workplace: Workplace, trial: Trial | None) -> Choice:
+    """The choice of "auto".
+
+    Args:
+        workplace: The module, the data and the settings of the local runs.
+        trial: The trial of the module; None if data or optimizer cannot be stacked anyway.
+    """
     on_cpu = workplace.state.device.type == "cpu"
     vectorized = VectorizedExecutor()
     try:
@@ -180,14 +187,13 @@ def _chosen(workplace: Workplace, trial: Trial) -> Choice:
     except ValueError as error:
         reason = str(error)
         # If data and optimizer can be stacked, it is the step that cannot.
-        stackable = workplace.optimizer.stackable and workplace.examples.stackable
-        if stackable and trial.failure is None and trial.keeps:
+        if trial is not None and trial.failure is None and trial.keeps:
             reason = trial.in_words()
         return _one_by_one(workplace, reason)
     if looped:
         vectorized.teardown()
         return _one_by_one(workplace, f"vmap computes {looped[0]} for one client after another")
-    if trial.shares or trial.failure is not None:
+    if trial is not None and (trial.shares or trial.failure is not None):
         vectorized.teardown()
         return _one_by_one(workplace, trial.in_words())
     return Choice(vectorized, "the module can be stacked")
