@@ -195,10 +195,11 @@ class SequentialExecutor(Executor):
         before = Snapshot(work.module) if self._draws is None else None
         outcome = self._one(job, rows)
         self._draws = has_moved(self._seeded)
-        if before is not None and self.changes_found is not None and before.changes():
+        found = None if isinstance(outcome, ClientError) else self.changes_found
+        if before is not None and found is not None and before.changes():
             before.restore()
             self._recorder.clear()
-            self.changes_found()
+            found()
             outcome = self._one(job, rows)
         if self._draws:
             if before is not None:
