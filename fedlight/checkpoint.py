@@ -331,7 +331,7 @@ def plain_hparams(module: LightningModule) -> HyperParameters:
         return kept
     for name in names:
         try:
-            kept[str(name)] = _exactly(module.hparams[name])
+            kept[str(name)] = exactly(module.hparams[name])
         except Exception:  # also one that cannot be computed, or that holds itself
             left_out.append(name)
     if left_out:
@@ -342,7 +342,7 @@ def plain_hparams(module: LightningModule) -> HyperParameters:
     return kept
 
 
-def _exactly(value: Any) -> Any:
+def exactly(value: Any) -> Any:
     """`value` for a file, of the same kind; only a number of numpy becomes one of Python's.
 
     Raises:
@@ -354,7 +354,7 @@ def _exactly(value: Any) -> Any:
     if value is None or kind in (bool, int, float, str, Tensor, *_SAFE):
         return plain(value)
     if kind in (list, tuple, set):
-        return kind([_exactly(item) for item in value])
+        return kind([exactly(item) for item in value])
     if kind in (dict, OrderedDict):
-        return kind((_exactly(key), _exactly(item)) for key, item in value.items())
+        return kind((exactly(key), exactly(item)) for key, item in value.items())
     raise TypeError(f"{kind.__name__} is not plain data")

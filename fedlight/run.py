@@ -17,6 +17,8 @@ from lightning import LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_warn
 
+from fedlight._module.current_stage import moment_of
+from fedlight._module.settings import LiveSettings
 from fedlight._runs import restoring
 from fedlight._runs.data_fingerprint import data_fingerprint
 from fedlight._runs.describe import check_same, describe_federation, describe_module
@@ -135,6 +137,7 @@ class Run:
             check_same(content["fedlight"]["federation"], self._described(), path)
             restoring.load_frozen(module, content["state_dict"], path)
         self.examples = datamodule.train_data.to(state.device, input_dtype(module))
+        settings = LiveSettings(module)
         workplace = Workplace(
             module=module,
             state=state,
@@ -144,9 +147,11 @@ class Run:
             batch_size=datamodule.batch_size,
             seed=setting.seed,
             autocast=self._autocast,
+            settings=settings,
         )
         choice = resolve_executor(setting.executor, workplace)
         self.executor, self.executor_reason = choice.executor, choice.reason
+        settings.begin(choice.kept)
         self._set_up.callback(self.executor.teardown)
         sending = None if setting.channel is None else Sending(setting.channel, setting.seed)
         ahead = not setting.arrivals.may_stop
@@ -161,6 +166,7 @@ class Run:
             state.present(),
             self._watcher,
             self.counts,
+            settings,
         )
         if self._checkpoint is not None:
             saved = self._checkpoint[0]["fedlight"]
@@ -276,10 +282,11 @@ class Run:
         Clients that pull from now on get them; those already at work have pulled the version
         before the changes.
         """
+        self.server.adopt_settings()
         if self.module_state.is_late:
             return  # no hook has read the module since the version was made
         present = self.module_state.present()
-        if present is not self.server.state:
+        if present.params is not self.server.state.params:
             new = self.server.adopt(present.params, present.buffers, present.counters)
             self.module_state.write(new)
 
@@ -359,6 +366,7 @@ class Run:
             },
         }
         self.module.on_save_checkpoint(content)
+        moment_of(self.module).touched = True
         return content
 
     def restore(self, content: dict[str, Any], path: str) -> None:

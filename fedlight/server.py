@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from fedlight._module.saved_settings import restored_settings, saved_settings
+from fedlight._module.settings import LiveSettings
 from fedlight._runs.records import round_record, update_from_list, update_record
 from fedlight._runs.setting import Setting
 from fedlight.aggregators import Aggregator, BufferedAggregator
@@ -71,6 +74,8 @@ class Server:
         state: Version 0.
         watcher: Its methods are called for each update, failure and version.
         counts: The numbers to be counted up; new ones by default.
+        settings: The module's settings, which clients pull with a version; None for a model
+            without a module.
 
     Attributes:
         state: The newest version of the model.
@@ -87,6 +92,7 @@ class Server:
         state: ServerState,
         watcher: Watcher | None = None,
         counts: Counts | None = None,
+        settings: LiveSettings | None = None,
     ) -> None:
         self.aggregator = aggregator = setting.aggregator
         aggregator.setup(federation, state)
@@ -94,6 +100,9 @@ class Server:
         self.schedule = schedule
         self.watcher = Watcher() if watcher is None else watcher
         self.counts = Counts() if counts is None else counts
+        self._settings = settings
+        if settings is not None:
+            state = replace(state, settings=settings.current)
         self.state = state
         self._unchanged = Handled(state.version)
         self.versions = {state.version: state}
@@ -125,6 +134,8 @@ class Server:
     def dispatch(self, task: Task) -> None:
         """Give a client the version that its task names, and start its local run."""
         self.counts.num_pulls += 1
+        if self._settings is not None and self._settings.touched:
+            self.adopt_settings()
         if not task.lost:
             self.clients.dispatch(task, self.versions[task.pulled_version])
         self.watcher.on_dispatch(task)
@@ -311,7 +322,7 @@ class Server:
         self.clients.release(used.update for used in state.used)
         # The new state does not hold the updates, else a version in flight would keep them alive.
         parts = (state.params, state.buffers, state.counters, state.shared)
-        self.state = ServerState(state.version, *parts)
+        self.state = ServerState(state.version, *parts, settings=before.settings)
         needs_version = self.schedule.needs_version
         self.versions = {v: s for v, s in self.versions.items() if needs_version(v)}
         self.versions[state.version] = self.state
@@ -333,9 +344,19 @@ class Server:
             The version, with the same number.
         """
         version = self.counts.version
-        self.state = ServerState(version, params, buffers, counters, self.state.shared)
+        self.state = replace(self.state, params=params, buffers=buffers, counters=counters)
         self.versions[version] = self.state
         return self.state
+
+    def adopt_settings(self) -> None:
+        """Take what hooks have changed in the module's settings into the newest version.
+
+        Clients that pull from now on get it; those that are at work keep what they have pulled.
+        """
+        now = None if self._settings is None else self._settings.look()
+        if now is not self.state.settings:
+            self.state = replace(self.state, settings=now)
+            self.versions[self.state.version] = self.state
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""
@@ -354,12 +375,26 @@ class Server:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs, as tensors and plain data."""
         held = self.held
+        self.adopt_settings()
+        versions, pulled = dict(self.versions), self.clients.pulled(held)
+        for state in pulled.values():
+            versions.setdefault(state.version, state)
+        saved = None
+        if self._settings is not None:
+            by_version = {version: state.settings for version, state in versions.items()}
+            by_run = {
+                serial: state.settings
+                for serial, state in pulled.items()
+                if state.settings is not by_version[state.version]
+            }
+            saved = saved_settings(self._settings, by_version, by_run)
         return {
             **self.counts.state_dict(),
             "versions": {
                 version: {name: getattr(state, name) for name in _TENSORS}
-                for version, state in (self.versions | self.clients.pulled_versions(held)).items()
+                for version, state in versions.items()
             },
+            "settings": saved,
             "kept": list(self.versions),
             "clients": self.clients.state_dict(held),
             "aggregator": self.aggregator.state_dict(),
@@ -374,16 +409,38 @@ class Server:
             version: _on_device(version, saved, device)
             for version, saved in state["versions"].items()
         }
+        pulled = self._load_settings(state.get("settings"), versions)
         self.versions = {version: versions[version] for version in state["kept"]}
         self.state = versions[state["version"]]
         self.counts.load_state_dict(state)
         self._unchanged = Handled(self.counts.version)
-        self._received = self.clients.load_state_dict(state["clients"], versions, device)
+        self._received = self.clients.load_state_dict(state["clients"], versions, device, pulled)
         for update in self._received:
             self.aggregator.receive(update)
         self.aggregator.load_state_dict(state["aggregator"])
         self._dropped = [update_from_list(fields) for fields in state["dropped"]]
         self._failures = [FailureRecord(*fields) for fields in state["failures"]]
+
+    def _load_settings(
+        self, saved: dict[str, Any] | None, versions: dict[int, ServerState]
+    ) -> dict[int, Any]:
+        """Give the versions their settings, and the module those of the newest one.
+
+        Args:
+            saved: What `saved_settings` returned; older checkpoints have none.
+            versions: The versions, changed in place.
+
+        Returns:
+            The settings of local runs that have others than the version that they pulled, by the
+            serial number of the task.
+        """
+        if self._settings is None:
+            return {}
+        by_version, by_run = restored_settings(self._settings, saved)
+        start = self._settings.start
+        for version, state in versions.items():
+            versions[version] = replace(state, settings=by_version.get(version, start))
+        return by_run
 
 
 def _on_device(version: int, saved: Mapping[str, Any], device: Any) -> ServerState:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedlight._support.reductions import REDUCTIONS
 
@@ -299,6 +299,8 @@ class ServerState:
         counters: Integer buffers, flat, shape ``[R]``.
         shared: State pulled together with the model (SCAFFOLD's c), shape ``[P]``, or None.
         used: The updates that made this version.
+        settings: What hooks may change on the module, as it was when the version was pulled; None
+            for the module as it is.
     """
 
     version: int
@@ -307,6 +309,7 @@ class ServerState:
     counters: Tensor
     shared: Tensor | None = None
     used: tuple[UsedUpdate, ...] = ()
+    settings: Any = None
 
 
 class UpdateRecord(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from lightning import LightningModule
 
 from fedlight._fit.options import TrainerOptions
+from fedlight._module.current_stage import moment_of
 from fedlight.callbacks import Callback
 from fedlight.executors.base import ClientError
 from fedlight.server import Watcher
@@ -44,14 +45,23 @@ class Hooks(Watcher):
         self._raises = options.setting.on_client_failure == "raise"
         self._made_version = made_version
         self._methods: dict[str, list[Callable[..., None]]] = {}
+        self._foreign: set[str] = set()  # hooks of callbacks that may change the module
 
     def __call__(self, hook: str, *args: Any) -> bool:
         """Call the hook of this name; return whether any callback has it."""
         # Fabric.call inspects each signature at each call, which costs more than most hooks.
         methods = self.methods(hook)
-        for method in methods:
-            method(self._trainer, self._trainer.module, *args)
+        if methods:
+            self._touch(hook)
+            for method in methods:
+                method(self._trainer, self._trainer.module, *args)
+            self._touch(hook)
         return bool(methods)
+
+    def _touch(self, hook: str) -> None:
+        """Note that callbacks may change the module, also while one of them reads a result."""
+        if hook in self._foreign:
+            moment_of(self._trainer.module).touched = True
 
     def methods(self, name: str) -> list[Callable[..., None]]:
         """Return the callbacks' methods of a name, except the inherited ones that do nothing."""
@@ -61,6 +71,9 @@ class Hooks(Watcher):
             nothing = getattr(Callback, name, None)
             methods = [m for m in found if m and getattr(m, "__func__", m) is not nothing]
             self._methods[name] = methods
+            # None of ours changes a module.
+            if any(not _is_ours(getattr(method, "__self__", None)) for method in methods):
+                self._foreign.add(name)
         return methods
 
     def all(self, hook: str, *args: Any) -> None:
@@ -80,12 +93,17 @@ class Hooks(Watcher):
 
     def on_update(self, update: ClientUpdate) -> None:
         """Call `on_update` of the callbacks."""
-        for method in self.methods("on_update"):
+        methods = self.methods("on_update")
+        if not methods:
+            return
+        self._touch("on_update")
+        for method in methods:
             try:
                 method(self._trainer, self._trainer.module, update)
             except ClientError:  # the callback read a failed result; the server will find it, too
                 if self._raises:
                     raise
+        self._touch("on_update")
 
     def on_drop(self, update: ClientUpdate) -> None:
         """Call `on_drop` of the callbacks."""
@@ -103,3 +121,7 @@ class Hooks(Watcher):
         """Call `made_version`, so that the fit records, validates and logs."""
         if self._made_version is not None:
             self._made_version(record)
+
+
+def _is_ours(callback: object) -> bool:
+    return type(callback).__module__.startswith("fedlight.callbacks.")

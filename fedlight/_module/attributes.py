@@ -32,26 +32,6 @@ def own_attributes(layer: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(layer).items() if name not in OF_LIGHTNING}
 
 
-def watched(module: nn.Module) -> dict[tuple[nn.Module, str], object]:
-    """Values that a hook or a callback may change, and that a copy of the module would not see.
-
-    These are the numbers and strings among the public attributes, and the frozen parameters, which
-    are compared by identity and by whether they were written to.
-    """
-    plain: dict[tuple[nn.Module, str], object] = {
-        (layer, name): value
-        for _, layer in own_layers(module)
-        for name, value in own_attributes(layer).items()
-        if not name.startswith("_") and isinstance(value, int | float | str)
-    }
-    frozen = {
-        (module, name): (id(param), param._version)
-        for name, param in module.named_parameters()
-        if not param.requires_grad
-    }
-    return {**plain, **frozen}
-
-
 def own_generators(module: nn.Module) -> dict[str, Any]:
     """The states of the random generators among the attributes, by path."""
     states = {}

@@ -26,6 +26,8 @@ class Moment:
         asked: Attributes of the trainer that ``training_step`` has read and that change in a run.
             Stacked clients would share the answer, and a traced step would keep it for ever.
         times: How often it has asked.
+        touched: Whether code of the user other than ``training_step`` (a hook, a validation) has
+            been called since somebody compared the module's settings.
     """
 
     def __init__(self) -> None:
@@ -33,6 +35,7 @@ class Moment:
         self.tasks: Sequence[Task] = ()
         self.asked: set[str] = set()
         self.times = 0
+        self.touched = False
 
     def ask(self, name: str) -> None:
         """Note that a step asks for something that changes during a run."""
@@ -77,9 +80,12 @@ def at_stage(module: LightningModule, stage: str) -> Iterator[Moment]:
     before = moment.stage, moment.tasks
     # An evaluation has no tasks, so that nothing it asks the trainer is noted.
     moment.tasks = ()
+    evaluates = stage != "train"  # an evaluation calls code that may change the module
+    moment.touched |= evaluates
     if moment.stage != SANITY_CHECK:  # the validation within a sanity check belongs to it
         moment.stage = stage
     try:
         yield moment
     finally:
         moment.stage, moment.tasks = before
+        moment.touched |= evaluates

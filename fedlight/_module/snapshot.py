@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, MutableMapping
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
 
 from fedlight._module.attributes import own_attributes, own_layers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (dict, list, set, deque)
@@ -52,6 +55,7 @@ class Snapshot:
         self._before = [own_attributes(layer) for _, layer in self._layers]
         self._contents: dict[int, tuple[Any, Any]] = {}
         self._tensors: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._arrays: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
         for attributes in self._before:
             for value in attributes.values():
                 self._remember(value, _DEPTH)
@@ -77,6 +81,8 @@ class Snapshot:
         for holder, content in self._contents.values():
             holder.clear()
             (holder.update if isinstance(holder, dict | set) else holder.extend)(content)
+        for array, kept in self._arrays.values():
+            array[...] = kept
         for tensor, version, content in list(self._tensors.values()):
             if tensor._version != version:
                 tensor.data.copy_(content)  # which does not count as a version
@@ -86,6 +92,8 @@ class Snapshot:
         # The copy restores the numbers; the version tells whether that is needed.
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
             self._tensors[id(value)] = value, value._version, value.detach().clone()
+        if isinstance(value, np.ndarray) and value.size <= _MOST:
+            self._arrays[id(value)] = value, value.copy()
         holder = _holder(value)
         if holder is None or not depth or id(holder) in self._contents or len(holder) > _MOST:
             return
@@ -102,12 +110,16 @@ class Snapshot:
                 if type(before) is not type(now) or repr(before) != repr(now):
                     yield now
                 return
-            seen = (Tensor, *_PLAIN, *_CONTAINERS, tuple)
+            seen = (Tensor, np.ndarray, *_PLAIN, *_CONTAINERS, tuple)
             if isinstance(now, seen) or _holds_tensors(now) or _holds_tensors(before):
                 yield from (before, now)
             return
         if isinstance(now, Tensor):
             if id(now) in self._tensors and now._version != self._tensors[id(now)][1]:
+                yield now
+            return
+        if isinstance(now, np.ndarray):
+            if id(now) in self._arrays and now.tobytes() != self._arrays[id(now)][1].tobytes():
                 yield now
             return
         holder = _holder(now)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedlight.clients.pending import PendingRun, Status
@@ -128,14 +130,14 @@ class Clients:
         for run in self._states.values():
             run.client_state()
 
-    def pulled_versions(self, held: Iterable[ClientUpdate]) -> dict[int, ServerState]:
-        """Return the versions that were pulled by runs not used yet.
+    def pulled(self, held: Iterable[ClientUpdate]) -> dict[int, ServerState]:
+        """Return what was pulled by each run not used yet, by the serial number of its task.
 
         Args:
             held: Updates that the aggregator holds.
         """
-        pulled = [run.pulled for run in self._reachable(held) if run.pulled is not None]
-        return {state.version: state for state in pulled}
+        runs = self._reachable(held)
+        return {run.task.serial: run.pulled for run in runs if run.pulled is not None}
 
     def _reachable(self, held: Iterable[ClientUpdate] = ()) -> Iterator[PendingRun]:
         """Yield all runs that are still needed, each once."""
@@ -173,6 +175,7 @@ class Clients:
         state: dict[str, Any],
         versions: Mapping[int, ServerState],
         device: torch.device,
+        settings: Mapping[int, Any] = MappingProxyType({}),
     ) -> list[ClientUpdate]:
         """Restore what `state_dict` returned, and return the updates that the aggregator held.
 
@@ -180,6 +183,8 @@ class Clients:
             state: The runs.
             versions: The versions of the server's model that were pulled by runs not used yet.
             device: The device of the results' tensors.
+            settings: Settings of the module by serial number, for runs that have others than the
+                version that they pulled.
         """
         runs: dict[int, PendingRun] = {}
         # By serial, since a run refers to an earlier one of the same client.
@@ -187,6 +192,8 @@ class Clients:
             saved = state["runs"][serial]
             task = Task(**saved["task"])
             pulled = versions[task.pulled_version] if saved["pulled"] else None
+            if pulled is not None and serial in settings:
+                pulled = replace(pulled, settings=settings[serial])
             run = PendingRun(self.pool, task, pulled, runs.get(saved["after"]))
             run.load_state_dict(saved, device)
             if saved["waiting"]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from data_partitioners import Partition
+    from fedlight._module.settings import LiveSettings, Settings
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.parameters import ModuleState
     from fedlight.types import LocalResult, ServerState
@@ -47,16 +48,16 @@ class Job(NamedTuple):
     work: Workplace | None = None
 
 
-def trial_task(client_id: int) -> Task:
-    """A task of one local step at version 0, with which an executor tries the step of a module."""
-    return Task(client_id, 0, 0.0, 1.0, num_steps=1, serial=0, visit=0)
+def trial_task(client_id: int, num_steps: int = 1) -> Task:
+    """A task of a step or more at version 0, with which the step of a module is tried."""
+    return Task(client_id, 0, 0.0, 1.0, num_steps=num_steps, serial=0, visit=0)
 
 
-def trial_tasks(workplace: Workplace) -> list[Task]:
+def trial_tasks(workplace: Workplace, num_steps: int = 1) -> list[Task]:
     """Trial tasks of up to three clients with data, since a failure may be due to one's data."""
     holders = np.flatnonzero(workplace.partition.sizes)
     clients: list[int] = holders[[0, len(holders) // 2, -1]].tolist()
-    return [trial_task(client) for client in dict.fromkeys(clients)]
+    return [trial_task(client, num_steps) for client in dict.fromkeys(clients)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +73,7 @@ class Workplace:
         batch_size: Examples per local step.
         seed: The seed of the fit.
         autocast: Returns the context manager in which steps run (mixed precision).
+        settings: The settings that the module has; None if every local run has those.
     """
 
     module: LightningModule
@@ -82,6 +84,21 @@ class Workplace:
     batch_size: int
     seed: int
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+    settings: LiveSettings | None = None
+
+    def settings_of(self, job: Job) -> Settings | None:
+        """The settings under which a job runs; None for those that the module has.
+
+        A job of another fit is here only as long as no hook has changed the module of either.
+        """
+        if job.work is None or job.work is self:
+            settings: Settings | None = job.pulled.settings
+            return settings
+        return None if self.settings is None else self.settings.current
+
+    def under(self, settings: Settings | None) -> AbstractContextManager[None]:
+        """Within the context, the module has the settings of a version."""
+        return nullcontext() if self.settings is None else self.settings.under(settings)
 
     def batch_rows(self, task: Task) -> NDArray[np.int64]:
         """Row numbers of the batches of a task, shape ``[K, b]``.
@@ -114,6 +131,13 @@ class Executor(ABC):
 
     max_batch: int = 1
     """Preferred number of jobs per call."""
+
+    tries_itself: bool = False
+    """Whether `setup` tries the module, so that it is not tried before."""
+
+    kept: frozenset[tuple[str, str]] = frozenset()
+    """What an executor that tries the module itself has found that steps change and none reads:
+    paths of layers, and names of attributes."""
 
     independent: bool = False
     """Whether a job's result is the same bits whichever other jobs are in the call.

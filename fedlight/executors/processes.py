@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fedlight._support.checks import positive_int
 from fedlight.executors._remote.fork import Forked, number_of_workers
@@ -14,8 +15,12 @@ from fedlight.executors._remote.forked import SharedTensors, serve, values_at_fo
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.sequential import SequentialExecutor
 
+if TYPE_CHECKING:
+    from fedlight._module.settings import Settings
+
 _NAME = "a worker of ProcessExecutor"
 _PATIENCE = 300.0  # seconds for the first step of a worker
+_SETTINGS = 16  # earlier settings of the module that new workers keep
 _PER_WORKER = 8  # jobs of a call: the last ones to finish leave few cores idle
 
 
@@ -34,9 +39,9 @@ class ProcessExecutor(Executor):
     depend on which clients run at the same time.
 
     A worker computes with one thread. It has the module and the local optimizer as they were when
-    it was forked. If a callback changes a number of theirs, or a frozen parameter, between rounds,
-    new workers are forked. A step that changes numbers or lists of the module is refused, since
-    each worker would have its own.
+    it was forked. If a callback changes the module, or a number of the optimizer, new workers are
+    forked before the next local runs. What a step leaves on the module (a counter, its last loss)
+    stays in the worker.
 
     Args:
         workers: Number of processes; None for one per core that this process may use
@@ -54,6 +59,7 @@ class ProcessExecutor(Executor):
     """
 
     independent = True
+    tries_itself = True
 
     def __init__(self, workers: int | None = None, max_batch: int | None = None) -> None:
         instead = "executor='sequential', or RayExecutor(num_actors=…)"
@@ -84,16 +90,22 @@ class ProcessExecutor(Executor):
             )
         self._work, self._inner = workplace, SequentialExecutor()
         self._inner.setup(workplace)  # here, so that its errors are raised once
-        self._fork()
+        self._settings: list[Settings] = []
+        self._at_start = True  # the workers' module has the settings of the start
+        self._fork(tries=True)
 
-    def _fork(self) -> None:
-        """Fork new workers, and wait until each has tried a step."""
+    def _fork(self, tries: bool = False) -> None:
+        """Fork new workers, and wait until each is ready.
+
+        Args:
+            tries: Whether each tries the module first.
+        """
         self._end()
         self._forked_with = values_at_fork(self._work)
         try:
             for _ in range(self.workers):
-                tensors = SharedTensors.of(self._work.state.read())
-                given = self._inner, self._work, tensors
+                tensors = SharedTensors.of(self._work.state.read(), self._settings)
+                given = self._inner, self._work, tensors, tries
                 forked = Forked.start(serve, *given, name=_NAME, daemon=True)
                 self._processes.append((forked, tensors))
             waiting = {forked.pipe: forked for forked, _ in self._processes}
@@ -128,9 +140,7 @@ class ProcessExecutor(Executor):
         Raises:
             RuntimeError: A worker died, or failed for a reason that is not the client's.
         """
-        # A callback may have changed a setting that the workers still have as it was.
-        if values_at_fork(self._work) != self._forked_with:
-            self._fork()
+        jobs = self._for_workers(jobs)
         outcomes: dict[int, Outcome] = {}
         # The longest first: a long run that starts last would leave the other cores idle.
         waiting = deque(sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps))
@@ -149,11 +159,34 @@ class ProcessExecutor(Executor):
                 free.append((forked, tensors))
         return [outcomes[index] for index in range(len(jobs))]
 
+    def _for_workers(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """The jobs with settings that the workers know; new workers are forked if they must be."""
+        live = self._work.settings
+        if live is None:
+            start = None
+        else:
+            live.look()  # so that new workers know which settings their module has
+            start = live.start
+        used = {id(each): each for job in jobs if (each := job.pulled.settings) is not None}
+        same = values_at_fork(self._work) == self._forked_with
+        if same and self._at_start and all(each is start for each in used.values()):
+            return [
+                job._replace(pulled=replace(job.pulled, settings=None)) if used else job
+                for job in jobs
+            ]
+        known = {id(each) for each in self._settings}
+        new = [each for number, each in used.items() if number not in known]
+        if new or not same:
+            self._settings = [*self._settings, *new][-_SETTINGS - len(new) :]
+            self._at_start = False
+            self._fork()
+        return jobs
+
     def teardown(self) -> None:
         """End the workers."""
         self._end()
         self._inner.teardown()
-        del self._work, self._inner, self._forked_with
+        del self._work, self._inner, self._forked_with, self._settings
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self.workers})"

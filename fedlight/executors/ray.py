@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -18,10 +20,15 @@ from fedlight.executors._remote.cluster import (
     room,
     share_of_gpus,
 )
+from fedlight.executors._remote.sent_settings import to_bytes
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.executors.processes import ProcessExecutor
 
+if TYPE_CHECKING:
+    from fedlight._module.settings import Settings
+
 _TRIES = 3
+_SETTINGS = 64  # settings of the module that keep their number
 _PATIENCE = 60.0  # seconds
 
 
@@ -58,6 +65,8 @@ class RayExecutor(Executor):
         TypeError: An argument is of the wrong kind.
         ValueError: An argument is outside its range.
     """
+
+    tries_itself = True
 
     def __init__(
         self,
@@ -99,7 +108,9 @@ class RayExecutor(Executor):
         ray = self._ray
         # A module that cannot be copied is refused before Ray starts.
         sent = SentWorkplace.of(workplace, self.executor, round(self.num_cpus))
-        self._device = workplace.state.device
+        self._device, self._live = workplace.state.device, workplace.settings
+        self._numbers: dict[int, Settings] = {}
+        self._counter = count()
         cores = max(2, round(self.num_actors * self.num_cpus))
         self._cluster = Cluster(ray, self.address, cores)
         try:
@@ -158,7 +169,7 @@ class RayExecutor(Executor):
         """Stop the actors, and the cluster if it was started here."""
         for actor in self._actors:
             self._ray.kill(actor)
-        del self._actors, self._make
+        del self._actors, self._make, self._live, self._numbers
         self._cluster.close()
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -191,7 +202,22 @@ class RayExecutor(Executor):
             self._actors[number].load_state_dict.remote(kept)
 
     def _send(self, number: int, jobs: list[Job]) -> Any:
-        return self._actors[number].run.remote([job_on(job, "cpu") for job in jobs])
+        settings: dict[int, bytes] = {}
+        sent = [self._to_send(job, settings) for job in jobs]
+        return self._actors[number].run.remote(sent, settings)
+
+    def _to_send(self, job: Job, settings: dict[int, bytes]) -> Job:
+        """A job with the number of its settings, which are added to `settings`."""
+        live, own, sent = self._live, job.pulled.settings, job_on(job, "cpu")
+        if live is None or own is None or own is live.start:
+            return sent._replace(pulled=replace(sent.pulled, settings=None))
+        known = next((n for n, each in self._numbers.items() if each is own), None)
+        if known is None:
+            known = next(self._counter)
+            self._numbers[known] = own
+            self._numbers = dict([*self._numbers.items()][-_SETTINGS:])
+        settings[known] = to_bytes(live, own, self._ray.cloudpickle)
+        return sent._replace(pulled=replace(sent.pulled, settings=known))
 
     def _receive(self, number: int, jobs: list[Job], reference: Any) -> list[Outcome]:
         for _ in range(_TRIES):

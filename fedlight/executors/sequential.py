@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
@@ -63,6 +63,8 @@ class SequentialExecutor(Executor):
     """
 
     independent = True
+    changes_found: Callable[[], None] | None = None
+    """Called once, with the module as before, if the first local run has changed it."""
 
     def setup(self, workplace: Workplace) -> None:
         """Prepare for a run; an optimizer that works on one client is tried before the first round.
@@ -100,14 +102,31 @@ class SequentialExecutor(Executor):
                 advised(error, self._work)
             raise
 
-    def watch(self, job: Job) -> tuple[Outcome, list[str]]:
+    def watch(
+        self, job: Job, before_step: Callable[[], None] | None = None
+    ) -> tuple[Outcome, list[str]]:
         """Return the result of a job, and from which global random generators it drew.
 
         Numbers from the streams of its steps do not count.
+
+        Args:
+            job: The job.
+            before_step: Called before each of its steps.
         """
-        with self._computing():
-            outcome = self._outcome(job, next(self._rows([job])))
-            return outcome, drawn_from(self._seed(job.task))
+        step = self._step
+
+        def prepared(batch: Any, number: int) -> Any:
+            if before_step is not None:
+                before_step()
+            return step(batch, number)
+
+        self._step = prepared
+        try:
+            with self._computing():
+                outcome = self._outcome(job, next(self._rows([job])))
+                return outcome, drawn_from(self._seed(job.task))
+        finally:
+            self._step = step
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -139,6 +158,11 @@ class SequentialExecutor(Executor):
         return derived_seed(self._work.seed, Concern.TRAINING, task.client_id, task.visit)
 
     def _outcome(self, job: Job, rows: Tensor) -> Outcome:
+        """Run a job under the settings of the version that was pulled."""
+        with self._work.under(self._work.settings_of(job)):
+            return self._tried(job, rows)
+
+    def _tried(self, job: Job, rows: Tensor) -> Outcome:
         """Run a job; if it is the first that draws random numbers, run it again with the streams.
 
         Streams watch all calls of torch, which costs a step of a small module up to a fifth of its
@@ -154,6 +178,12 @@ class SequentialExecutor(Executor):
         before = Snapshot(work.module) if self._draws is None else None
         outcome = self._one(job, rows)
         self._draws = has_moved(self._seeded)
+        found = None if isinstance(outcome, ClientError) else self.changes_found
+        if before is not None and found is not None and before.changes():
+            before.restore()
+            self._recorder.clear()
+            found()
+            outcome = self._one(job, rows)
         if self._draws:
             if before is not None:
                 before.restore()

@@ -134,11 +134,12 @@ class VectorizedExecutor(Executor):
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Return the results of the jobs, in order; for a job that failed, its `ClientError`."""
-        stacks: dict[int, list[int]] = defaultdict(list)
+        stacks: dict[tuple[int, int], list[int]] = defaultdict(list)
         for index, job in enumerate(jobs):
             partition, client = (job.work or self._work).partition, job.task.client_id
             size = int(partition.offsets[client + 1] - partition.offsets[client])
-            stacks[min(self._work.batch_size, size)].append(index)
+            settings = self._work.settings_of(job)
+            stacks[min(self._work.batch_size, size), id(settings)].append(index)
         results: dict[int, Outcome] = {}
         most = self.max_batch
         self._work.state.show()
@@ -147,11 +148,14 @@ class VectorizedExecutor(Executor):
         with self._one_thread(), isolated_rng(), stage as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
-                while indices:
-                    chunk = indices[: self.max_batch]  # which may shrink from stack to stack
-                    del indices[: len(chunk)]
-                    outcomes = self._splitting.outcomes([jobs[index] for index in chunk])
-                    results.update(zip(chunk, outcomes, strict=True))
+                settings = self._work.settings_of(jobs[indices[0]])
+                with self._work.under(settings):
+                    self._step.use(settings)
+                    while indices:
+                        chunk = indices[: self.max_batch]  # which may shrink from stack to stack
+                        del indices[: len(chunk)]
+                        outcomes = self._splitting.outcomes([jobs[index] for index in chunk])
+                        results.update(zip(chunk, outcomes, strict=True))
         self._say_if_reduced(most)
         return [results[index] for index in range(len(jobs))]
 

@@ -29,7 +29,7 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedlight._module.attributes import own_attributes, own_layers, watched
+from fedlight._module.attributes import own_attributes, own_layers
 from fedlight._module.current_stage import moment_of
 from fedlight._runs.identity import content
 from fedlight.data.examples import ExampleTable
@@ -40,6 +40,8 @@ from fedlight.local_optimizers import FedProx, LocalAdam, LocalOptimizer, LocalS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from fedlight._module.settings import Settings
 
 
 class SharedExecutor:
@@ -52,6 +54,7 @@ class SharedExecutor:
     Attributes:
         executor: The executor.
         reason: Why it was chosen, in words.
+        kept: What steps change on the module and no later step reads.
         open: Whether runs may share it.
     """
 
@@ -59,7 +62,7 @@ class SharedExecutor:
         self.work = work
         self._asked, self._arguments = asked, _arguments(asked)
         choice = resolve_executor(asked, work)
-        self.executor, self.reason = choice.executor, choice.reason
+        self.executor, self.reason, self.kept = choice.executor, choice.reason, choice.kept
         self.open = (
             isinstance(choice.executor, VectorizedExecutor)
             and choice.executor.independent
@@ -112,11 +115,13 @@ class StudyExecutor(Executor):
         asked: The executor that the run asked for.
     """
 
+    tries_itself = True
+
     def __init__(self, executors: SharedExecutors, asked: Executor | str) -> None:
         self._executors, self._asked = executors, asked
         self._shared: SharedExecutor | None = None
         self._work: Workplace | None = None
-        self._before: Any = None
+        self._before: Settings | None = None  # None for those of the start
 
     @property
     def shared(self) -> SharedExecutor:
@@ -135,12 +140,20 @@ class StudyExecutor(Executor):
         """
         assert self._shared is not None
         assert self._work is not None
-        now = watched(self._work.module) if self._shared.open else self._before
-        if now != self._before:
+        settings = self._work.settings
+        if settings is None or not self._shared.open:
+            return
+        now = settings.look()
+        if now is not (self._before or settings.start):
             self._before = now
             if self._shared.work is not self._work:
                 self._shared = self._executors.add(self._asked, self._work)
             self._shared.open = False
+
+    @property
+    def kept(self) -> frozenset[tuple[str, str]]:  # type: ignore[override]
+        """What the steps of the module change and none reads."""
+        return frozenset() if self._shared is None else self._shared.kept
 
     @property
     def max_batch(self) -> int:  # type: ignore[override]
@@ -156,7 +169,7 @@ class StudyExecutor(Executor):
         """Join the runs that share an executor."""
         self._work = workplace
         self._shared = self._executors.join(self._asked, workplace)
-        self._before = watched(workplace.module)
+        self._before = None
 
     def teardown(self) -> None:
         """Leave the shared executor; close it if this run takes the module that it works on."""

@@ -3,7 +3,6 @@
 import random
 
 import numpy as np
-import torch
 from lightning import LightningModule
 from torchmetrics import MeanMetric
 
@@ -11,7 +10,6 @@ from fedlight._module.attributes import (
     own_attributes,
     own_generators,
     own_layers,
-    watched,
 )
 from tests.boring import Boring
 
@@ -26,28 +24,6 @@ def test_metric_objects_are_no_layers() -> None:
     assert "mean" in dict(module.named_modules())
     assert "mean" not in dict(own_layers(module))
     assert "net" in dict(own_layers(module))
-
-
-def test_what_is_watched() -> None:
-    module = Boring()
-    module.rate, module._private, module.net.name = 0.5, 1, "a"
-    module.frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
-    before = watched(module)
-    assert watched(module) == before
-    module._private = 2
-    with torch.no_grad():
-        module.net.weight.add_(1)
-    assert watched(module) == before
-    for change in (
-        lambda: setattr(module, "rate", 0.25),
-        lambda: setattr(module.net, "name", "b"),
-        lambda: module.frozen.add_(1),
-        lambda: module.eval(),
-    ):
-        before = watched(module)
-        with torch.no_grad():
-            change()
-        assert watched(module) != before
 
 
 def test_the_states_of_generators() -> None:

@@ -168,18 +168,6 @@ def demo_transformer() -> tuple[Any, ...]:
     return lambda: LightningTransformer(30), TensorDataset(tokens, tokens.roll(-1, 1))
 
 
-def demo_lstm() -> tuple[Any, ...]:
-    from lightning.pytorch.demos.lstm import LightningLSTM, SimpleLSTM
-
-    def factory() -> LightningModule:
-        module = LightningLSTM(1)
-        module.model = SimpleLSTM(30, ninp=8, nhid=8, nlayers=2)
-        return module
-
-    tokens, _ = words()
-    return factory, TensorDataset(tokens, tokens.roll(-1, 1))
-
-
 @contextmanager
 def offline() -> Iterator[None]:
     """The demos' ``prepare_data`` fetches a text that nobody reads here."""
@@ -426,14 +414,6 @@ CASES = [
         demo_transformer,
         local=LocalSGD(lr=0.1),
         around=offline,
-    ),
-    Case(
-        "lightning",
-        "LightningLSTM",
-        demo_lstm,
-        local=LocalSGD(lr=20.0),
-        around=offline,
-        note="keeps its hidden state on itself, of which a stack has one for all clients",
     ),
     Case("torch", "regression", regression, local=SGD, stacks=True),
     Case("torch", "autoencoder", autoencoder, local=SGD, stacks=True),

@@ -6,7 +6,8 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 
 from fedlight._module.snapshot import Snapshot
 from fedlight.executors._choice.check_step import check_step
-from fedlight.executors._choice.trial import try_step
+from fedlight.executors._choice.trial import Trial, try_step
 from fedlight.executors._remote.fork import cores_to_use
 from fedlight.executors.base import Executor, NoGradientError, Workplace, ran_out_of_memory
 from fedlight.executors.processes import ProcessExecutor
@@ -53,11 +54,13 @@ class Choice:
         reason: Why it was chosen, in words. Nothing is decided by them.
         shares: Whether stacked clients would share something that the step of the module reads or
             changes. False if the module was not tried.
+        kept: The attributes that steps change and no later step reads, by path and name.
     """
 
     executor: Executor
     reason: str
     shares: bool = False
+    kept: frozenset[tuple[str, str]] = frozenset()
 
 
 def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
@@ -90,26 +93,45 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
 
     Raises:
         TypeError: The step of the local optimizer returns something.
-        ValueError: The requested executor cannot run this module, or the local optimizer's step
-            fails. A vectorized one refuses a module whose steps go on from tensors that the step
-            before has left on it.
+        ValueError: The requested executor cannot run this module, the local optimizer's step
+            fails, or the steps of the module go on from what the step before has left on it. A
+            vectorized executor refuses also steps that only add to tensors that they keep.
     """
     try:
         check_step(workplace)
     except Exception as error:
         if not ran_out_of_memory(error):  # one client may have room even if two have not
             raise
-    if executor == "auto":
-        return _chosen(workplace)
-    if isinstance(executor, str):
+    if isinstance(executor, str) and executor != "auto":
         executor = _NAMED[executor]()
+    optimizer = workplace.optimizer
+    if isinstance(executor, Executor) and (
+        executor.tries_itself
+        or (isinstance(executor, VectorizedExecutor) and not optimizer.stackable)
+    ):
+        executor.setup(workplace)  # it refuses the optimizer, or tries the module itself
+        return Choice(executor, _AS_GIVEN, kept=executor.kept)
+    if isinstance(executor, SequentialExecutor):
+        return _one_by_one(workplace, _AS_GIVEN, executor)
+    slow = _slow_layers(workplace) if executor == "auto" else ""
+    if slow:
+        return _one_by_one(workplace, slow)
+    if isinstance(executor, Executor) and not isinstance(executor, VectorizedExecutor):
+        executor.setup(workplace)
+        return Choice(executor, _AS_GIVEN)
+    if executor == "auto" and not (optimizer.stackable and workplace.examples.stackable):
+        return _chosen(workplace, None)
+    trial = try_step(workplace)
     if isinstance(executor, VectorizedExecutor):
-        return _stacked_as_given(executor, workplace)
-    executor.setup(workplace)
-    return Choice(executor, _AS_GIVEN)
+        choice = _stacked_as_given(executor, workplace, trial)
+    elif trial.refusal():
+        raise ValueError(trial.refusal())
+    else:
+        choice = _chosen(workplace, trial)
+    return replace(choice, kept=trial.kept)
 
 
-def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Choice:
+def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace, trial: Trial) -> Choice:
     """Set up an executor that stacks clients, unless the stack would compute something wrong.
 
     Raises:
@@ -117,15 +139,16 @@ def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Cho
             be learned), clients would share random numbers, or the step goes on from tensors that
             the step before has left on the module.
     """
-    trial = try_step(workplace) if workplace.optimizer.stackable else None
-    if trial is not None and trial.rereads:
+    if trial.rereads and not trial.reads:
         raise ValueError(f"{trial.keeps_in_words()}; {_KEEP_INSTEAD}")
-    if trial is not None and trial.failure is not None:
+    if trial.refusal():
+        raise ValueError(trial.refusal())
+    if trial.failure is not None:
         cause = trial.failure.__cause__
         if isinstance(cause, NoGradientError):
             raise cause
     _set_up(executor, workplace)  # before the next error: its own may name the function that draws
-    if trial is None or not trial.shares:
+    if not trial.shares:
         return _stacked(executor, _AS_GIVEN)
     if trial.draws and not trial.asks:
         raise ValueError(
@@ -134,17 +157,28 @@ def _stacked_as_given(executor: VectorizedExecutor, workplace: Workplace) -> Cho
     return _stacked(executor, f"{_AS_GIVEN}; {trial.in_words()}", shares=True)
 
 
-def _chosen(workplace: Workplace) -> Choice:
-    """The choice of "auto"."""
+def _slow_layers(workplace: Workplace) -> str:
+    """Why layers of the module are slower in a stack; "" if none is."""
     on_cpu = workplace.state.device.type == "cpu"
     slow = _layer(workplace.module, _SLOW_EVERYWHERE)
     if on_cpu:
         slow = slow or _layer(workplace.module, _SLOW_ON_A_CPU)
-    if slow:
-        where = " on a CPU" if on_cpu else ""
-        cores = cores_to_use() if on_cpu else 1
-        faster = f'; on {cores} cores executor="processes" may be faster' if cores > 1 else ""
-        return _one_by_one(workplace, f"stacking {slow} layers does not pay{where}{faster}")
+    if not slow:
+        return ""
+    where = " on a CPU" if on_cpu else ""
+    cores = cores_to_use() if on_cpu else 1
+    faster = f'; on {cores} cores executor="processes" may be faster' if cores > 1 else ""
+    return f"stacking {slow} layers does not pay{where}{faster}"
+
+
+def _chosen(workplace: Workplace, trial: Trial | None) -> Choice:
+    """The choice of "auto".
+
+    Args:
+        workplace: The module, the data and the settings of the local runs.
+        trial: The trial of the module; None if data or optimizer cannot be stacked anyway.
+    """
+    on_cpu = workplace.state.device.type == "cpu"
     vectorized = VectorizedExecutor()
     try:
         with nullcontext(list[str]()) if on_cpu else _operators_in_a_loop() as looped:
@@ -152,16 +186,13 @@ def _chosen(workplace: Workplace) -> Choice:
     except ValueError as error:
         reason = str(error)
         # If data and optimizer can be stacked, it is the step that cannot.
-        if workplace.optimizer.stackable and workplace.examples.stackable:
-            trial = try_step(workplace)
-            if trial.failure is None and trial.keeps:
-                reason = trial.in_words()
+        if trial is not None and trial.failure is None and trial.keeps:
+            reason = trial.in_words()
         return _one_by_one(workplace, reason)
     if looped:
         vectorized.teardown()
         return _one_by_one(workplace, f"vmap computes {looped[0]} for one client after another")
-    trial = try_step(workplace)
-    if trial.shares or trial.failure is not None:
+    if trial is not None and (trial.shares or trial.failure is not None):
         vectorized.teardown()
         return _one_by_one(workplace, trial.in_words())
     return _stacked(vectorized, "the module can be stacked")
@@ -175,10 +206,31 @@ def _stacked(executor: VectorizedExecutor, reason: str, shares: bool = False) ->
     return Choice(executor, reason, shares)
 
 
-def _one_by_one(workplace: Workplace, reason: str) -> Choice:
-    sequential = SequentialExecutor()
+def _one_by_one(
+    workplace: Workplace, reason: str, sequential: SequentialExecutor | None = None
+) -> Choice:
+    """The executor that runs any module; its first local run is the trial.
+
+    So a hook of the module is called as often as by Lightning. Only if that run changes the module,
+    the module is tried.
+    """
+    sequential = SequentialExecutor() if sequential is None else sequential
     sequential.setup(workplace)
+    sequential.changes_found = partial(_check_changes, workplace)
     return Choice(sequential, reason)
+
+
+def _check_changes(workplace: Workplace) -> None:
+    """Refuse a module whose steps read what earlier ones have left on it.
+
+    Raises:
+        ValueError: They do.
+    """
+    trial = try_step(workplace)
+    if trial.refusal():
+        raise ValueError(trial.refusal())
+    if workplace.settings is not None:
+        workplace.settings.ignore(trial.kept)
 
 
 def _set_up(executor: VectorizedExecutor, workplace: Workplace) -> None:

@@ -1,17 +1,28 @@
-"""The trial of a module: one local step of one client is watched for side effects."""
+"""The trial of a module: local runs of two steps are watched for side effects."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from fedlight._module.attributes import own_generators
 from fedlight._module.current_stage import moment_of
+from fedlight._module.settings import kept_by, settings_of
 from fedlight._module.snapshot import Change, NotATensor, Snapshot
 from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_tasks
 from fedlight.executors.sequential import SequentialExecutor
+
+if TYPE_CHECKING:
+    from fedlight.types import ServerState
+
+_STEPS = 2
+"""Local steps of a trial: the second one may read what the first has left."""
+_MANY = 10_000
+"""What is added to a counter, to see whether a step compares it with a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +37,8 @@ class Trial:
         keeps: The attributes in which it has left tensors.
         rereads: Whether the next step reads those tensors, or adds to them.
         changes: All attributes that it has changed.
+        reads: The attributes that it has changed, if a later step reads what it has left there.
+        kept: The places of all that it has changed: paths of layers, and names.
     """
 
     module: str
@@ -35,6 +48,8 @@ class Trial:
     keeps: Sequence[str]
     rereads: bool
     changes: Sequence[str]
+    reads: Sequence[str] = ()
+    kept: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def shares(self) -> bool:
@@ -55,6 +70,17 @@ class Trial:
         found = next((reason for reason, names in reasons.items() if names), None)
         return f"{found}, which stacked clients would share" if found else ""
 
+    def refusal(self) -> str:
+        """Why no executor may run the module; "" if nothing speaks against it."""
+        if not self.reads:
+            return ""
+        names = ", ".join(f"self.{name}" for name in self.reads)
+        return (
+            f"training_step of {self.module} keeps {names} from one step to the next, so that a "
+            "client would go on from another client's, and no checkpoint has it: register_buffer "
+            "in __init__, since each client has buffers of its own"
+        )
+
     def keeps_in_words(self) -> str:
         """The attributes in which the step has left tensors."""
         names = ", ".join(f"self.{name}" for name in self.keeps)
@@ -62,24 +88,41 @@ class Trial:
 
 
 def try_step(workplace: Workplace) -> Trial:
-    """Try one local step of one client; the module is left as it was."""
+    """Try local runs of two steps of some clients; the module is left as it was."""
     module = workplace.module
     probe = SequentialExecutor()
     probe.setup(workplace)
     generators = own_generators(module)
     moment = moment_of(module)
     moment.asked.clear()
+    start = settings_of(module)
     before = Snapshot(module)
+    frozen = [(tensor, value) for tensor, value in start.tensors.items() if value is not None]
+
+    def restore() -> None:
+        before.restore()
+        for tensor, value in frozen:
+            if not torch.equal(tensor, value):
+                tensor.data.copy_(value)
+
     try:
-        job, outcome, drawn = _one_step(probe, workplace)
+        job, outcome, drawn = _first_that_succeeds(probe, workplace)
         after = own_generators(module)
         drawn += [name for name, state in generators.items() if after.get(name) != state]
+        succeeds = not isinstance(outcome, ClientError)
         changes = before.changes()
-        if changes and not drawn and not isinstance(outcome, ClientError):
+        kept = kept_by(module, start)
+        names = {*(f"{path}.{name}".lstrip(".") for path, name in kept), *(c.name for c in changes)}
+        reads = False
+        if (changes or kept) and not drawn and succeeds:
+            reads = _reads(probe, workplace, job.pulled, restore, changes)
             # Things that only a first step makes (a mask, a library's setting) are no state.
+            restore()
+            probe.watch(job)
             settled = Snapshot(module)
-            job, outcome, _ = _one_step(probe, workplace)
+            job, outcome, _ = _first_that_succeeds(probe, workplace)
             changes = settled.changes()
+            kept += kept_by(module, start)
         keeps = [each for each in changes if each.tensors]
         return Trial(
             module=type(module).__name__,
@@ -89,19 +132,75 @@ def try_step(workplace: Workplace) -> Trial:
             keeps=[each.name for each in keeps],
             rereads=not isinstance(outcome, ClientError) and _rereads(probe, job, keeps),
             changes=[each.name for each in changes],
+            reads=sorted(names) if reads else (),
+            kept=frozenset(kept),
         )
     finally:
-        before.restore()
+        restore()
 
 
-def _one_step(probe: SequentialExecutor, workplace: Workplace) -> tuple[Job, Outcome, list[str]]:
-    """A step of the first client with which it succeeds, and the generators it used."""
+def _first_that_succeeds(
+    probe: SequentialExecutor, workplace: Workplace
+) -> tuple[Job, Outcome, list[str]]:
+    """The local run of the first client with which it succeeds, and the generators it used."""
     for task in trial_tasks(workplace):
         job = Job(task, workplace.state.read())
         outcome, drawn = probe.watch(job)
         if not isinstance(outcome, ClientError):
             break
     return job, outcome, drawn
+
+
+def _reads(
+    probe: SequentialExecutor,
+    workplace: Workplace,
+    pulled: ServerState,
+    restore: Callable[[], None],
+    changes: Sequence[Change],
+) -> bool:
+    """Whether a step reads what the steps before it have left on the module, and no buffer holds.
+
+    The same local runs are computed with the module as it was before each step, after each other,
+    and with large numbers in place of those that steps change (a counter that is compared with a
+    limit). If nothing is read, their outcomes have the same bits.
+
+    Args:
+        probe: Computes local runs.
+        workplace: Has the clients.
+        pulled: The version from which local runs start.
+        restore: Puts the module's attributes back.
+        changes: The attributes that steps change.
+    """
+    # Of several clients, since the data of one may hide it (all zeros).
+    jobs = [Job(task, pulled) for task in trial_tasks(workplace, _STEPS)]
+    restore()
+    alone = [_bits(probe.watch(job, restore)[0]) for job in jobs]
+    restore()
+    probe.watch(jobs[-1])
+
+    def differs() -> bool:
+        return [_bits(probe.watch(job)[0]) for job in jobs] != alone
+
+    if differs():
+        return True
+    numbers = [each for each in changes if type(each.owner.get(each.key)) in (int, float)]
+    for each in numbers:
+        each.owner[each.key] += _MANY
+    return bool(numbers) and differs()
+
+
+def _bits(outcome: Outcome) -> object:
+    """All that the server and the user get of a local run, to be compared to the bit."""
+    if isinstance(outcome, ClientError):
+        return None
+    tensors = (outcome.delta, outcome.buffers, outcome.counters, outcome.client_state)
+    return (
+        [
+            None if each is None else each.cpu().contiguous().view(torch.uint8).tolist()
+            for each in tensors
+        ],
+        {name: repr(value) for name, value in outcome.metrics.items()},
+    )
 
 
 def _rereads(probe: SequentialExecutor, job: Job, left: Sequence[Change]) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fedlight._module.current_stage import Moment, moment_of
+from fedlight._module.settings import LiveSettings, Settings
 from fedlight.executors._choice.choose_executor import resolve_executor
+from fedlight.executors._remote.sent_settings import from_bytes
 from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
 from fedlight.parameters import ModuleState
 
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from lightning import LightningModule
 
     from fedlight.types import LocalResult
+
+_SETTINGS = 16
+"""Earlier settings of the module that an actor keeps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +51,7 @@ class SentWorkplace:
             ValueError: Something in the module cannot be copied.
         """
         parts = {each.name: getattr(work, each.name) for each in fields(work)}
-        del parts["state"]
+        del parts["state"], parts["settings"]
         parts["module"] = _copy(work.module)
         parts["examples"] = work.examples.to("cpu", work.state.param_layout.dtype)
         return cls(parts, executor, max(1, num_threads), moment_of(work.module).for_actor())
@@ -104,11 +110,16 @@ class Actor:
         module.trainer = sent.trainer  # a copy of a module has none
         state = ModuleState(module)
         examples = sent.parts["examples"].to(self._device, state.param_layout.dtype)
-        parts = {**sent.parts, "module": module, "state": state, "examples": examples}
+        self._live = LiveSettings(module)
+        self._settings: dict[int, Settings] = {}
+        own = {"module": module, "state": state, "examples": examples, "settings": self._live}
         try:
-            self._executor = resolve_executor(sent.executor, Workplace(**parts)).executor
+            choice = resolve_executor(sent.executor, Workplace(**{**sent.parts, **own}))
         except ValueError as error:
             self._refusal = str(error)
+        else:
+            self._executor = choice.executor
+            self._live.begin(choice.kept)
 
     def refusal(self) -> str:
         """Why the actor cannot run the module, the data or the local optimizer; "" if it can."""
@@ -122,10 +133,29 @@ class Actor:
         """Pass the state of an earlier executor to this one."""
         self._executor.load_state_dict(state)
 
-    def run(self, jobs: Sequence[Job]) -> tuple[list[Outcome], dict[str, Any]]:
-        """Compute jobs; their results, and the state of the executor."""
-        outcomes = self._executor.run([job_on(job, self._device) for job in jobs])
+    def run(
+        self, jobs: Sequence[Job], settings: Mapping[int, bytes] = MappingProxyType({})
+    ) -> tuple[list[Outcome], dict[str, Any]]:
+        """Compute jobs; their results, and the state of the executor.
+
+        Args:
+            jobs: The jobs, with a number in place of the settings of the module.
+            settings: The settings by number.
+        """
+        # In the order of their last use, and the same objects, so that traces are kept.
+        known = {number: self._settings.pop(number, None) for number in settings}
+        for number, sent in settings.items():
+            self._settings[number] = known[number] or from_bytes(self._live, sent)
+        self._settings = dict([*self._settings.items()][-_SETTINGS - len(settings) :])
+        outcomes = self._executor.run([self._here(job) for job in jobs])
         return [_to_send(outcome) for outcome in outcomes], self._executor.state_dict()
+
+    def _here(self, job: Job) -> Job:
+        """A job as it was sent, on the device and with its settings."""
+        number = job.pulled.settings
+        settings = self._live.start if number is None else self._settings[number]
+        moved = job_on(job, self._device)
+        return moved._replace(pulled=replace(moved.pulled, settings=settings))
 
 
 def job_on(job: Job, device: torch.device | str) -> Job:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import signal
-from collections import deque
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,26 +11,24 @@ import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
-from fedlight._module.attributes import watched
-from fedlight._module.current_stage import moment_of
-from fedlight._module.snapshot import Snapshot
-from fedlight.executors.base import ClientError, Job, Workplace, trial_tasks
+from fedlight.executors._choice.trial import try_step
+from fedlight.executors.base import ClientError, Job, Workplace
 from fedlight.types import LocalResult, Measured, ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
+    from fedlight._module.settings import Settings
     from fedlight.executors.sequential import SequentialExecutor
     from fedlight.types import LoggedValue, Task
 
-    JobParts: TypeAlias = tuple[Task, bool, bool]  # whether there is shared, and own, state
+    # A task, the number of its settings, and whether there is shared, and own, state.
+    JobParts: TypeAlias = tuple[Task, int | None, bool, bool]
     ResultParts: TypeAlias = tuple[Mapping[str, LoggedValue], float | None, bool]
 
 _SAME_IN_ALL = {"version", "current_epoch", "global_step"}
 """Attributes of the trainer that a step may read: they follow from the task alone."""
-_STATE = (int, float, str, list, dict, set, deque)
-"""Attributes by which one step influences the next."""
 
 
 def _shared(like: Tensor) -> Tensor:
@@ -51,35 +48,39 @@ class SharedTensors(NamedTuple):
     Everything else about a job or a result is small and goes through the pipe.
 
     Attributes:
+        settings: The settings of the module under which jobs run; the worker has them already.
         pulled: Parameters, buffers, counters and the server's shared state that were pulled.
         own: The client's own state.
         results: Delta, buffers, counters, and the client's new state.
     """
 
+    settings: Sequence[Settings]
     pulled: tuple[Tensor, ...]
     own: Tensor
     results: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, state: ServerState) -> SharedTensors:
-        """Memory for jobs of a module with this state."""
+    def of(cls, state: ServerState, settings: Sequence[Settings]) -> SharedTensors:
+        """Memory for jobs of a module with this state, under one of these settings."""
         tensors = (state.params, state.buffers, state.counters, state.params)
         pulled, results = (tuple(map(_shared, tensors)) for _ in range(2))
-        return cls(pulled, _shared(state.params), results)
+        return cls(settings, pulled, _shared(state.params), results)
 
     def put_job(self, job: Job) -> JobParts:
         """Write the tensors of a job; return everything else."""
         state, own = job.pulled, job.client_state
         _write(self.pulled, (state.params, state.buffers, state.counters, state.shared))
         _write((self.own,), (own,))
-        return job.task, state.shared is not None, own is not None
+        number = None if state.settings is None else self.settings.index(state.settings)
+        return job.task, number, state.shared is not None, own is not None
 
     def job(self, parts: JobParts) -> Job:
         """The job that was written."""
-        task, has_shared, has_own = parts
+        task, number, has_shared, has_own = parts
         params, buffers, counters, shared = self.pulled
-        version = task.pulled_version
-        state = ServerState(version, params, buffers, counters, shared if has_shared else None)
+        settings = None if number is None else self.settings[number]
+        pulled = params, buffers, counters, shared if has_shared else None
+        state = ServerState(task.pulled_version, *pulled, settings=settings)
         return Job(task, state, self.own if has_own else None)
 
     def put_result(self, result: LocalResult) -> ResultParts:
@@ -119,60 +120,58 @@ class _NoLogger(DummyLogger):
 
 
 def serve(
-    pipe: Connection, inner: SequentialExecutor, work: Workplace, tensors: SharedTensors
+    pipe: Connection,
+    inner: SequentialExecutor,
+    work: Workplace,
+    tensors: SharedTensors,
+    tries: bool,
 ) -> None:
-    """Compute one job after another, until the pipe ends because the parent has."""
+    """Compute one job after another, until the pipe ends because the parent has.
+
+    Args:
+        pipe: To the parent. The first message is the reason why the module cannot run, or "".
+        inner: Computes the jobs.
+        work: What they share.
+        tensors: Those of the jobs and results.
+        tries: Whether the module is tried first.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    pipe.send(_refusal(inner, work))
+    work.module.loggers[:] = [_NoLogger()] * len(work.module.loggers)
+    pipe.send(_refusal(work) if tries else "")
     while True:
         (outcome,) = inner.run([tensors.job(pipe.recv())])
         pipe.send(outcome if isinstance(outcome, ClientError) else tensors.put_result(outcome))
 
 
-def _refusal(inner: SequentialExecutor, work: Workplace) -> str:
-    """Try a step of one client. Return the reason why workers cannot run it, or ""."""
-    module, name = work.module, type(work.module).__name__
-    module.loggers[:] = [_NoLogger()] * len(module.loggers)
-    moment = moment_of(module)
-    moment.asked.clear()
-    before = Snapshot(module)
-    (outcome,) = inner.run([Job(trial_tasks(work)[0], work.state.read())])
+def _refusal(work: Workplace) -> str:
+    """Try the step. Return the reason why workers cannot run it, or ""."""
+    name = type(work.module).__name__
+    trial = try_step(work)
     instead = "write executor='sequential'"
-    if isinstance(outcome, ClientError):
-        if "combination with fork" in str(outcome.__cause__):  # torch has no class for it
+    if trial.failure is not None:
+        cause = trial.failure.__cause__
+        if "combination with fork" in str(cause):  # torch has no class for it
             return (
                 "ProcessExecutor forks this process, and where torch sees a GPU a forked process "
                 "cannot compute gradients once this one has: set the environment variable "
                 f"CUDA_VISIBLE_DEVICES='' before the script starts, or {instead}"
             )
-        return str(outcome.__cause__) if isinstance(outcome.__cause__, _LoggerError) else ""
-    asked = moment.asked - _SAME_IN_ALL
+        return str(cause) if isinstance(cause, _LoggerError) else ""
+    asked = set(trial.asks) - _SAME_IN_ALL
     if asked:
         names = ", ".join(f"self.trainer.{each}" for each in sorted(asked))
         return (
             f"training_step of {name} reads {names}, which a worker process has from the start "
             f"of the fit: {instead}"
         )
-    # A tensor, an object or a private attribute may be there to be looked at, and read by no step.
-    changed = [
-        f"self.{each.name}"
-        for each in before.changes()
-        if not each.key.startswith("_") and isinstance(each.owner.get(each.key, 0), _STATE)
-    ]
-    if changed:
-        return (
-            f"training_step of {name} changes {', '.join(changed)}, "
-            f"which each worker process would change for itself: {instead}"
-        )
-    return ""
+    return trial.refusal()
 
 
-def values_at_fork(work: Workplace) -> dict[tuple[Any, str], object]:
-    """The values that a worker has from the fork on, as far as they can be compared."""
-    numbers = {
-        (work.optimizer, name): value
+def values_at_fork(work: Workplace) -> dict[str, object]:
+    """Values of the local optimizer, which a worker has from the fork on."""
+    return {
+        name: value
         for name, value in vars(work.optimizer).items()
         if isinstance(value, int | float | str)
     }
-    return {**watched(work.module), **numbers}

@@ -24,6 +24,10 @@ _LARGE = 32 * 2**20
 """Bytes of the parameters of one client, from which on a step is not traced."""
 
 
+_SETTINGS = 4
+"""Settings of the module whose traces are kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A checked program for inputs of one shape, and the structure of its outputs.
@@ -51,6 +55,28 @@ class Trace:
         values = dict(zip(self.log.values, flat[three:four], strict=True))
         given = pytree.tree_unflatten(flat[four:], self.tree) if self.log.inputs else []
         return flat[:one], flat[one:two], flat[two:three], values, given
+
+
+class _Known:
+    """What is known of a step under some settings of the module.
+
+    Attributes:
+        settings: The settings, kept so that no others are taken for them.
+        constants: What the step may read besides its inputs.
+        fixed: The state of that under which the traces were made.
+        traces: The traces by shape; None for a shape that stays untraced.
+        unused: The positions of the unused parameters, by the number of the step.
+        traced: Programs by the family of their shapes and the number of clients.
+        seen: How often a shape or a family has come up.
+    """
+
+    def __init__(self, settings: object, constants: Constants) -> None:
+        self.settings, self.constants = settings, constants
+        self.fixed = constants.state()
+        self.traces: dict[Any, Trace | None] = {}
+        self.unused: dict[int, tuple[int, ...]] = {}
+        self.traced: dict[Any, dict[int, Program]] = defaultdict(dict)
+        self.seen: Counter[Any] = Counter()
 
 
 class TracedStep:
@@ -90,19 +116,35 @@ class TracedStep:
     ) -> None:
         self.step = step
         self.after, self.most, self.without = after, most, without
-        self.traces: dict[Any, Trace | None] = {}  # by shape; None for a shape that stays untraced
-        self._unused: dict[int, tuple[int, ...]] = {}
-        self._traced: dict[Any, dict[int, Program]] = defaultdict(dict)
-        self._seen: Counter[Any] = Counter()
         self.reads_index = reads_index(step.module)
-        self._constants = Constants(step.module)
-        self._fixed = self._constants.state()
+        self._use(_Known(None, Constants(step.module)))
+        self._all = [self._known]  # the newest last
+
+    def use(self, settings: object) -> None:
+        """Go on with the traces that were made under these settings of the module, which it has.
+
+        Local runs of some versions take turns, so the traces of the newest settings are kept.
+        """
+        if settings is self._known.settings:
+            return
+        known = next((each for each in self._all if each.settings is settings), None)
+        if known is None:
+            known = _Known(settings, Constants(self.step.module))
+        others = [each for each in self._all if each is not known]
+        self._all = [*others[1 - _SETTINGS :], known]
+        self._use(known)
+
+    def _use(self, known: _Known) -> None:
+        self._known = known
+        self.traces, self._unused = known.traces, known.unused
+        self._traced, self._seen = known.traced, known.seen
+        self._constants = known.constants
 
     def begin(self) -> None:
         """Drop the traces if the module has changed. To be called before each stack."""
         state = self._constants.state()
-        if state != self._fixed:
-            self._fixed = state
+        if state != self._known.fixed:
+            self._known.fixed = state
             for known in (self.traces, self._traced, self._seen, self._unused):
                 known.clear()
 

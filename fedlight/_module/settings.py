@@ -1,0 +1,566 @@
+"""The settings of a module: all that a hook may change on it, besides what the server averages.
+
+A client that pulls a version of the model pulls its settings with it. They are the attributes of
+the module and of its layers (numbers, containers, tensors, objects, hyper-parameters, modes), its
+layers and their hooks, and the values of tensors that are no part of the federation, such as frozen
+parameters. They are not what belongs to Lightning or to metric objects.
+
+Values are copied, so that a later change of the module does not reach them. Layers, parameters,
+functions, classes, data sets and random generators stand for themselves.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from lightning import Fabric, LightningDataModule
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from fedlight._module.attributes import OF_LIGHTNING, own_layers
+from fedlight._module.current_stage import Moment, moment_of
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
+
+_HOOKS = frozenset(
+    name for name in vars(nn.Module()) if "hook" in name and "state_dict" not in name
+)
+# A recurrent layer keeps its parameters in a second list.
+_NOT_SETTINGS = (OF_LIGHTNING - _HOOKS - {"_modules"}) | {"_flat_weights", "_flat_weight_refs"}
+_ATOMS = frozenset({bool, int, str, bytes, type(None)})
+_NUMBERS = frozenset({float, complex})
+_CONTAINERS = frozenset({dict, OrderedDict, list, tuple})
+_THEMSELVES = (
+    nn.Module,
+    nn.Parameter,
+    type,
+    FunctionType,
+    BuiltinFunctionType,
+    MethodType,
+    ModuleType,
+    Moment,
+    Fabric,
+    partial,
+    Dataset,
+    DataLoader,
+    LightningDataModule,
+    np.random.Generator,
+    np.random.RandomState,
+    random.Random,
+    torch.Generator,
+)
+_SMALL = 4 * 2**20
+_LARGE = 64 * 2**20
+"""Bytes of a tensor from which on it is not copied."""
+_MOST = 1000
+"""Items of a container from which on it holds data and is not copied."""
+MISSING: Any = object()
+"""In place of an attribute that is not there."""
+
+
+class Settings:
+    """The settings of a module at one moment.
+
+    Attributes:
+        layers: The module and its layers, and the attributes of each.
+        tensors: The tensors that are no part of the federation, each with its value; None in place
+            of the value of a large one.
+        sent: This object in the form in which other processes get it, once it was made.
+    """
+
+    __slots__ = ("layers", "sent", "tensors")
+
+    def __init__(
+        self,
+        layers: Mapping[nn.Module, dict[str, Any]],
+        tensors: Mapping[Tensor, Tensor | None],
+    ) -> None:
+        self.layers = layers
+        self.tensors = tensors
+        self.sent: bytes | None = None
+
+
+class Difference(NamedTuple):
+    """An attribute that differs between two settings.
+
+    Attributes:
+        layer: The layer that has it.
+        key: Its name.
+        value: Its value; `MISSING` if there is no such attribute.
+    """
+
+    layer: nn.Module
+    key: str
+    value: Any
+
+
+class LiveSettings:
+    """The settings that a module has now, and local runs under those that it had earlier.
+
+    Args:
+        module: The module.
+
+    Attributes:
+        current: The settings that it had when somebody looked last; None before `begin`.
+        start: Those of `begin`.
+        paths: The layers that the module had then, and their paths.
+        left_out: Names of what changed and no checkpoint of the run holds.
+    """
+
+    def __init__(self, module: LightningModule) -> None:
+        self.module = module
+        self.current: Settings | None = None
+        self.start: Settings | None = None
+        self.left_out: set[str] = set()
+        self._ignored: Collection[tuple[str, str]] = ()
+        self._compared = _Compared()
+        self.paths: dict[nn.Module, str] = {}
+        self._swaps: dict[int, tuple[Settings, list[Difference], list[tuple[Tensor, Tensor]]]] = {}
+        self._warned: set[int] = set()
+
+    def begin(self, ignored: Collection[tuple[str, str]] = ()) -> Settings:
+        """Take the module as it is.
+
+        Args:
+            ignored: Attributes that steps change and no later step reads, each as the path of its
+                layer and its name. They are no settings.
+        """
+        self._ignored = frozenset(ignored)
+        self.paths = {layer: path for path, layer in self.module.named_modules()}
+        self.current = None
+        self.start = self.now()
+        self._take(self.start)
+        moment_of(self.module).touched = False
+        return self.start
+
+    def ignore(self, places: Collection[tuple[str, str]]) -> None:
+        """Treat attributes as no settings, which steps change and no later step reads.
+
+        Args:
+            places: Paths of layers, and names.
+        """
+        self._ignored = frozenset(self._ignored) | frozenset(places)
+        if self.current is not None:
+            for layer, values in self.current.layers.items():
+                for key in [key for key in values if (self.paths.get(layer), key) in self._ignored]:
+                    del values[key]
+
+    def look(self) -> Settings | None:
+        """The settings that the module has now. The same object, as long as nothing has changed.
+
+        Nothing is compared if no code of the user that may change them was called since.
+        """
+        moment = moment_of(self.module)
+        if moment.touched and self.current is not None:
+            moment.touched = False
+            self._take(self.now())
+        return self.current
+
+    @property
+    def touched(self) -> bool:
+        """Whether a hook may have changed the module since somebody looked."""
+        return moment_of(self.module).touched
+
+    def _take(self, settings: Settings) -> None:
+        if settings is not self.current:
+            self.current = settings
+            self._swaps.clear()
+
+    def now(self) -> Settings:
+        """The module's settings now: `current`, if they are still the same."""
+        before = None if self.current is None else self.current.layers
+        layers: dict[nn.Module, dict[str, Any]] = {}
+        changed = before is None
+        memo: dict[int, Any] = {}
+        compared = self._compared
+        compared.begin()
+        same = compared.same
+        own = own_layers(self.module)
+        for path, layer in own:
+            old = None if before is None else before.get(layer)
+            now = _attributes(layer)
+            if self._ignored:
+                now = {key: value for key, value in now.items() if (path, key) not in self._ignored}
+            if old is not None and old.keys() == now.keys():
+                for key, value in now.items():
+                    if not (value is old[key] or same(value, old[key])):
+                        break
+                else:
+                    layers[layer] = old
+                    continue
+            changed = True
+            kept = old or {}
+            layers[layer] = {
+                key: kept[key]
+                if key in kept and compared.same(value, kept[key])
+                else _copied(value, memo)
+                for key, value in now.items()
+            }
+        tensors, moved = self._tensors(own)
+        if not changed and not moved and len(layers) == len(before or ()):
+            assert self.current is not None
+            return self.current
+        return Settings(layers, tensors)
+
+    def _tensors(
+        self, own: Sequence[tuple[str, nn.Module]]
+    ) -> tuple[Mapping[Tensor, Tensor | None], bool]:
+        """The values of tensors that the server does not average; whether one has changed."""
+        before = {} if self.current is None else self.current.tensors
+        values: dict[Tensor, Tensor | None] = {}
+        changed = False
+        for path, layer in own:
+            new = bool(self.paths) and layer not in self.paths
+            for name, tensor in _own_tensors(layer):
+                if tensor.is_meta:
+                    continue
+                if (
+                    tensor.requires_grad
+                    if isinstance(tensor, nn.Parameter)
+                    else not (new or tensor.is_complex())
+                ):
+                    continue
+                if (path, name) in self._ignored:
+                    continue
+                value = before.get(tensor, MISSING)
+                if value is MISSING:
+                    changed = True
+                elif value is None:
+                    changed |= self._large_changed(f"{path}.{name}".lstrip("."), tensor)
+                    values[tensor] = None
+                    continue
+                elif self._compared.same_tensor(tensor, value):
+                    values[tensor] = value
+                    continue
+                else:
+                    changed = True
+                large = tensor.nbytes > _LARGE
+                values[tensor] = None if large else tensor.detach().clone()
+                self._compared.note(tensor, values[tensor])
+        return values, changed or len(values) != len(before)
+
+    def _large_changed(self, name: str, tensor: Tensor) -> bool:
+        """Say once that a large tensor has changed, which does not travel with a version."""
+        if not self._compared.moved(tensor):
+            return False
+        self._compared.note(tensor, None)
+        if id(tensor) not in self._warned:
+            self._warned.add(id(tensor))
+            rank_zero_warn(
+                f"fedlight: a hook has changed {name} of {type(self.module).__name__}, which has "
+                f"{tensor.nbytes / 2**20:.0f} MiB and is not copied: clients that are at work get "
+                "the new values, too"
+            )
+        return True
+
+    def under(self, settings: Settings | None) -> AbstractContextManager[None]:
+        """Within the context, the module has the settings of a version.
+
+        Args:
+            settings: Those of a version; None for those that the module has.
+        """
+        if settings is None or self.look() is settings:
+            return nullcontext()
+        return self._swapped(settings)
+
+    @contextmanager
+    def _swapped(self, settings: Settings) -> Iterator[None]:
+        assert self.current is not None
+        known = self._swaps.get(id(settings))
+        if known is None or known[0] is not settings:
+            now = self.current.tensors
+            exchanged = [
+                (tensor, value)
+                for tensor, value in settings.tensors.items()
+                if value is not None and now.get(tensor) is not value
+            ]
+            known = settings, differences(self.current, settings), exchanged
+            if len(self._swaps) > 64:
+                self._swaps.clear()
+            self._swaps[id(settings)] = known
+        _, changes, exchanged = known
+        # The attributes of a layer that the module has no longer are put back, too.
+        before = [
+            Difference(layer, key, vars(layer).get(key, MISSING)) for layer, key, _ in changes
+        ]
+        data = [(tensor, tensor.data) for tensor, _ in exchanged]
+        try:
+            write(changes)
+            for tensor, value in exchanged:
+                tensor.data = value
+            yield
+        finally:
+            for tensor, value in data:
+                tensor.data = value
+            write(before)
+
+    def install(self, settings: Settings) -> None:
+        """Give the module other settings, from now on."""
+        assert self.current is not None
+        memo: dict[int, Any] = {}
+        write(
+            [
+                change._replace(value=_copied(change.value, memo))
+                for change in differences(self.current, settings)
+            ]
+        )
+        for tensor, value in settings.tensors.items():
+            if value is not None and self.current.tensors.get(tensor) is not value:
+                tensor.data.copy_(value)
+        self._take(settings)
+        self._compared = _Compared()
+
+
+def settings_of(module: LightningModule) -> Settings:
+    """The settings of a module now."""
+    return LiveSettings(module).now()
+
+
+def _attributes(layer: nn.Module) -> dict[str, Any]:
+    """What is a setting among the attributes of a layer."""
+    found = {key: value for key, value in vars(layer).items() if key not in _NOT_SETTINGS}
+    if not found.get("_hparams", True):  # Lightning makes it when it is first read
+        del found["_hparams"]
+    return found
+
+
+def _own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from layer.named_parameters(recurse=False)
+    yield from layer.named_buffers(recurse=False)
+
+
+def kept_by(module: nn.Module, before: Settings) -> list[tuple[str, str]]:
+    """The attributes and frozen parameters that have changed since, as path and name."""
+    compared = _Compared()
+    compared.begin()
+    found = []
+    for path, layer in own_layers(module):
+        old = before.layers.get(layer, {})
+        now = _attributes(layer)
+        found += [
+            (path, key)
+            for key in {**old, **now}
+            if not compared.same(now.get(key, MISSING), old.get(key, MISSING))
+        ]
+        found += [
+            (path, name)
+            for name, tensor in layer.named_parameters(recurse=False)
+            if before.tensors.get(tensor) is not None
+            and not compared.same_tensor(tensor, before.tensors[tensor])
+        ]
+    return found
+
+
+def differences(one: Settings, other: Settings) -> list[Difference]:
+    """The attributes that `other` has and that differ in `one`, or are not there."""
+    found = []
+    for layer, values in other.layers.items():
+        old = one.layers.get(layer, {})
+        if old is not values:
+            for key in {**old, **values}:
+                value = values.get(key, MISSING)
+                if value is not old.get(key, MISSING):
+                    found.append(Difference(layer, key, value))
+    return found
+
+
+def changed(base: Settings, changes: Collection[Difference]) -> Settings:
+    """Settings with other values of some attributes."""
+    layers = {layer: dict(values) for layer, values in base.layers.items()}
+    for layer, key, value in changes:
+        values = layers.setdefault(layer, {})
+        if value is MISSING:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    return Settings(layers, base.tensors)
+
+
+def write(changes: Collection[Difference]) -> None:
+    """Set attributes of layers as they are, whatever their classes do at an assignment."""
+    for layer, key, value in changes:
+        if value is MISSING:
+            vars(layer).pop(key, None)
+        else:
+            vars(layer)[key] = value
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """A copy; what stands for itself, or cannot be copied, is the same in it."""
+    kind = type(value)
+    if kind in _ATOMS or kind in _NUMBERS or isinstance(value, _THEMSELVES):
+        return value
+    if id(value) in memo:
+        return memo[id(value)]
+    try:
+        made = _copy(value, memo)
+    except Exception:  # a copy may raise anything
+        made = value
+    memo[id(value)] = made
+    return made
+
+
+def _copy(value: Any, memo: dict[int, Any]) -> Any:
+    if isinstance(value, Tensor):
+        if value.nbytes > _LARGE:
+            return value
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list | deque | dict | set | tuple):
+        if len(value) > _MOST or isinstance(value, set):
+            return copy.copy(value) if isinstance(value, set) else value
+        if isinstance(value, tuple):
+            items = [_copied(each, memo) for each in value]
+            same = all(new is old for new, old in zip(items, value, strict=True))
+            made = value if same else _tuple_of(value, items)
+        else:
+            made = memo[id(value)] = copy.copy(value)
+            if isinstance(value, dict):
+                for key, item in value.items():
+                    dict.__setitem__(cast(Any, made), key, _copied(item, memo))
+            else:
+                for index, item in enumerate(value):
+                    made[index] = _copied(item, memo)
+        return made
+    fields = fields_of(value)
+    if not fields and not _is_plain(value):
+        return value  # a number of another kind, a path, a lock
+    made = memo[id(value)] = copy.copy(value)
+    if made is not value:
+        for name, item in fields.items():
+            object.__setattr__(made, name, _copied(item, memo))
+    return made
+
+
+def _tuple_of(like: Any, items: list[Any]) -> Any:
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """The attributes of a plain object, those in ``__slots__`` too."""
+    attributes = getattr(value, "__dict__", None)
+    found = dict(attributes) if type(attributes) is dict else {}
+    for each in type(value).__mro__:
+        names = each.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    return type(getattr(value, "__dict__", None)) is dict
+
+
+class _Compared:
+    """Compares live values with copies that were made of them earlier."""
+
+    def __init__(self) -> None:
+        # By the identity of a live tensor: the tensor, its version, and the copy that it equals.
+        self._tensors: dict[int, tuple[Tensor, int, Tensor | None]] = {}
+        self._pairs: set[tuple[int, int]] = set()
+
+    def begin(self) -> None:
+        """Called before each comparison of a module."""
+        self._pairs.clear()
+        if len(self._tensors) > _MOST:
+            self._tensors.clear()
+
+    def note(self, tensor: Tensor, equal: Tensor | None) -> None:
+        """Note that a tensor equals a copy now."""
+        if not tensor.is_inference():
+            self._tensors[id(tensor)] = tensor, tensor._version, equal
+
+    def moved(self, tensor: Tensor) -> bool:
+        """Whether a tensor was written to since it was noted."""
+        known = self._tensors.get(id(tensor))
+        return known is not None and known[0] is tensor and known[1] != tensor._version
+
+    def same_tensor(self, live: Tensor, kept: Tensor | None) -> bool:
+        """Whether a tensor has the numbers of a copy."""
+        if kept is None or live is kept:
+            return True
+        known = self._tensors.get(id(live))
+        noted = known is not None and known[0] is live and known[2] is kept
+        # Of small tensors the numbers are compared: to write to ``.data`` counts as no version.
+        small = live.nbytes <= _SMALL
+        if not small and noted and known is not None and known[1] == live._version:
+            return True
+        if live.shape != kept.shape or live.dtype != kept.dtype or live.device != kept.device:
+            return False
+        equal = torch.equal(live, kept)
+        if not equal and live.dtype.is_floating_point:  # a nan is equal to no number
+            equal = bool(((live == kept) | ((live != live) & (kept != kept))).all())
+        if equal:
+            self.note(live, kept)
+        return equal
+
+    def same(self, live: Any, kept: Any) -> bool:
+        """Whether a value is what was copied."""
+        if live is kept:
+            return True
+        kind = type(live)
+        if kind is not type(kept):
+            return False
+        if kind in _ATOMS:
+            return bool(live == kept)
+        if kind in _NUMBERS:
+            return repr(live) == repr(kept)
+        if kind in _CONTAINERS and not live:  # a layer has a dozen of hooks' dicts
+            return not kept
+        if kind not in _CONTAINERS and isinstance(live, _THEMSELVES):
+            return False
+        if kind in _CONTAINERS:
+            return self._same_pair(live, kept)
+        if isinstance(live, Tensor):
+            return live.requires_grad == kept.requires_grad and self.same_tensor(live, kept)
+        if isinstance(live, np.ndarray):
+            return bool(
+                live.dtype == kept.dtype
+                and live.shape == kept.shape
+                and live.tobytes() == kept.tobytes()
+            )
+        return self._same_pair(live, kept)
+
+    def _same_pair(self, live: Any, kept: Any) -> bool:
+        pair = id(live), id(kept)
+        if pair in self._pairs:  # it holds itself, or was compared already
+            return True
+        self._pairs.add(pair)
+        equal = self._same_parts(live, kept)
+        if not equal:
+            self._pairs.discard(pair)
+        return equal
+
+    def _same_parts(self, live: Any, kept: Any) -> bool:
+        if isinstance(live, dict):
+            return list(live) == list(kept) and all(
+                item is other or self.same(item, other)
+                for item, other in zip(live.values(), kept.values(), strict=True)
+            )
+        if isinstance(live, list | tuple | deque):
+            return len(live) == len(kept) and all(map(self.same, live, kept))
+        if isinstance(live, set):
+            return bool(live == kept)
+        fields = fields_of(live)
+        if fields or _is_plain(live):
+            others = fields_of(kept)
+            return fields.keys() == others.keys() and all(
+                self.same(item, others[name]) for name, item in fields.items()
+            )
+        try:
+            return (live == kept) is True
+        except Exception:  # a comparison may raise anything
+            return False

@@ -1,0 +1,282 @@
+"""What a hook changes on the module travels with the version; a step keeps nothing there."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from lightning import LightningModule
+from torch import nn
+
+from fedlight import Callback
+from fedlight.aggregators import FedBuff
+from fedlight.arrivals import (
+    ConstantSteps,
+    ContinuousArrivals,
+    FixedDurations,
+    UniformArrivals,
+)
+from fedlight.executors import ProcessExecutor
+from fedlight.local_optimizers import LocalSGD
+from tests.boring import fitted, points, trainer
+
+
+class Scale(nn.Module):
+    """Multiplies by a number."""
+
+    def __init__(self, factor=0.0):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor
+
+
+class Moves(LightningModule):
+    """Each local step moves w by a number that lies somewhere on the module."""
+
+    def __init__(self, kind, beta=0.0):
+        super().__init__()
+        self.save_hyperparameters()
+        self.kind, self.w = kind, nn.Parameter(torch.zeros(1))
+        self.beta = self._beta = 0.0
+        self.name, self.tensor, self.list = "0", torch.zeros(1), [0.0]
+        self.box, self.array = SimpleNamespace(deep={"k": [0.0]}), np.zeros(1)
+        self.drop, self.norm = nn.Dropout(0.0), nn.LayerNorm(1, 0.0, elementwise_affine=False)
+        self.criterion, self.hooked = Scale(), Scale(1.0)
+        self.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
+
+    def training_step(self, batch, batch_idx):
+        return -(self.w * READ[self.kind](self)).sum() + 0 * batch[0].sum()
+
+
+READ = {
+    "number": lambda m: m.beta,
+    "private": lambda m: m._beta,
+    "string": lambda m: float(m.name),
+    "tensor": lambda m: m.tensor,
+    "in place": lambda m: m.tensor,
+    "list": lambda m: m.list[0],
+    "nested": lambda m: m.box.deep["k"][0],
+    "array": lambda m: float(m.array[0]),
+    "hparams": lambda m: m.hparams.beta,
+    "dropout.p": lambda m: m.drop.p * 16,
+    "eps": lambda m: m.norm.eps,
+    "eval()": lambda m: float(not m.drop.training),
+    "criterion": lambda m: m.criterion(1.0),
+    "layer": lambda m: m.criterion(1.0),
+    "forward hook": lambda m: m.hooked(torch.zeros(1)),
+    "frozen": lambda m: m.frozen.detach(),
+}
+
+
+def write(m, kind, value):
+    if kind == "eval()":
+        m.drop.train(value < 2)
+    elif kind == "forward hook":
+        m.hooked._forward_hooks.clear()
+        m.hooked.register_forward_hook(lambda layer, args, out: out + value)
+    else:
+        {
+            "number": lambda: setattr(m, "beta", value),
+            "private": lambda: setattr(m, "_beta", value),
+            "string": lambda: setattr(m, "name", str(value)),
+            "tensor": lambda: setattr(m, "tensor", torch.full((1,), value)),
+            "in place": lambda: m.tensor.fill_(value),
+            "list": lambda: m.list.__setitem__(0, value),
+            "nested": lambda: m.box.deep["k"].__setitem__(0, value),
+            "array": lambda: m.array.fill(value),
+            "hparams": lambda: setattr(m.hparams, "beta", value),
+            "dropout.p": lambda: setattr(m.drop, "p", value / 16),
+            "eps": lambda: setattr(m.norm, "eps", value),
+            "criterion": lambda: setattr(m, "criterion", Scale(value)),
+            "layer": lambda: setattr(m.criterion, "factor", value),
+            "frozen": lambda: m.frozen.data.fill_(value),
+        }[kind]()
+
+
+class Sets(Callback):
+    """Sets the number to the version when a round ends."""
+
+    def __init__(self, early=False):
+        self.early = early
+
+    def on_round_end(self, trainer, module):
+        write(module, module.kind, float(trainer.version))
+
+    def on_update(self, trainer, module, update):
+        if self.early:
+            assert torch.isfinite(update.delta).all()
+
+
+def arguments(arrivals, executor, early=False):
+    if arrivals == "by rounds":
+        given = {
+            "arrivals": UniformArrivals(2, max_staleness=3, local_steps=ConstantSteps(1)),
+            "max_rounds": 6,
+        }
+    else:
+        durations = FixedDurations([1.0, 1.5, 2.25, 3.5])
+        given = {
+            "arrivals": ContinuousArrivals(durations, local_steps=ConstantSteps(1)),
+            "aggregator": FedBuff(1),
+            "max_rounds": 12,
+        }
+    made = ProcessExecutor(2) if executor == "processes" else executor
+    return {**given, "executor": made, "local_optimizer": LocalSGD(1.0), "callbacks": Sets(early)}
+
+
+def clients():
+    return points([0.0], [1.0], [2.0], [3.0])
+
+
+def expected(run, kind):
+    """Each update that was used moves w by its weight times the number at its pull."""
+    total = 0.0
+    for record in run.history:
+        for update in record.updates:
+            pulled = float(update.pulled_version)
+            total += update.weight * (float(pulled >= 2) if kind == "eval()" else pulled)
+    return total
+
+
+CASES = [
+    *[(kind, ("by rounds", "by the clock")[i % 2], "sequential") for i, kind in enumerate(READ)],
+    *[(kind, ("by the clock", "by rounds")[i % 2], "vectorized") for i, kind in enumerate(READ)],
+    ("number", "by rounds", "auto"),
+    ("hparams", "by rounds", "processes"),
+    ("forward hook", "by the clock", "processes"),
+]
+
+
+@pytest.mark.parametrize(("kind", "arrivals", "executor"), CASES)
+def test_a_client_has_the_settings_of_the_version_that_it_pulled(kind, arrivals, executor):
+    for early in (False, True):
+        run = fitted(Moves(kind), clients(), **arguments(arrivals, executor, early))
+        assert run.state.params.item() == pytest.approx(expected(run, kind), rel=1e-5)
+        if arrivals == "by rounds" and kind != "eval()":
+            assert run.state.params.item() == pytest.approx(7.5)
+
+
+@pytest.mark.parametrize(("kind", "arrivals", "executor"), CASES[:32:3] + CASES[-3:-1])
+def test_a_resumed_run_has_them_too(kind, arrivals, executor, tmp_path):
+    whole = fitted(Moves(kind), clients(), **arguments(arrivals, executor))
+    given = arguments(arrivals, executor)
+    half = fitted(Moves(kind), clients(), **{**given, "max_rounds": given["max_rounds"] // 2})
+    if kind in ("criterion", "forward hook"):
+        with pytest.warns(UserWarning, match="is no plain data and not in the checkpoint"):
+            half.save_checkpoint(tmp_path / "a.ckpt")
+        with pytest.warns(UserWarning, match="does not go on to the same bits"):
+            trainer(**arguments(arrivals, executor)).fit(
+                Moves(kind), clients(), ckpt_path=tmp_path / "a.ckpt"
+            )
+        return
+    half.save_checkpoint(tmp_path / "a.ckpt")
+    resumed = trainer(**arguments(arrivals, executor))
+    resumed.fit(Moves(kind), clients(), ckpt_path=tmp_path / "a.ckpt")
+    assert resumed.fingerprint() == whole.fingerprint()
+
+
+def test_a_change_while_updates_arrive_reaches_those_that_pull_later():
+    class OnUpdate(Callback):
+        def on_update(self, trainer, module, update):
+            module.beta = float(trainer.num_updates + 1)
+
+    # One client at a time: each pulls after the update of the one before.
+    arrivals = ContinuousArrivals(FixedDurations([1.0]), local_steps=ConstantSteps(1))
+    run = fitted(
+        Moves("number"),
+        points([0.0]),
+        arrivals=arrivals,
+        aggregator=FedBuff(1),
+        local_optimizer=LocalSGD(1.0),
+        max_rounds=4,
+        executor="sequential",
+        callbacks=OnUpdate(),
+    )
+    assert run.state.params.item() == 0 + 1 + 2 + 3
+
+
+# --- state that a step keeps ----------------------------------------------------------------------
+
+
+class Keeps(LightningModule):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.w = kind, nn.Parameter(torch.zeros(1))
+        self.h, self.calls, self.seen, self.first = torch.zeros(1), 0, [], None
+
+    def training_step(self, batch, batch_idx):
+        return STEPS[self.kind](self, batch[0].mean(), batch_idx)
+
+    def loss(self, x):
+        return ((self.w - x) ** 2).sum() / 2
+
+
+def remembers(module, x, number):
+    loss = module.loss(x + module.h)
+    module.h = x.detach()
+    return loss
+
+
+def remembers_the_first(module, x, number):
+    if module.first is None:
+        module.first = x.detach()
+    return module.loss(x + module.first)
+
+
+def within_a_run(module, x, number):
+    loss = module.loss(x + module.h if number else x)
+    module.h = x.detach()
+    return loss
+
+
+def counts(module, x, number):
+    module.calls += 1
+    return module.loss(x * module.calls)
+
+
+def warms_up(module, x, number):
+    module.calls += 1
+    return module.loss(x * (2 if module.calls > 500 else 1))
+
+
+def collects(module, x, number):
+    module.seen.append(x.detach())
+    return module.loss(sum(module.seen) / len(module.seen))
+
+
+def only_counts(module, x, number):
+    module.calls += 1
+    return module.loss(x)
+
+
+def shows(module, x, number):
+    module.h = x.detach()
+    return module.loss(x)
+
+
+REFUSED = [remembers, remembers_the_first, within_a_run, counts, warms_up, collects]
+STEPS = {step.__name__: step for step in [*REFUSED, only_counts, shows]}
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto", "processes"])
+@pytest.mark.parametrize("step", REFUSED, ids=lambda step: step.__name__)
+def test_a_step_that_reads_what_it_has_kept_is_refused(step, executor):
+    if executor == "processes" and step not in (remembers, counts):
+        pytest.skip("a worker tries the module in the same way")
+    made = ProcessExecutor(1) if executor == "processes" else executor
+    with pytest.raises(ValueError, match=r"Keeps keeps self\.\w+ from one .*register_buffer"):
+        fitted(Keeps(step.__name__), points(*[[float(i)] for i in range(6)]), executor=made)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto", "processes"])
+def test_what_no_step_reads_may_be_kept(executor):
+    made = ProcessExecutor(1) if executor == "processes" else executor
+    data = points(*[[float(i)] for i in range(6)])
+    found = [
+        fitted(Keeps(name), data, executor=each, max_rounds=3).state.params.item()
+        for name in ("only_counts", "shows")
+        for each in (made, "sequential")
+    ]
+    assert found == pytest.approx([found[1]] * 4)
