@@ -33,8 +33,6 @@ LEFT_OUT = {
 """Files that are not run, and why."""
 
 WITH_THE_CPU = {
-    "tests/module/test_snapshot.py::test_the_run_is_that_of_the_sequential_executor[InPlace": "has "
-    "a tensor that is no buffer in its module",
     "tests/executors/tracing/test_constants.py": "has tensors that are no buffers in its modules",
     "tests/executors/random/test_streams.py::test_a_traced_step_draws_the_same[Dropping": "expects "
     "TorchScript's interpreter, which runs programs of the CPU alone",

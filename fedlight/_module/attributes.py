@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from torchmetrics import Metric, MetricCollection
 if TYPE_CHECKING:
     from torch import nn
 
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 OF_LIGHTNING = frozenset(vars(LightningModule())) - {"training"} | {"log", "log_dict"}
 """Names that say nothing about a module: every one has them, or gets them for a fit."""
 
@@ -33,17 +33,10 @@ def own_attributes(layer: nn.Module) -> dict[str, Any]:
 
 
 def own_generators(module: nn.Module) -> dict[str, Any]:
-    """The states of the random generators among the attributes, by path."""
-    states = {}
-    for path, layer in own_layers(module):
-        for name, value in own_attributes(layer).items():
-            state: Any = None
-            if isinstance(value, np.random.Generator):
-                state = value.bit_generator.state
-            elif isinstance(value, random.Random):
-                state = value.getstate()
-            elif isinstance(value, np.random.RandomState | torch.Generator):
-                state = value.get_state()
-            if state is not None:
-                states[f"{path}.{name}".lstrip(".")] = str(pickle.dumps(state))
-    return states
+    """The random generators among the attributes, by path."""
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, layer in own_layers(module)
+        for name, value in own_attributes(layer).items()
+        if isinstance(value, GENERATORS)
+    }

@@ -16,6 +16,7 @@ from lightning_utilities.core.rank_zero import WarningCache
 from rich.console import Console
 from rich.table import Table
 
+from fedlight._module.attributes import own_generators
 from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.current_stage import SANITY_CHECK, at_stage
 from fedlight._module.evaluation_batches import EvaluationBatches
@@ -267,16 +268,17 @@ def evaluate(
     # By layer: a module may keep some of its layers in evaluation mode while it trains.
     modes = {child: child.training for child in module.modules()}
     prepared = batch_hooks(module)
+    generators = own_generators(module).values()
     before, after = (getattr(module, f"on_{stage}_batch_{moment}") for moment in ("start", "end"))
     try:
         with (
             at_stage(module, "validate" if stage == "validation" else stage),
             torch.no_grad(),
-            isolated_rng(),
+            isolated_rng(generators),
             recorder.recording(),
             autocast,
         ):
-            seed_all(seed)
+            seed_all(seed, generators)
             examples = 0
             logged: dict[str, LoggedValue] = {}
             with torch.inference_mode() if inference_mode else nullcontext():

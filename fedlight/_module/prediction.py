@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import DataLoader
 
+from fedlight._module.attributes import own_generators
 from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.evaluation_batches import EvaluationBatches
 from fedlight._module.rng import isolated_rng, seed_all
@@ -133,9 +134,10 @@ def predict(
     without_gradient = torch.inference_mode() if inference_mode else torch.no_grad()
     found: list[list[Any]] = [[] for _ in loaders]
     prepared = batch_hooks(module)
+    generators = own_generators(module).values()
     try:
-        with without_gradient, isolated_rng(), fabric.autocast():
-            seed_all(seed)
+        with without_gradient, isolated_rng(generators), fabric.autocast():
+            seed_all(seed, generators)
             # Lightning's own hook needs `self.trainer.model`, so its effect is repeated here.
             if is_overridden("on_predict_model_eval", module, LightningModule):
                 module.on_predict_model_eval()

@@ -12,7 +12,6 @@ functions, classes, data sets and random generators stand for themselves.
 from __future__ import annotations
 
 import copy
-import random
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,7 +26,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedlight._module.attributes import OF_LIGHTNING, own_layers
+from fedlight._module.attributes import GENERATORS, OF_LIGHTNING, own_layers
 from fedlight._module.current_stage import Moment, moment_of
 
 if TYPE_CHECKING:
@@ -55,10 +54,7 @@ _THEMSELVES = (
     Dataset,
     DataLoader,
     LightningDataModule,
-    np.random.Generator,
-    np.random.RandomState,
-    random.Random,
-    torch.Generator,
+    *GENERATORS,
 )
 _SMALL = 4 * 2**20
 _LARGE = 64 * 2**20

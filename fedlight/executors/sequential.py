@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from fedlight._module.attributes import own_generators
 from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.current_stage import at_stage, moment_of
 from fedlight._module.labels import hint_about
@@ -78,6 +79,7 @@ class SequentialExecutor(Executor):
         self._prepared = batch_hooks(workplace.module)
         self._moment = moment_of(workplace.module)
         self._streams = Streams(stacked=False)
+        self._generators = own_generators(workplace.module)
         self._draws: bool | None = None
         self._example_bytes = math.inf
         if not workplace.optimizer.stackable:
@@ -124,7 +126,7 @@ class SequentialExecutor(Executor):
         try:
             with self._computing():
                 outcome = self._outcome(job, next(self._rows([job])))
-                return outcome, drawn_from(self._seed(job.task))
+                return outcome, drawn_from(self._seed(job.task), self._generators)
         finally:
             self._step = step
 
@@ -135,7 +137,7 @@ class SequentialExecutor(Executor):
         before = work.state.present()
         try:
             with (
-                isolated_rng(),
+                isolated_rng(self._generators.values()),
                 self._recorder.recording(),
                 at_stage(work.module, "train") as self._moment,
             ):
@@ -200,7 +202,7 @@ class SequentialExecutor(Executor):
     def _one(self, job: Job, rows: Tensor) -> Outcome:
         work, task = self._work, job.task
         self._moment.tasks = (task,)
-        seed_all(self._seed(task))
+        seed_all(self._seed(task), self._generators.values())
         # Taken after the seeding: if the generator is elsewhere afterwards, the step has drawn.
         if not self._draws:
             self._seeded = torch_position()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._module.attributes import own_generators
 from fedlight._module.current_stage import moment_of
 from fedlight._module.settings import kept_by, settings_of
 from fedlight._module.snapshot import Change, NotATensor, Snapshot
@@ -92,7 +91,6 @@ def try_step(workplace: Workplace) -> Trial:
     module = workplace.module
     probe = SequentialExecutor()
     probe.setup(workplace)
-    generators = own_generators(module)
     moment = moment_of(module)
     moment.asked.clear()
     start = settings_of(module)
@@ -107,14 +105,12 @@ def try_step(workplace: Workplace) -> Trial:
 
     try:
         job, outcome, drawn = _first_that_succeeds(probe, workplace)
-        after = own_generators(module)
-        drawn += [name for name, state in generators.items() if after.get(name) != state]
         succeeds = not isinstance(outcome, ClientError)
         changes = before.changes()
         kept = kept_by(module, start)
         names = {*(f"{path}.{name}".lstrip(".") for path, name in kept), *(c.name for c in changes)}
         reads = False
-        if (changes or kept) and not drawn and succeeds:
+        if (changes or kept) and succeeds:
             reads = _reads(probe, workplace, job.pulled, restore, changes)
             # Things that only a first step makes (a mask, a library's setting) are no state.
             restore()

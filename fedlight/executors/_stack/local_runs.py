@@ -200,16 +200,22 @@ class _Stack:
             keys = partial(self.keys.one, again(k, times), range(width))
         if keep == width:
             return self.step(inputs, keys)
+        active = len(self.run.tasks)
+        # A row of the padding may be a client's that has finished, and a step may set parameters.
+        idle = [(block[active:], block[active:].clone()) for block in inputs.params]
+        versions = [block._version for block in inputs.params]
         written = inputs._replace(
             buffers=[block.clone() for block in inputs.buffers],
             counters=[block.clone() for block in inputs.counters],
         )
         grads, logged = self.step(written, keys)
+        if versions != [block._version for block in inputs.params]:
+            for rows, values in idle:
+                rows.copy_(values)
         if keep:
             before = inputs.buffers + inputs.counters
             for old, new in zip(before, written.buffers + written.counters, strict=True):
                 old[:keep] = new[:keep]
-        active = len(self.run.tasks)
         if active < width:
             grads = [grad[:active] for grad in grads]
         return grads, logged
