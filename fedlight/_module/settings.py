@@ -115,7 +115,7 @@ class LiveSettings:
     """
 
     def __init__(self, module: LightningModule) -> None:
-        self.module = module
+        self.module, self._moment = module, moment_of(module)
         self.current: Settings | None = None
         self.start: Settings | None = None
         self.left_out: set[str] = set()
@@ -137,7 +137,8 @@ class LiveSettings:
         self.current = None
         self.start = self.now()
         self._take(self.start)
-        moment_of(self.module).touched = False
+        self._moment = moment_of(self.module)
+        self._moment.touched = False
         return self.start
 
     def ignore(self, places: Collection[tuple[str, str]]) -> None:
@@ -157,7 +158,7 @@ class LiveSettings:
 
         Nothing is compared if no code of the user that may change them was called since.
         """
-        moment = moment_of(self.module)
+        moment = self._moment
         if moment.touched and self.current is not None:
             moment.touched = False
             self._take(self.now())
@@ -166,7 +167,7 @@ class LiveSettings:
     @property
     def touched(self) -> bool:
         """Whether a hook may have changed the module since somebody looked."""
-        return moment_of(self.module).touched
+        return self._moment.touched
 
     def _take(self, settings: Settings) -> None:
         if settings is not self.current:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,12 +67,9 @@ class SteadyFunctions(NarrowLayers):
     ) -> Any:
         """Call `func`, or compute the same independently of company."""
         kwargs = kwargs or {}
-        if func in _ELEMENTWISE:
-            return _elementwise(func, args, kwargs)
-        if func is functional.batch_norm:
-            return _batch_norm(*args, **kwargs)
-        if func is functional.instance_norm:
-            return _instance_norm(*args, **kwargs)
+        steady = _STEADY.get(func)
+        if steady is not None:
+            return steady(*args, **kwargs)
         if func is functional.linear and _is_shared(args):
             return _shared_linear(*args, **kwargs)
         return super().__torch_function__(func, types, args, kwargs)
@@ -106,7 +104,7 @@ class _Apart(torch.autograd.Function):
         return torch.constant_pad_nd(rows, (0, 1))[:, :-1].view(x.shape), 0
 
 
-def _elementwise(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _elementwise(func: Function, *args: Any, **kwargs: Any) -> Any:
     """The value of a function of the table, from arguments with gaps."""
     if kwargs.get("out") is not None or not args or (func in _POWERS and _is_exact(args, kwargs)):
         return func(*args, **kwargs)
@@ -255,3 +253,11 @@ def _shared_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     out = x.reshape(1, -1, x.shape[-1]) @ weight.t()[None]
     out = out.reshape(*x.shape[:-1], len(weight))
     return out if bias is None else out + bias
+
+
+_STEADY: dict[Function, Function] = {
+    functional.batch_norm: _batch_norm,
+    functional.instance_norm: _instance_norm,
+    **{function: partial(_elementwise, function) for function in _ELEMENTWISE},
+}
+"""The functions that are computed in another way than torch's, and that way."""
