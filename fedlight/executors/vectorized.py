@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -58,8 +58,8 @@ class VectorizedExecutor(Executor):
     **Bits.** On a CPU, a client's result does not depend on the other clients of its stack, on
     their number or on the number of threads, if all operators of the step allow it: then
     `independent` is True for the run. Convolutions do not allow it; `dependence` lists what stands
-    in the way, and `fedlight.check_independence` examines a module. For this, stacks are computed
-    with one thread.
+    in the way, and `fedlight.check_independence` examines a module. For this, a stack is computed
+    with one thread, except for products of matrices.
 
     A stack for which memory runs out is split in halves, with a warning, and the rest of the run
     keeps to the smaller size (a resumed run, too). Only a single client that does not fit ends the
@@ -125,8 +125,11 @@ class VectorizedExecutor(Executor):
         self._reduced_to = None
         self._splitting = Splitting(self._stack, self._reduce, workplace)
         most = self.max_batch
-        with self._one_thread():
-            self.dependence = self._try()
+        self._threads = 1
+        operators = self._try()
+        self.dependence = _dependence(workplace, operators)
+        if self.dependence:
+            self._fewest = 1
         self._say_if_reduced(most)
 
     def teardown(self) -> None:
@@ -150,7 +153,9 @@ class VectorizedExecutor(Executor):
         self._work.state.show()
         self._work.state.check_kept()  # a callback may have frozen a layer since
         stage = at_stage(self._work.module, "train")
-        with self._one_thread(), isolated_rng(), stage as self._moment:
+        # A model for which each stack holds one client keeps its threads: its operators are long.
+        alone = one_thread() if self._fewest > 1 else nullcontext(1)
+        with alone as self._threads, isolated_rng(), stage as self._moment:
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
                 settings = self._work.settings_of(jobs[indices[0]])
@@ -168,14 +173,8 @@ class VectorizedExecutor(Executor):
         """Compute a stack: clients with batches of one size, those with most steps first."""
         self._moment.tasks = [job.task for job in jobs]
         self._step.begin()
-        return run_stack(jobs, self._work, self._step, self._example_bytes, self._fewest)
-
-    def _one_thread(self) -> AbstractContextManager[None]:
-        """Compute with one thread where the bits would depend on the number of threads.
-
-        A model for which each stack holds one client keeps its threads: its operators are long.
-        """
-        return one_thread() if self._fewest > 1 else nullcontext()
+        limits = self._fewest, self._threads
+        return run_stack(jobs, self._work, self._step, self._example_bytes, *limits)
 
     def _reduce(self, most: int) -> None:
         """Let no stack of this run hold more than `most` clients, padding included."""
@@ -199,20 +198,18 @@ class VectorizedExecutor(Executor):
         if "max_batch" in state:
             self._reduce(state["max_batch"])
 
-    def _try(self) -> tuple[str, ...]:
+    def _try(self) -> Operators:
         """Try one step on the data of up to three clients; raise if it fails for all of them.
 
         Returns:
-            What makes the bits of a client depend on who is in its stack, in words.
+            The operators of the step.
         """
         work = self._work
         failures: list[ClientError] = []
-        on_cpu = work.state.device.type == "cpu"
         for task in trial_tasks(work):
             operators = Operators()
-            watching = operators if on_cpu else nullcontext()
             try:
-                with watching, isolated_rng(), at_stage(work.module, "train") as self._moment:
+                with operators, isolated_rng(), at_stage(work.module, "train") as self._moment:
                     # Two clients: `vmap` leaves out operators for a single one.
                     job = Job(task, work.state.read())
                     if self._splitting.fitting([job] * 2) is None:
@@ -220,10 +217,7 @@ class VectorizedExecutor(Executor):
             except ClientError as error:
                 failures.append(error)
             else:
-                if not on_cpu:
-                    return (f"the device {work.state.device}",)
-                products = dependent_products(work.state.param_layout.dtype)
-                return tuple(operators.dependent) + ((products,) if products else ())
+                return operators
         cause = failures[0].__cause__
         words, hint = repr(failures[0]), ""
         if cause is not None and str(cause):
@@ -239,3 +233,11 @@ class VectorizedExecutor(Executor):
         bytes_ = "" if self.max_bytes is None else f", max_bytes={self.max_bytes}"
         block = "" if self.block_bytes is None else f", block_bytes={self.block_bytes}"
         return f"VectorizedExecutor(max_batch={self._asked}{bytes_}{block})"
+
+
+def _dependence(workplace: Workplace, operators: Operators) -> tuple[str, ...]:
+    """What makes the bits of a client depend on who is in its stack, in words."""
+    if workplace.state.device.type != "cpu":
+        return (f"the device {workplace.state.device}",)
+    products = dependent_products(workplace.state.param_layout.dtype)
+    return (*operators.dependent, products) if products else tuple(operators.dependent)

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedlight._module.labels import hint_about
 from fedlight._module.rng import seed_all
 from fedlight._support.memory import sent
+from fedlight._support.threads import products_on, threads_for_copies
 from fedlight.executors._random.streams import FULL_GRADIENT, StackKeys, again
 from fedlight.executors._stack.batches import StackedBatches, batch_rows
 from fedlight.executors._stack.blocks import filled, joined, moved, pieces, results_of, stacked
@@ -40,7 +41,12 @@ Models: TypeAlias = tuple[list[Tensor], list[Tensor], list[Tensor]]
 
 @torch.no_grad()
 def run_stack(
-    jobs: Sequence[Job], work: Workplace, step: Step, example_bytes: float, least: int = 1
+    jobs: Sequence[Job],
+    work: Workplace,
+    step: Step,
+    example_bytes: float,
+    least: int = 1,
+    threads: int = 1,
 ) -> list[Outcome]:
     """Compute the local runs of clients whose batches have one size.
 
@@ -51,10 +57,11 @@ def run_stack(
         step: Computes a local step.
         example_bytes: Size of one example.
         least: The stack is padded to this number of clients at least.
+        threads: Threads of the products of matrices, if they are more than of other operators.
     """
     state, n, first = work.state, len(jobs), jobs[0].task
     seed_all(derived_seed(work.seed, Concern.TRAINING, first.client_id, first.visit))
-    stack = _Stack.of(jobs, work, step, example_bytes, least)
+    stack = _Stack.of(jobs, work, step, example_bytes, least, threads)
     run = stack.run
     try:
         if work.optimizer.needs_full_gradient:
@@ -97,6 +104,7 @@ class _Stack:
         batches: The batches of all.
         batch_size: Examples per client and step.
         least: The smallest number of clients that are computed together, with the padding.
+        threads: Threads of products.
     """
 
     jobs: Sequence[Job]
@@ -108,6 +116,7 @@ class _Stack:
     batches: StackedBatches
     batch_size: int
     least: int
+    threads: int
 
     @classmethod
     def of(
@@ -117,6 +126,7 @@ class _Stack:
         step: Step,
         example_bytes: float,
         least: int,
+        threads: int,
     ) -> _Stack:
         """The stack of the clients of these jobs."""
         state, layout, n = work.state, work.state.param_layout, len(jobs)
@@ -144,6 +154,7 @@ class _Stack:
             StackedBatches(work.examples, rows, example_bytes),
             rows.shape[-1],
             least,
+            threads,
         )
 
     @property
@@ -182,7 +193,9 @@ class _Stack:
 
     def inputs(self, k: int) -> StepInputs:
         """The inputs of step k."""
-        return StepInputs(*self.models, self.batches.step(k, self.width), k)
+        with threads_for_copies(self.threads):
+            batch = self.batches.step(k, self.width)
+        return StepInputs(*self.models, batch, k)
 
     def gradients(
         self, inputs: StepInputs, keep: int, times: int = 0
@@ -199,7 +212,8 @@ class _Stack:
         if times:
             keys = partial(self.keys.one, again(k, times), range(width))
         if keep == width:
-            return self.step(inputs, keys)
+            with products_on(min(self.threads, width)):
+                return self.step(inputs, keys)
         active = len(self.run.tasks)
         # A row of the padding may be a client's that has finished, and a step may set parameters.
         idle = [(block[active:], block[active:].clone()) for block in inputs.params]
@@ -208,7 +222,8 @@ class _Stack:
             buffers=[block.clone() for block in inputs.buffers],
             counters=[block.clone() for block in inputs.counters],
         )
-        grads, logged = self.step(written, keys)
+        with products_on(min(self.threads, width)):
+            grads, logged = self.step(written, keys)
         if versions != [block._version for block in inputs.params]:
             for rows, values in idle:
                 rows.copy_(values)
@@ -256,7 +271,9 @@ class _Stack:
                 models = pulled, *self.models[1:]
                 params, buffers, counters = [[each[which] for each in part] for part in models]
                 inputs = StepInputs(params, buffers, counters, batch, 0)
-                grads, _ = self.step(inputs, partial(self.keys.one, FULL_GRADIENT + k, indices))
+                keys = partial(self.keys.one, FULL_GRADIENT + k, indices)
+                with products_on(min(self.threads, len(indices))):
+                    grads, _ = self.step(inputs, keys)
                 share = sent([length / sizes[index] for index in indices], device, pulled[0].dtype)
                 for gradient, term in zip(total, grads, strict=True):
                     gradient[which] += term * per_client(share, term)
