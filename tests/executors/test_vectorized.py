@@ -157,4 +157,5 @@ def test_teardown_lets_go():
         "_asked",
         "_reduced_to",
         "dependence",
+        "_threads",
     }
