@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from fedlight.executors import VectorizedExecutor
 from fedlight.executors._choice.trial import Trial
@@ -34,6 +35,13 @@ def test_who_shares_is_decided_by_no_words(words, monkeypatch) -> None:
     assert not SharedExecutor("auto", place(Counts())).open
     assert not SharedExecutor("vectorized", place(Counts())).open
     assert not SharedExecutor("sequential", place()).open
+
+
+def test_a_stack_whose_bits_depend_on_company_is_not_shared() -> None:
+    layers = nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 2), nn.Flatten(), nn.Linear(6, 3)
+    shared = SharedExecutor("vectorized", place(Boring(nn.Sequential(*layers))))
+    assert not shared.executor.independent
+    assert not shared.open
 
 
 def test_runs_that_differ_in_start_and_rate_share() -> None:
