@@ -31,7 +31,7 @@ def own_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     layers = list(module.named_modules())
     for path, layer in layers:  # which becomes longer
         for name, value in own_attributes(layer).items():
-            for place, hidden in _layers_in(value, f"{path}.{name}".lstrip("."), _DEPTH):
+            for place, hidden in _found_in(value, f"{path}.{name}".lstrip("."), (nn.Module,)):
                 if hidden not in found:
                     new = list(hidden.named_modules(prefix=place))
                     layers += [each for each in new if each[1] not in found]
@@ -39,19 +39,22 @@ def own_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [each for each in layers if not isinstance(each[1], Metric | MetricCollection)]
 
 
-def _layers_in(value: Any, path: str, depth: int) -> Iterator[tuple[str, nn.Module]]:
+def _found_in(
+    value: Any, path: str, kinds: tuple[type, ...], depth: int = _DEPTH
+) -> Iterator[tuple[str, Any]]:
+    """The objects of some kinds in a value, with their paths."""
     items: Any = ()
-    if isinstance(value, nn.Module):
+    if isinstance(value, kinds):
         yield path, value
     elif isinstance(value, list | tuple | dict):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         items = items if depth and len(value) <= _MOST else ()
-    elif depth and not isinstance(value, _CLOSED):
+    elif depth and not isinstance(value, (*_CLOSED, nn.Module)):
         attributes = getattr(value, "__dict__", None)
         if type(attributes) is dict and type(value).__module__.split(".")[0] not in _FOREIGN:
             items = attributes.items()
     for key, item in items:
-        yield from _layers_in(item, f"{path}.{key}", depth - 1)
+        yield from _found_in(item, f"{path}.{key}", kinds, depth - 1)
 
 
 def own_attributes(layer: nn.Module) -> dict[str, Any]:
@@ -60,10 +63,10 @@ def own_attributes(layer: nn.Module) -> dict[str, Any]:
 
 
 def own_generators(module: nn.Module) -> dict[str, Any]:
-    """The random generators among the attributes, by path."""
+    """The random generators in the attributes, by path."""
     return {
-        f"{path}.{name}".lstrip("."): value
+        place: generator
         for path, layer in own_layers(module)
         for name, value in own_attributes(layer).items()
-        if isinstance(value, GENERATORS)
+        for place, generator in _found_in(value, f"{path}.{name}".lstrip("."), GENERATORS)
     }

@@ -5,18 +5,19 @@ the module and of its layers (numbers, containers, tensors, objects, hyper-param
 layers and their hooks, and the values of tensors that are no part of the federation, such as frozen
 parameters. They are not what belongs to Lightning or to metric objects.
 
-Values are copied, so that a later change of the module does not reach them. Layers, parameters,
-functions, classes, data sets and random generators stand for themselves.
+Values are copied, so that a later change of the module does not reach them; of functions, all that
+they hold. Layers, parameters, classes, data sets and random generators stand for themselves.
 """
 
 from __future__ import annotations
 
 import copy
+import operator
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -44,7 +45,6 @@ _THEMSELVES = (
     nn.Module,
     nn.Parameter,
     type,
-    FunctionType,
     BuiltinFunctionType,
     ModuleType,
     Moment,
@@ -450,7 +450,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, np.ndarray | bytearray):
         return value.copy()
-    if isinstance(value, MethodType | partial):
+    if isinstance(value, MethodType | partial | FunctionType):
         return _copied_function(value, memo)
     if isinstance(value, list | deque | dict | set | tuple):
         if isinstance(value, set):
@@ -481,14 +481,32 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _copied_function(value: Any, memo: dict[int, Any]) -> Any:
-    """A method with a copy of its object, or a partial function with copies of its arguments."""
+    """A function with copies of what it holds: its object, its arguments or its closure."""
     if isinstance(value, MethodType):
         own = _copied(value.__self__, memo)
         return value if own is value.__self__ else MethodType(value.__func__, own)
+    if isinstance(value, FunctionType):
+        held = _held(value)
+        memo[id(value)] = value  # it may hold itself
+        own = [_copied(each, memo) for each in held]
+        if all(map(operator.is_, own, held)):
+            return value
+        cells = tuple(map(CellType, own))
+        made = FunctionType(
+            value.__code__, value.__globals__, value.__name__, value.__defaults__, cells
+        )
+        made.__kwdefaults__, made.__module__ = value.__kwdefaults__, value.__module__
+        made.__dict__.update(vars(value))
+        return made
     args, keywords = _copied(value.args, memo), _copied(value.keywords, memo)
     if args is value.args and not value.keywords:
         return value
     return type(value)(value.func, *args, **keywords)
+
+
+def _held(function: FunctionType) -> list[Any]:
+    """The values of the variables of other functions that a function reads."""
+    return [each.cell_contents for each in function.__closure__ or ()]
 
 
 def _written(live: Any, value: Any, memo: dict[int, Any]) -> Any:
@@ -497,7 +515,8 @@ def _written(live: Any, value: Any, memo: dict[int, Any]) -> Any:
     So others who hold the object (a callback, another attribute) see the value, too.
     """
     kind = type(live)
-    if kind is not type(value) or kind in _ATOMS or isinstance(live, _THEMSELVES):
+    functions = (FunctionType, MethodType, partial)
+    if kind is not type(value) or isinstance(live, (*_THEMSELVES, *functions)):
         return _copied(value, memo)
     if id(value) in memo:
         return memo[id(value)]
@@ -651,6 +670,10 @@ class _Compared:
             )
         if isinstance(live, MethodType):
             return live.__func__ is kept.__func__ and self.same(live.__self__, kept.__self__)
+        if isinstance(live, FunctionType):
+            return live.__code__ is kept.__code__ and all(
+                map(self.same, (_held(live), live.__defaults__), (_held(kept), kept.__defaults__))
+            )
         if isinstance(live, partial):
             return live.func is kept.func and all(
                 map(self.same, (live.args, live.keywords), (kept.args, kept.keywords))

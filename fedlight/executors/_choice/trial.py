@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlight._module.current_stage import moment_of
 from fedlight._module.settings import kept_by, settings_of
 from fedlight._module.snapshot import Change, NotATensor, Snapshot
-from fedlight.executors._tracing.constants import reads_index
+from fedlight._module.steps import reads_index
 from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_tasks
 from fedlight.executors.sequential import SequentialExecutor
 
@@ -181,16 +181,16 @@ def _reads(
     restore()
     probe.watch(jobs[-1])
 
-    def differs() -> bool:
-        return [_bits(probe.watch(job)[0]) for job in jobs] != alone
-
-    if differs():
+    if [_bits(probe.watch(job)[0]) for job in jobs] != alone:
         return True
     numbers = [each for each in changes if type(each.owner.get(each.key)) in (int, float)]
-    for each in numbers:
-        now = each.owner[each.key]
-        each.owner[each.key] = _MULTIPLE - 1 if type(now) is int else now + _MANY
-    return bool(numbers) and differs()
+    for job, bits in zip(jobs if numbers else (), alone, strict=False):
+        for each in numbers:
+            now = each.owner.get(each.key)
+            each.owner[each.key] = now + _MANY if isinstance(now, float) else _MULTIPLE - 1
+        if _bits(probe.watch(job)[0]) != bits:
+            return True
+    return False
 
 
 def _bits(outcome: Outcome) -> object:
