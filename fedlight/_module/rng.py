@@ -86,7 +86,7 @@ def drawn_from(seed: int, own: Mapping[str, Any]) -> list[str]:
         seed: The seed.
         own: Generators of the module by name.
     """
-    states = {name: pickle.dumps(_state(each)) for name, each in own.items()}
+    states = {name: _bytes(each) for name, each in own.items()}
     python, numpy, position = random.getstate(), _numpy_state(), torch_position()
     fresh = torch.Generator().manual_seed(torch.default_generator.initial_seed()).get_state()
     seed_all(seed, own.values())
@@ -94,7 +94,7 @@ def drawn_from(seed: int, own: Mapping[str, Any]) -> list[str]:
         "Python's random": random.getstate() != python,
         "numpy.random": _numpy_state() != numpy,
         "torch's global generator": not torch.equal(position[0], fresh) or any(position[1]),
-        **{name: pickle.dumps(_state(own[name])) != state for name, state in states.items()},
+        **{name: _bytes(own[name]) != state for name, state in states.items()},
     }
     return [name for name, has in moved.items() if has]
 
@@ -108,6 +108,12 @@ def _state(generator: Any) -> Any:
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _bytes(generator: Any) -> bytes:
+    state = _state(generator)
+    # Equal tensors may have different bytes as a pickle.
+    return state.numpy().tobytes() if isinstance(state, Tensor) else pickle.dumps(state)
 
 
 def _set_state(generator: Any, state: Any) -> None:

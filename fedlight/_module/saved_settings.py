@@ -91,8 +91,8 @@ def restored_settings(
             "local runs of the versions in it go on with those that the module has now, and the "
             "run does not go on to the same bits"
         )
-    layers = dict(live.module.named_modules())
-    tensors = dict(_named_tensors(live.module))
+    layers = {path: layer for layer, path in live.paths.items()}
+    tensors = dict(live.named_tensors())
     start = live.start
     sets = []
     for each in saved["sets"]:
@@ -131,18 +131,9 @@ def _places(start: Settings, needed: Iterable[Settings]) -> list[tuple[nn.Module
                 continue
             for key in {**old, **values}:
                 value, before = values.get(key, MISSING), old.get(key, MISSING)
-                if value is not before and not _grown(value, before):
+                if value is not before:
                     found[layer, key] = None
     return list(found)
-
-
-def _grown(value: Any, before: Any) -> bool:
-    """Whether a list has become longer or shorter: it records something, as in a validation.
-
-    A module that goes on from a checkpoint begins such records anew.
-    """
-    kinds = (list, deque, set)
-    return isinstance(value, kinds) and isinstance(before, kinds) and len(value) != len(before)
 
 
 def _names(path: str | None, key: str, value: Any, like: Any) -> list[str]:
@@ -162,11 +153,6 @@ def _layers(value: Any, paths: Mapping[nn.Module, str | None]) -> list[Any]:
     return [[name, None if each is None else paths[each]] for name, each in value.items()]
 
 
-def _named_tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
-
-
 def _tensors(
     live: LiveSettings, settings: Settings, needed: Iterable[Settings]
 ) -> dict[str, Tensor]:
@@ -183,7 +169,7 @@ def _tensors(
         return {}
     return {
         name: value.cpu()
-        for name, tensor in _named_tensors(live.module)
+        for name, tensor in live.named_tensors()
         if id(tensor) in changed and (value := settings.tensors.get(tensor)) is not None
     }
 
@@ -207,6 +193,8 @@ def _encoded(value: Any, like: Any) -> list[Any]:
             [exactly(key), _encoded(item, others.get(key, MISSING))] for key, item in value.items()
         ]
         return [_MAPPING, items]
+    if type(value) is set:
+        return [_ITEMS, "set", [_encoded(item, MISSING) for item in value]]
     if type(value) in (list, tuple, deque):
         others = list(like) if same_kind and len(like) == len(value) else [MISSING] * len(value)
         items = [_encoded(item, other) for item, other in zip(value, others, strict=True)]
@@ -221,7 +209,7 @@ def _encoded(value: Any, like: Any) -> list[Any]:
     return [_PLAIN, exactly(value)]
 
 
-_KINDS = {"list": list, "tuple": tuple, "deque": deque}
+_KINDS = {"list": list, "tuple": tuple, "deque": deque, "set": set}
 
 
 def _decoded(code: list[Any], like: Any) -> Any:

@@ -5,18 +5,19 @@ the module and of its layers (numbers, containers, tensors, objects, hyper-param
 layers and their hooks, and the values of tensors that are no part of the federation, such as frozen
 parameters. They are not what belongs to Lightning or to metric objects.
 
-Values are copied, so that a later change of the module does not reach them. Layers, parameters,
-functions, classes, data sets and random generators stand for themselves.
+Values are copied, so that a later change of the module does not reach them; of functions, all that
+they hold. Layers, parameters, classes, data sets and random generators stand for themselves.
 """
 
 from __future__ import annotations
 
 import copy
+import operator
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -44,13 +45,10 @@ _THEMSELVES = (
     nn.Module,
     nn.Parameter,
     type,
-    FunctionType,
     BuiltinFunctionType,
-    MethodType,
     ModuleType,
     Moment,
     Fabric,
-    partial,
     Dataset,
     DataLoader,
     LightningDataModule,
@@ -60,7 +58,12 @@ _SMALL = 4 * 2**20
 _LARGE = 64 * 2**20
 """Bytes of a tensor from which on it is not copied."""
 _MOST = 1000
+"""Items of a container from which on its items are not copied."""
+_DATA = 100_000
 """Items of a container from which on it holds data and is not copied."""
+_SAMPLE = 4096
+"""Numbers of a tensor that is not small, with which a write to its ``.data`` is noticed."""
+_TAKEN = ("training_step", "on_before_batch_transfer", "on_after_batch_transfer")
 MISSING: Any = object()
 """In place of an attribute that is not there."""
 
@@ -120,6 +123,8 @@ class LiveSettings:
         self.start: Settings | None = None
         self.left_out: set[str] = set()
         self._ignored: Collection[tuple[str, str]] = ()
+        self._layers = own_layers(module)
+        self._registered: set[int] = set()
         self._compared = _Compared()
         self.paths: dict[nn.Module, str] = {}
         self._swaps: dict[int, tuple[Settings, list[Difference], list[tuple[Tensor, Tensor]]]] = {}
@@ -133,7 +138,9 @@ class LiveSettings:
                 layer and its name. They are no settings.
         """
         self._ignored = frozenset(ignored)
-        self.paths = {layer: path for path, layer in self.module.named_modules()}
+        named = (*self.module.named_modules(), *own_layers(self.module))
+        self.paths = {layer: path for path, layer in named}
+        self._registered = set()
         self.current = None
         self.start = self.now()
         self._take(self.start)
@@ -153,6 +160,12 @@ class LiveSettings:
                 for key in [key for key in values if (self.paths.get(layer), key) in self._ignored]:
                     del values[key]
 
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of all layers that were there when the run began, by path and name."""
+        for layer, path in self.paths.items():
+            for name, tensor in _own_tensors(layer):
+                yield f"{path}.{name}".lstrip("."), tensor
+
     def look(self) -> Settings | None:
         """The settings that the module has now. The same object, as long as nothing has changed.
 
@@ -162,7 +175,24 @@ class LiveSettings:
         if moment.touched and self.current is not None:
             moment.touched = False
             self._take(self.now())
+            self._check_steps()
         return self.current
+
+    def _check_steps(self) -> None:
+        """Refuse another ``training_step``: executors have taken it when the run began.
+
+        Raises:
+            ValueError: A hook has replaced it, or a hook around it.
+        """
+        if self.start is None or self.current is self.start:
+            return
+        before, now = self.start.layers[self.module], vars(self.module)
+        replaced = [name for name in _TAKEN if now.get(name) is not before.get(name)]
+        if replaced:
+            raise ValueError(
+                f"a hook has replaced {replaced[0]} of {type(self.module).__name__}, which is "
+                "taken once, when a run begins: let it read an attribute that the hook changes"
+            )
 
     @property
     def touched(self) -> bool:
@@ -183,7 +213,7 @@ class LiveSettings:
         compared = self._compared
         compared.begin()
         same = compared.same
-        own = own_layers(self.module)
+        own = self._layers
         for path, layer in own:
             old = None if before is None else before.get(layer)
             now = _attributes(layer)
@@ -208,7 +238,9 @@ class LiveSettings:
         if not changed and not moved and len(layers) == len(before or ()):
             assert self.current is not None
             return self.current
-        return Settings(layers, tensors)
+        # Another layer comes with a changed attribute.
+        self._layers = own_layers(self.module)
+        return Settings(layers, tensors) if self._layers == own else self.now()
 
     def _tensors(
         self, own: Sequence[tuple[str, nn.Module]]
@@ -217,16 +249,19 @@ class LiveSettings:
         before = {} if self.current is None else self.current.tensors
         values: dict[Tensor, Tensor | None] = {}
         changed = False
+        if not self._registered:
+            # The server averages none of a layer that a hook has made, or that torch does not know.
+            known = (*self.module.modules(), *self.module.parameters())
+            self._registered = set(map(id, known))
         for path, layer in own:
-            new = bool(self.paths) and layer not in self.paths
+            new = id(layer) not in self._registered
             for name, tensor in _own_tensors(layer):
                 if tensor.is_meta:
                     continue
-                if (
-                    tensor.requires_grad
-                    if isinstance(tensor, nn.Parameter)
-                    else not (new or tensor.is_complex())
-                ):
+                if isinstance(tensor, nn.Parameter):
+                    if tensor.requires_grad and (not new or id(tensor) in self._registered):
+                        continue
+                elif not (new or tensor.is_complex()):
                     continue
                 if (path, name) in self._ignored:
                     continue
@@ -308,8 +343,8 @@ class LiveSettings:
         memo: dict[int, Any] = {}
         write(
             [
-                change._replace(value=_copied(change.value, memo))
-                for change in differences(self.current, settings)
+                Difference(layer, key, _written(vars(layer).get(key, MISSING), value, memo))
+                for layer, key, value in differences(self.current, settings)
             ]
         )
         for tensor, value in settings.tensors.items():
@@ -338,7 +373,7 @@ def _own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def kept_by(module: nn.Module, before: Settings) -> list[tuple[str, str]]:
-    """The attributes and frozen parameters that have changed since, as path and name."""
+    """The attributes, and the tensors that no server averages, that have changed since."""
     compared = _Compared()
     compared.begin()
     found = []
@@ -352,7 +387,7 @@ def kept_by(module: nn.Module, before: Settings) -> list[tuple[str, str]]:
         ]
         found += [
             (path, name)
-            for name, tensor in layer.named_parameters(recurse=False)
+            for name, tensor in _own_tensors(layer)
             if before.tensors.get(tensor) is not None
             and not compared.same_tensor(tensor, before.tensors[tensor])
         ]
@@ -413,11 +448,15 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         if value.nbytes > _LARGE:
             return value
         return value.detach().clone().requires_grad_(value.requires_grad)
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | bytearray):
         return value.copy()
+    if isinstance(value, MethodType | partial | FunctionType):
+        return _copied_function(value, memo)
     if isinstance(value, list | deque | dict | set | tuple):
-        if len(value) > _MOST or isinstance(value, set):
-            return copy.copy(value) if isinstance(value, set) else value
+        if isinstance(value, set):
+            return copy.copy(value)
+        if len(value) > _MOST:
+            return value if len(value) > _DATA or isinstance(value, tuple) else copy.copy(value)
         if isinstance(value, tuple):
             items = [_copied(each, memo) for each in value]
             same = all(new is old for new, old in zip(items, value, strict=True))
@@ -439,6 +478,79 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         for name, item in fields.items():
             object.__setattr__(made, name, _copied(item, memo))
     return made
+
+
+def _copied_function(value: Any, memo: dict[int, Any]) -> Any:
+    """A function with copies of what it holds: its object, its arguments or its closure."""
+    if isinstance(value, MethodType):
+        own = _copied(value.__self__, memo)
+        return value if own is value.__self__ else MethodType(value.__func__, own)
+    if isinstance(value, FunctionType):
+        held = _held(value)
+        memo[id(value)] = value  # it may hold itself
+        own = [_copied(each, memo) for each in held]
+        if all(map(operator.is_, own, held)):
+            return value
+        cells = tuple(map(CellType, own))
+        made = FunctionType(
+            value.__code__, value.__globals__, value.__name__, value.__defaults__, cells
+        )
+        made.__kwdefaults__, made.__module__ = value.__kwdefaults__, value.__module__
+        made.__dict__.update(vars(value))
+        return made
+    args, keywords = _copied(value.args, memo), _copied(value.keywords, memo)
+    if args is value.args and not value.keywords:
+        return value
+    return type(value)(value.func, *args, **keywords)
+
+
+def _held(function: FunctionType) -> list[Any]:
+    """The values of the variables of other functions that a function reads."""
+    return [each.cell_contents for each in function.__closure__ or ()]
+
+
+def _written(live: Any, value: Any, memo: dict[int, Any]) -> Any:
+    """The live object with a value written into it, if it can take it; else a copy of the value.
+
+    So others who hold the object (a callback, another attribute) see the value, too.
+    """
+    kind = type(live)
+    functions = (FunctionType, MethodType, partial)
+    if kind is not type(value) or isinstance(live, (*_THEMSELVES, *functions)):
+        return _copied(value, memo)
+    if id(value) in memo:
+        return memo[id(value)]
+    if isinstance(live, Tensor | np.ndarray):
+        if live.shape != value.shape or live.dtype != value.dtype:
+            return _copied(value, memo)
+        if isinstance(live, Tensor):
+            live.data.copy_(value)
+        else:
+            live[...] = value
+    elif isinstance(live, dict):
+        memo[id(value)] = live
+        items = [(key, _written(live.get(key, MISSING), item, memo)) for key, item in value.items()]
+        live.clear()
+        for key, item in items:
+            dict.__setitem__(cast(Any, live), key, item)
+    elif isinstance(live, list | deque):
+        memo[id(value)] = live
+        olds = [*live, *[MISSING] * len(value)]
+        news = [_written(old, item, memo) for old, item in zip(olds, value, strict=False)]
+        live.clear()
+        live.extend(news)
+    elif isinstance(live, set):
+        live.clear()
+        live.update(value)
+    elif _is_plain(live):
+        memo[id(value)] = live
+        for name, item in fields_of(value).items():
+            old = fields_of(live).get(name, MISSING)
+            object.__setattr__(live, name, _written(old, item, memo))
+    else:
+        return _copied(value, memo)
+    memo[id(value)] = live
+    return live
 
 
 def _tuple_of(like: Any, items: list[Any]) -> Any:
@@ -494,7 +606,11 @@ class _Compared:
         # Of small tensors the numbers are compared: to write to ``.data`` counts as no version.
         small = live.nbytes <= _SMALL
         if not small and noted and known is not None and known[1] == live._version:
-            return True
+            every = max(1, live.numel() // _SAMPLE)
+            if not live.is_contiguous() or torch.equal(
+                live.detach().reshape(-1)[::every], kept.detach().reshape(-1)[::every]
+            ):
+                return True
         if live.shape != kept.shape or live.dtype != kept.dtype or live.device != kept.device:
             return False
         equal = torch.equal(live, kept)
@@ -542,10 +658,25 @@ class _Compared:
         return equal
 
     def _same_parts(self, live: Any, kept: Any) -> bool:
+        if isinstance(live, list | dict | deque) and len(live) > _MOST:
+            try:
+                return bool(live == kept)
+            except Exception:  # arrays and tensors have no truth
+                return False
         if isinstance(live, dict):
             return list(live) == list(kept) and all(
                 item is other or self.same(item, other)
                 for item, other in zip(live.values(), kept.values(), strict=True)
+            )
+        if isinstance(live, MethodType):
+            return live.__func__ is kept.__func__ and self.same(live.__self__, kept.__self__)
+        if isinstance(live, FunctionType):
+            return live.__code__ is kept.__code__ and all(
+                map(self.same, (_held(live), live.__defaults__), (_held(kept), kept.__defaults__))
+            )
+        if isinstance(live, partial):
+            return live.func is kept.func and all(
+                map(self.same, (live.args, live.keywords), (kept.args, kept.keywords))
             )
         if isinstance(live, list | tuple | deque):
             return len(live) == len(kept) and all(map(self.same, live, kept))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -56,3 +57,23 @@ def evaluation_step(
     if is_param_in_hook_signature(step, "batch_idx", min_args=2):
         return step  # type: ignore[no-any-return]  # an attribute by name
     return lambda batch, batch_idx, dataloader_idx: step(batch, dataloader_idx)
+
+
+def reads_index(module: LightningModule) -> bool:
+    """Whether ``training_step`` may read ``batch_idx``.
+
+    Its bytecode is searched for the argument's name. If there is no plain bytecode to search, the
+    answer is yes, which costs traces but no correctness.
+    """
+    step = module.training_step
+    parameters = inspect.signature(step).parameters
+    names = list(parameters)[1:]
+    code = getattr(step, "__code__", None)
+    any_number = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
+    if code is None or hasattr(step, "__wrapped__") or any_number:
+        return True
+    for instruction in dis.get_instructions(code):
+        read = instruction.argval
+        if any(name in (read if isinstance(read, tuple) else (read,)) for name in names):
+            return True
+    return False

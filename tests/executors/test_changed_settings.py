@@ -1,5 +1,6 @@
 """What a hook changes on the module travels with the version; a step keeps nothing there."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,12 +33,26 @@ class Scale(nn.Module):
         return x * self.factor
 
 
+class Schedule:
+    """A plain object, one of whose methods a module has."""
+
+    def __init__(self):
+        self.beta = 0.0
+
+    def value(self):
+        return self.beta
+
+
+def reads(numbers):
+    return lambda: numbers[0]
+
+
 class Moves(LightningModule):
     """Each local step moves w by a number that lies somewhere on the module."""
 
     def __init__(self, kind, beta=0.0):
         super().__init__()
-        self.save_hyperparameters()
+        self.save_hyperparameters("beta")
         self.kind, self.w = kind, nn.Parameter(torch.zeros(1))
         self.beta = self._beta = 0.0
         self.name, self.tensor, self.list = "0", torch.zeros(1), [0.0]
@@ -45,6 +60,10 @@ class Moves(LightningModule):
         self.drop, self.norm = nn.Dropout(0.0), nn.LayerNorm(1, 0.0, elementwise_affine=False)
         self.criterion, self.hooked = Scale(), Scale(1.0)
         self.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
+        self.teachers, self.method = [nn.Linear(1, 1, bias=False)], Schedule().value
+        nn.init.zeros_(self.teachers[0].weight)
+        self.long, self.bytes, self.records = [0.0] * 1500, bytearray(1), []
+        self.partial, self.closure = partial(float, 0.0), reads([0.0])
 
     def training_step(self, batch, batch_idx):
         return -(self.w * READ[self.kind](self)).sum() + 0 * batch[0].sum()
@@ -67,6 +86,13 @@ READ = {
     "layer": lambda m: m.criterion(1.0),
     "forward hook": lambda m: m.hooked(torch.zeros(1)),
     "frozen": lambda m: m.frozen.detach(),
+    "hidden layer": lambda m: m.teachers[0](torch.ones(1)).detach(),
+    "method": lambda m: m.method(),
+    "long list": lambda m: m.long[0],
+    "bytes": lambda m: float(m.bytes[0]),
+    "records": lambda m: float(len(m.records)),
+    "partial": lambda m: m.partial(),
+    "closure": lambda m: m.closure(),
 }
 
 
@@ -92,6 +118,13 @@ def write(m, kind, value):
             "criterion": lambda: setattr(m, "criterion", Scale(value)),
             "layer": lambda: setattr(m.criterion, "factor", value),
             "frozen": lambda: m.frozen.data.fill_(value),
+            "hidden layer": lambda: m.teachers[0].weight.data.fill_(value),
+            "method": lambda: setattr(m.method.__self__, "beta", value),
+            "long list": lambda: m.long.__setitem__(0, value),
+            "bytes": lambda: m.bytes.__setitem__(0, int(value)),
+            "records": lambda: m.records.append(value),
+            "partial": lambda: setattr(m, "partial", partial(float, value)),
+            "closure": lambda: m.closure.__closure__[0].cell_contents.__setitem__(0, value),
         }[kind]()
 
 
@@ -158,12 +191,18 @@ def test_a_client_has_the_settings_of_the_version_that_it_pulled(kind, arrivals,
             assert run.state.params.item() == pytest.approx(7.5)
 
 
-@pytest.mark.parametrize(("kind", "arrivals", "executor"), CASES[:32:3] + CASES[-3:-1])
+NO_DATA = ("criterion", "forward hook", "method", "partial", "closure")
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrivals", "executor"),
+    [*CASES[:-3:4], *CASES[-3:-1]],
+)
 def test_a_resumed_run_has_them_too(kind, arrivals, executor, tmp_path):
     whole = fitted(Moves(kind), clients(), **arguments(arrivals, executor))
     given = arguments(arrivals, executor)
     half = fitted(Moves(kind), clients(), **{**given, "max_rounds": given["max_rounds"] // 2})
-    if kind in ("criterion", "forward hook"):
+    if kind in NO_DATA:
         with pytest.warns(UserWarning, match="is no plain data and not in the checkpoint"):
             half.save_checkpoint(tmp_path / "a.ckpt")
         with pytest.warns(UserWarning, match="does not go on to the same bits"):
@@ -197,7 +236,59 @@ def test_a_change_while_updates_arrive_reaches_those_that_pull_later():
     assert run.state.params.item() == 0 + 1 + 2 + 3
 
 
+def test_a_resumed_module_shares_its_objects_with_callbacks_as_before(tmp_path):
+    class Shares(Callback):
+        def __init__(self, config):
+            self.config = config
+
+        def on_round_end(self, trainer, module):
+            self.config["k"][0] = float(trainer.version)
+
+    def run(rounds, **more):
+        module = Moves("nested")
+        given = {**arguments("by rounds", "sequential"), "max_rounds": rounds}
+        made = trainer(**{**given, "callbacks": Shares(module.box.deep)})
+        made.fit(module, clients(), **more)
+        return made
+
+    run(3).save_checkpoint(tmp_path / "a.ckpt")
+    resumed = run(12, ckpt_path=tmp_path / "a.ckpt")
+    assert resumed.fingerprint() == run(12).fingerprint()
+
+
+def test_a_hook_may_not_replace_the_step():
+    class Replaces(Callback):
+        def on_round_end(self, trainer, module):
+            module.training_step = lambda batch, batch_idx: module.w.sum()
+
+    given = {**arguments("by rounds", "sequential"), "callbacks": Replaces()}
+    with pytest.raises(ValueError, match="a hook has replaced training_step of Moves"):
+        fitted(Moves("number"), clients(), **given)
+
+
 # --- state that a step keeps ----------------------------------------------------------------------
+
+
+class Remembers(nn.Module):
+    """Adds the number of its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x + self.calls
+
+
+def counter():
+    calls = [0]
+
+    def count():
+        calls[0] += 1
+        return calls[0]
+
+    return count
 
 
 class Keeps(LightningModule):
@@ -205,6 +296,8 @@ class Keeps(LightningModule):
         super().__init__()
         self.kind, self.w = kind, nn.Parameter(torch.zeros(1))
         self.h, self.calls, self.seen, self.first = torch.zeros(1), 0, [], None
+        self.hidden, self.counts = {"net": Remembers()}, counter()
+        self.deep, self.generators = {"a": {"b": {"c": {"d": [0]}}}}, [np.random.default_rng(0)]
 
     def training_step(self, batch, batch_idx):
         return STEPS[self.kind](self, batch[0].mean(), batch_idx)
@@ -246,6 +339,40 @@ def collects(module, x, number):
     return module.loss(sum(module.seen) / len(module.seen))
 
 
+def writes_data(module, x, number):
+    loss = module.loss(x + module.h.clone())
+    module.h.data.copy_(x.detach() + 1)
+    return loss
+
+
+def in_a_hidden_layer(module, x, number):
+    return module.loss(module.hidden["net"](x))
+
+
+def in_a_closure(module, x, number):
+    return module.loss(x * module.counts())
+
+
+def deep(module, x, number):
+    module.deep["a"]["b"]["c"]["d"][0] += 1
+    return module.loss(x * module.deep["a"]["b"]["c"]["d"][0])
+
+
+def from_the_third_step(module, x, number):
+    loss = module.loss(x + module.h if number > 1 else x)
+    module.h = x.detach()
+    return loss
+
+
+def each_hundredth(module, x, number):
+    module.calls += 1
+    return module.loss(x * (1 if module.calls % 100 else 2))
+
+
+def draws(module, x, number):
+    return module.loss(x + module.generators[0].random())
+
+
 def only_counts(module, x, number):
     module.calls += 1
     return module.loss(x)
@@ -256,17 +383,20 @@ def shows(module, x, number):
     return module.loss(x)
 
 
-REFUSED = [remembers, remembers_the_first, within_a_run, counts, warms_up, collects]
-STEPS = {step.__name__: step for step in [*REFUSED, only_counts, shows]}
+REFUSED = [
+    *(remembers, remembers_the_first, within_a_run, counts, warms_up, collects, writes_data),
+    *(in_a_hidden_layer, in_a_closure, deep, from_the_third_step, each_hundredth),
+]
+STEPS = {step.__name__: step for step in [*REFUSED, only_counts, shows, draws]}
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto", "processes"])
 @pytest.mark.parametrize("step", REFUSED, ids=lambda step: step.__name__)
 def test_a_step_that_reads_what_it_has_kept_is_refused(step, executor):
-    if executor == "processes" and step not in (remembers, counts):
+    if executor == "processes" and step not in (remembers, in_a_closure):
         pytest.skip("a worker tries the module in the same way")
     made = ProcessExecutor(1) if executor == "processes" else executor
-    with pytest.raises(ValueError, match=r"Keeps keeps self\.\w+ from one .*register_buffer"):
+    with pytest.raises(ValueError, match=r"Keeps keeps self\.[\w.]+ from one .*register_buffer"):
         fitted(Keeps(step.__name__), points(*[[float(i)] for i in range(6)]), executor=made)
 
 
@@ -280,3 +410,12 @@ def test_what_no_step_reads_may_be_kept(executor):
         for each in (made, "sequential")
     ]
     assert found == pytest.approx([found[1]] * 4)
+
+
+def test_generators_in_containers_are_seeded_for_each_local_run():
+    data = points(*[[float(i)] for i in range(6)])
+    found = {
+        fitted(Keeps("draws"), data, executor=each, max_rounds=3).fingerprint()
+        for each in ("sequential", "auto", ProcessExecutor(1))
+    }
+    assert len(found) == 1

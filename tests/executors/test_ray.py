@@ -19,6 +19,8 @@ from fedlight.executors.ray import _shares
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
 from fedlight.types import ServerState, Task
+from tests.boring import fitted, points, trainer
+from tests.executors import test_changed_settings as changed
 
 SIZES = (7, 4, 12, 9, 5, 6)
 
@@ -276,6 +278,57 @@ def test_it_is_independent_exactly_if_its_actors_executors_are(
         assert ray.independent is after
     finally:
         ray.teardown()
+
+
+KINDS = ["number", "private", "hparams", "list", "tensor", "criterion", "forward hook"]
+
+
+class MovesByAll(changed.Moves):
+    """Moves by the mean of the numbers that lie at several places."""
+
+    def training_step(self, batch, batch_idx):
+        numbers = [changed.READ[kind](self) for kind in self.kind]
+        return -(self.w * sum(numbers) / len(numbers)).sum() + 0 * batch[0].sum()
+
+
+class SetsAll(changed.Sets):
+    def on_round_end(self, trainer, module):
+        for kind in module.kind:
+            changed.write(module, kind, float(trainer.version))
+
+
+def arguments(arrivals, executor, early=False):
+    return {**changed.arguments(arrivals, executor), "callbacks": SetsAll(early)}
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "num_actors", "inner"),
+    [("by rounds", 2, "auto"), ("by the clock", 1, "sequential")],
+)
+def test_a_client_has_the_settings_of_the_version_that_it_pulled(
+    cluster, arrivals, num_actors, inner
+) -> None:
+    executor = RayExecutor(num_actors, executor=inner)
+    given = arguments(arrivals, executor, early=num_actors == 2)
+    run = fitted(MovesByAll(KINDS), changed.clients(), **given)
+    moved = run.state.params.item()
+    assert moved == pytest.approx(changed.expected(run, KINDS), rel=1e-5)
+    assert arrivals == "by the clock" or moved == pytest.approx(7.5)
+
+
+def test_a_resumed_run_has_them_too(cluster, tmp_path) -> None:
+    kinds = KINDS[:5]  # layers and hooks are in no checkpoint
+    half = {**arguments("by rounds", "sequential"), "max_rounds": 3}
+    fitted(MovesByAll(kinds), changed.clients(), **half).save_checkpoint(tmp_path / "a.ckpt")
+    resumed = trainer(**arguments("by rounds", RayExecutor(1, executor="sequential")))
+    resumed.fit(MovesByAll(kinds), changed.clients(), ckpt_path=tmp_path / "a.ckpt")
+    assert resumed.state.params.item() == pytest.approx(7.5)
+
+
+def test_a_step_that_reads_what_it_has_kept_is_refused(cluster) -> None:
+    data = points(*[[float(i)] for i in range(6)])
+    with pytest.raises(ValueError, match=r"Keeps keeps self\.\w+ from one .*register_buffer"):
+        fitted(changed.Keeps("remembers"), data, executor=RayExecutor(1))
 
 
 def actor(executor: str, bad: int | None = None) -> tuple[Actor, list[Job]]:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlight._module.rng import isolated_rng, seed_all
+from fedlight._module.rng import drawn_from, isolated_rng, seed_all
 
 
 def draws():
@@ -40,3 +40,11 @@ def test_any_integer_is_a_seed(seed):
         one = draws()
         seed_all(seed)
         assert draws() == one
+
+
+def test_a_generator_that_is_not_used_counts_as_no_draw():
+    own = {"used": torch.Generator(), "spare": torch.Generator(), "numpy": np.random.default_rng(0)}
+    with isolated_rng(own.values()):
+        seed_all(3, own.values())
+        torch.rand(1, generator=own["used"])
+        assert drawn_from(3, own) == ["used"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from torch import Tensor
 from fedlight._module.current_stage import moment_of
 from fedlight._module.settings import kept_by, settings_of
 from fedlight._module.snapshot import Change, NotATensor, Snapshot
+from fedlight._module.steps import reads_index
 from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_tasks
 from fedlight.executors.sequential import SequentialExecutor
 
@@ -20,8 +22,12 @@ if TYPE_CHECKING:
 
 _STEPS = 2
 """Local steps of a trial: the second one may read what the first has left."""
+_MORE = 6
+"""Those of a ``training_step`` that reads ``batch_idx``: later ones may differ from the first."""
 _MANY = 10_000
-"""What is added to a counter, to see whether a step compares it with a limit."""
+"""What is added to a number, to see whether a step compares it with a limit."""
+_MULTIPLE = 10 * math.lcm(*range(1, 41))
+"""A counter gets there with the next step, to see whether a step does something each n-th time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,7 @@ def _first_that_succeeds(
     probe: SequentialExecutor, workplace: Workplace
 ) -> tuple[Job, Outcome, list[str]]:
     """The local run of the first client with which it succeeds, and the generators it used."""
-    for task in trial_tasks(workplace):
+    for task in trial_tasks(workplace, _MORE if reads_index(workplace.module) else 1):
         job = Job(task, workplace.state.read())
         outcome, drawn = probe.watch(job)
         if not isinstance(outcome, ClientError):
@@ -168,21 +174,23 @@ def _reads(
         changes: The attributes that steps change.
     """
     # Of several clients, since the data of one may hide it (all zeros).
-    jobs = [Job(task, pulled) for task in trial_tasks(workplace, _STEPS)]
+    steps = _MORE if reads_index(workplace.module) else _STEPS
+    jobs = [Job(task, pulled) for task in trial_tasks(workplace, steps)]
     restore()
     alone = [_bits(probe.watch(job, restore)[0]) for job in jobs]
     restore()
     probe.watch(jobs[-1])
 
-    def differs() -> bool:
-        return [_bits(probe.watch(job)[0]) for job in jobs] != alone
-
-    if differs():
+    if [_bits(probe.watch(job)[0]) for job in jobs] != alone:
         return True
     numbers = [each for each in changes if type(each.owner.get(each.key)) in (int, float)]
-    for each in numbers:
-        each.owner[each.key] += _MANY
-    return bool(numbers) and differs()
+    for job, bits in zip(jobs if numbers else (), alone, strict=False):
+        for each in numbers:
+            now = each.owner.get(each.key)
+            each.owner[each.key] = now + _MANY if isinstance(now, float) else _MULTIPLE - 1
+        if _bits(probe.watch(job)[0]) != bits:
+            return True
+    return False
 
 
 def _bits(outcome: Outcome) -> object:

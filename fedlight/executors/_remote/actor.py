@@ -106,7 +106,8 @@ class Actor:
     def __init__(self, sent: SentWorkplace, on_gpu: bool = False) -> None:
         torch.set_num_threads(sent.num_threads)
         self._device, self._refusal = torch.device("cuda" if on_gpu else "cpu"), ""
-        module = sent.parts["module"].to(self._device)
+        # A copy, since arrays lie read-only in the object store.
+        module = deepcopy(sent.parts["module"]).to(self._device)
         module.trainer = sent.trainer  # a copy of a module has none
         state = ModuleState(module)
         examples = sent.parts["examples"].to(self._device, state.param_layout.dtype)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightning import LightningModule
-from torch import Tensor
 
 from fedlight._module.settings import (
     MISSING,
@@ -80,11 +79,10 @@ def from_bytes(live: LiveSettings, sent: bytes) -> Settings:
 def _names(live: LiveSettings) -> Mapping[Any, Any]:
     """The objects of a module that its copy has, too, by their names."""
     module: LightningModule = live.module
-    tensors: Iterable[tuple[str, Tensor]] = (*module.named_parameters(), *module.named_buffers())
     return {
         ("missing",): MISSING,
         ("trainer",): module._trainer,
-        **{("tensor", name): tensor for name, tensor in tensors},
+        **{("tensor", name): tensor for name, tensor in live.named_tensors()},
         **{("layer", path): layer for layer, path in live.paths.items()},
     }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -72,23 +70,3 @@ def drawn() -> tuple[Any, ...]:
     """The states of the generators of Python and NumPy, which a trace would draw from only once."""
     numpy: Any = np.random.get_state()  # noqa: NPY002
     return random.getstate(), numpy[1].tobytes(), numpy[2:]
-
-
-def reads_index(module: LightningModule) -> bool:
-    """Whether ``training_step`` may read ``batch_idx``.
-
-    Its bytecode is searched for the argument's name. If there is no plain bytecode to search, the
-    answer is yes, which costs traces but no correctness.
-    """
-    step = module.training_step
-    parameters = inspect.signature(step).parameters
-    names = list(parameters)[1:]
-    code = getattr(step, "__code__", None)
-    any_number = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
-    if code is None or hasattr(step, "__wrapped__") or any_number:
-        return True
-    for instruction in dis.get_instructions(code):
-        read = instruction.argval
-        if any(name in (read if isinstance(read, tuple) else (read,)) for name in names):
-            return True
-    return False

@@ -14,10 +14,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fedlight._module.rng import isolated_rng
+from fedlight._module.steps import reads_index
 from fedlight.executors._random.streams import Keys
 from fedlight.executors._stack.step import Outputs, StackedStep, StepInputs
 from fedlight.executors._stack.step_log import StackedLog
-from fedlight.executors._tracing.constants import Constants, drawn, reads_index
+from fedlight.executors._tracing.constants import Constants, drawn
 from fedlight.executors._tracing.program import Function, Program, compiled, program, resized
 
 _LARGE = 32 * 2**20

@@ -12,10 +12,10 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedlight._module.rng import isolated_rng, seed_all
+from fedlight._module.steps import reads_index
 from fedlight.executors._random.streams import step_keys
 from fedlight.executors._stack.step import StackedStep, StepInputs
 from fedlight.executors._tracing import TracedStep, traced_step
-from fedlight.executors._tracing.constants import reads_index
 from fedlight.executors.base import Workplace
 from fedlight.local_optimizers import LocalSGD
 from fedlight.parameters import ModuleState
