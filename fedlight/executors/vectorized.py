@@ -127,6 +127,7 @@ class VectorizedExecutor(Executor):
         most = self.max_batch
         self._threads = 1
         operators = self._try()
+        self._one_thread = operators.one_thread
         self.dependence = _dependence(workplace, operators)
         if self.dependence:
             self._fewest = 1
@@ -155,7 +156,8 @@ class VectorizedExecutor(Executor):
         stage = at_stage(self._work.module, "train")
         # A model for which each stack holds one client keeps its threads: its operators are long.
         alone = one_thread() if self._fewest > 1 else nullcontext(1)
-        with alone as self._threads, isolated_rng(), stage as self._moment:
+        with alone as threads, isolated_rng(), stage as self._moment:
+            self._threads = 1 if self._one_thread else threads
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
                 settings = self._work.settings_of(jobs[indices[0]])
