@@ -169,6 +169,7 @@ class VectorizedExecutor(Executor):
                         outcomes = self._splitting.outcomes([jobs[index] for index in chunk])
                         results.update(zip(chunk, outcomes, strict=True))
         self._say_if_reduced(most)
+        self._say_if_dependent()
         return [results[index] for index in range(len(jobs))]
 
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -189,6 +190,18 @@ class VectorizedExecutor(Executor):
                 f"of clients; from now on a stack holds at most {self.max_batch}. Another size may "
                 "change the last bits of results; for the same bits in every run write "
                 f"executor=VectorizedExecutor(max_batch={self.max_batch})"
+            )
+
+    def _say_if_dependent(self) -> None:
+        """Say so if steps had operators that the trial step has not."""
+        operators = self._step.operators
+        self._one_thread = self._one_thread or operators.one_thread
+        if self.independent and operators.dependent:
+            self.dependence = tuple(operators.dependent)
+            rank_zero_warn(
+                "VectorizedExecutor: from now on, last bits depend on who is stacked together, "
+                f"because of {', '.join(self.dependence)}, which the first step of the run did not "
+                "use. For bits that do not depend on it write executor='sequential'"
             )
 
     def state_dict(self) -> dict[str, Any]:

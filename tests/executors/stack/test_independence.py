@@ -25,7 +25,9 @@ from fedlight.executors._stack.independence import (
     one_client,
 )
 from fedlight.executors._stack.steady_functions import SteadyFunctions
+from fedlight.executors.base import Job
 from fedlight.local_optimizers import LocalSGD, client_norms
+from fedlight.types import Task
 from tests import company
 from tests.boring import Boring, classes, workplace
 
@@ -278,6 +280,30 @@ def test_an_executor_is_independent_exactly_if_its_operators_are():
     assert not executor.independent
 
 
+class Later(Boring):
+    """Uses a convolution from its second step on."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if batch_idx > 0:
+            x, weight = batch[0][:, None], next(self.parameters())
+            loss = loss + F.conv1d(x, weight[:1, None, :2]).mean()
+        return loss
+
+
+def test_an_operator_of_a_later_step_is_found_when_it_is_used():
+    executor = VectorizedExecutor()
+    work = workplace(Later(), classes())
+    executor.setup(work)
+    assert executor.independent
+    jobs = [Job(Task(0, 0, 0.0, 1.0, n, 0, n), work.state.read()) for n in (1, 2)]
+    executor.run(jobs[:1])
+    assert executor.independent
+    with pytest.warns(UserWarning, match="because of convolution"):
+        executor.run(jobs)
+    assert "convolution" in executor.dependence
+
+
 def test_the_line_about_the_executor_names_what_stands_in_the_way():
     conv = nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 2), nn.Flatten(), nn.Linear(6, 3))
     choice = resolve_executor("vectorized", workplace(Boring(conv), classes()))
@@ -351,6 +377,7 @@ class SelfAttention(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, k, k)[0, 0])
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_two_threads_give_the_bits_of_one_in_products_that_torch_does_not_batch(monkeypatch):
     monkeypatch.setitem(company.MODULES, "sdpa", lambda inputs, classes: SelfAttention())
     case = company.Case("sdpa", 20, 3, 64, "sgd", "64-true")
