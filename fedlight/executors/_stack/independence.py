@@ -23,13 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _STRUCTURE = """
-    arange cat clone constant_pad_nd copy diagonal_copy empty empty_like empty_strided fill flip
+    arange cat channel_shuffle clone constant_pad_nd copy diag_embed diagonal_copy empty
+    empty_like empty_strided eye fill flip linspace pixel_shuffle pixel_unshuffle unsafe_split
     full full_like gather index index_add index_put index_select lift_fresh masked_fill
-    new_empty new_empty_strided new_full new_ones new_zeros ones ones_like repeat roll scalar_tensor
-    diagonal_backward scatter scatter_add select_backward select_scatter slice_backward
-    slice_scatter sort squeeze stack t topk transpose tril triu unbind unsqueeze where _to_copy
-    _unsafe_index _unsafe_index_put _unsafe_view zero zeros zeros_like _efficientzerotensor
-    _local_scalar_dense
+    new_empty new_empty_strided new_full new_ones new_zeros ones ones_like repeat roll
+    scalar_tensor diagonal_backward scatter scatter_add select_backward select_scatter
+    slice_backward slice_scatter sort squeeze stack t topk transpose tril triu unbind unsqueeze
+    where _to_copy _unsafe_index _unsafe_index_put _unsafe_view zero zeros zeros_like
+    _efficientzerotensor _local_scalar_dense
 """
 _ARITHMETIC = """
     abs add addcdiv addcmul ceil clamp clamp_max clamp_min div floor fmod frac lerp maximum minimum
@@ -44,6 +45,7 @@ _ACTIVATIONS = """
     glu glu_backward hardshrink hardshrink_backward hardsigmoid hardsigmoid_backward hardswish
     hardswish_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward log_sigmoid_forward
     log_sigmoid_backward relu softshrink softshrink_backward threshold threshold_backward
+    _prelu_kernel _prelu_kernel_backward
 """
 _REDUCTIONS = """
     all amax amin any argmax argmin cumprod cumsum linalg_vector_norm logcumsumexp logsumexp max

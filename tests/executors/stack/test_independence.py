@@ -87,6 +87,10 @@ SAMPLES: dict[str, list[Callable[[Tensor], Tensor]]] = {
         lambda x: (
             F.pad(x, (1, 1))[:, 1:-1] + torch.zeros(()) + torch.ones(()) + torch.full((), 2.0)
         ),
+        lambda x: torch.eye(2).sum() * x + torch.linspace(0, 1, x.shape[1], dtype=x.dtype),
+        lambda x: x.diag_embed().sum(-1) + torch.unsafe_split(x, x.shape[1] - 1, 1)[0].sum(),
+        lambda x: F.channel_shuffle(x[:, :4, None, None], 2).flatten(1),
+        lambda x: F.pixel_unshuffle(F.pixel_shuffle(x[:, :4, None, None], 2), 2).flatten(1),
         lambda x: sum(x.unbind(1)) + x.diagonal().sum() + x.new_empty(2).fill_(0).sum(),
     ],
     "functions": [
@@ -107,6 +111,7 @@ SAMPLES: dict[str, list[Callable[[Tensor], Tensor]]] = {
             lambda x: F.threshold(x, 0.4, 0),
         ),
         F.glu,
+        lambda x: F.prelu(x - 0.5, x[0, :1]) + F.prelu(x - 0.5, x[0]),
     ],
     "reductions": [
         *(lambda x, f=f: x * f(x, -1, keepdim=True) for f in (torch.mean, torch.sum, torch.var)),
