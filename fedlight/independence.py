@@ -15,7 +15,11 @@ from fedlight._support.messages import Voice, speaking
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import SynchronousArrivals
 from fedlight.executors import Executor, SequentialExecutor, VectorizedExecutor
-from fedlight.executors._choice.choose_executor import describe_device, resolve_executor
+from fedlight.executors._choice.choose_executor import (
+    check_executor,
+    describe_device,
+    resolve_executor,
+)
 from fedlight.executors.base import ClientError, Job, Outcome, Workplace
 from fedlight.local_optimizers import LocalSGD
 from fedlight.trainer import FedTrainer
@@ -113,7 +117,7 @@ def check_independence(
         >>> bool(check_independence(LogisticRegression(4, 3), data))
         True
     """
-    examined = _Examined(executor)
+    examined = _Examined(check_executor(executor))
     trainer = FedTrainer(
         arrivals=SynchronousArrivals(),
         aggregator=FedAvg(),

@@ -54,3 +54,8 @@ def test_a_client_that_fails_is_an_error():
 
     with pytest.raises(ClientError, match=r"client 0 failed .* the loss is not finite"):
         check_independence(Fails(), classes())
+
+
+def test_an_unknown_executor_is_refused():
+    with pytest.raises(ValueError, match=r"executor must be one of .*, got 'fast'"):
+        check_independence(Boring(), classes(), executor="fast")

@@ -127,6 +127,7 @@ class VectorizedExecutor(Executor):
         most = self.max_batch
         self._threads = 1
         operators = self._try()
+        self._one_thread = operators.one_thread
         self.dependence = _dependence(workplace, operators)
         if self.dependence:
             self._fewest = 1
@@ -155,7 +156,8 @@ class VectorizedExecutor(Executor):
         stage = at_stage(self._work.module, "train")
         # A model for which each stack holds one client keeps its threads: its operators are long.
         alone = one_thread() if self._fewest > 1 else nullcontext(1)
-        with alone as self._threads, isolated_rng(), stage as self._moment:
+        with alone as threads, isolated_rng(), stage as self._moment:
+            self._threads = 1 if self._one_thread else threads
             for indices in stacks.values():
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
                 settings = self._work.settings_of(jobs[indices[0]])
@@ -167,6 +169,7 @@ class VectorizedExecutor(Executor):
                         outcomes = self._splitting.outcomes([jobs[index] for index in chunk])
                         results.update(zip(chunk, outcomes, strict=True))
         self._say_if_reduced(most)
+        self._say_if_dependent()
         return [results[index] for index in range(len(jobs))]
 
     def _stack(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -187,6 +190,18 @@ class VectorizedExecutor(Executor):
                 f"of clients; from now on a stack holds at most {self.max_batch}. Another size may "
                 "change the last bits of results; for the same bits in every run write "
                 f"executor=VectorizedExecutor(max_batch={self.max_batch})"
+            )
+
+    def _say_if_dependent(self) -> None:
+        """Say so if steps had operators that the trial step has not."""
+        operators = self._step.operators
+        self._one_thread = self._one_thread or operators.one_thread
+        if self.independent and operators.dependent:
+            self.dependence = tuple(operators.dependent)
+            rank_zero_warn(
+                "VectorizedExecutor: from now on, last bits depend on who is stacked together, "
+                f"because of {', '.join(self.dependence)}, which the first step of the run did not "
+                "use. For bits that do not depend on it write executor='sequential'"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -23,13 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _STRUCTURE = """
-    arange cat clone constant_pad_nd copy diagonal_copy empty empty_like empty_strided fill flip
+    arange cat channel_shuffle clone constant_pad_nd copy diag_embed diagonal_copy empty
+    empty_like empty_strided eye fill flip linspace pixel_shuffle pixel_unshuffle unsafe_split
     full full_like gather index index_add index_put index_select lift_fresh masked_fill
-    new_empty new_empty_strided new_full new_ones new_zeros ones ones_like repeat roll scalar_tensor
-    diagonal_backward scatter scatter_add select_backward select_scatter slice_backward
-    slice_scatter sort squeeze stack t topk transpose tril triu unbind unsqueeze where _to_copy
-    _unsafe_index _unsafe_index_put _unsafe_view zero zeros zeros_like _efficientzerotensor
-    _local_scalar_dense
+    new_empty new_empty_strided new_full new_ones new_zeros ones ones_like repeat roll
+    scalar_tensor diagonal_backward scatter scatter_add select_backward select_scatter
+    slice_backward slice_scatter sort squeeze stack t topk transpose tril triu unbind unsqueeze
+    where _to_copy _unsafe_index _unsafe_index_put _unsafe_view zero zeros zeros_like
+    _efficientzerotensor _local_scalar_dense
 """
 _ARITHMETIC = """
     abs add addcdiv addcmul ceil clamp clamp_max clamp_min div floor fmod frac lerp maximum minimum
@@ -38,12 +39,13 @@ _ARITHMETIC = """
 """
 _FUNCTIONS = """
     acos acosh asin asinh atan cos digamma erf erfc erfinv exp expm1 lgamma log log10 log1p log2
-    polygamma sin sinc tan tanh tanh_backward sigmoid_backward logit xlogy hypot
+    polygamma sin sinc tan tanh tanh_backward sigmoid_backward logit xlogy
 """
 _ACTIVATIONS = """
     glu glu_backward hardshrink hardshrink_backward hardsigmoid hardsigmoid_backward hardswish
     hardswish_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward log_sigmoid_forward
     log_sigmoid_backward relu softshrink softshrink_backward threshold threshold_backward
+    _prelu_kernel _prelu_kernel_backward
 """
 _REDUCTIONS = """
     all amax amin any argmax argmin cumprod cumsum linalg_vector_norm logcumsumexp logsumexp max
@@ -62,7 +64,7 @@ _LOSSES = """
     smooth_l1_loss
 """
 _HALF_SCALAR = """
-    atan2 atanh celu cosh elu elu_backward exp2 gelu gelu_backward logaddexp mish
+    atan2 atanh celu cosh elu elu_backward exp2 gelu gelu_backward hypot logaddexp mish
     pow sigmoid silu sinh softplus softplus_backward
 """
 MOVING = frozenset(_STRUCTURE.split())
@@ -84,6 +86,7 @@ REDUCTIONS = frozenset(_REDUCTIONS.split())
 Otherwise, as in the sum of a list's k numbers by client, ``[k, n]``, clients are lanes of a vector.
 """
 
+_BATCHED_PRODUCTS = ("bmm", "baddbmm")
 _PRECISE = (torch.float32, torch.float64)
 _EXACT_POWERS = (-1, -0.5, 0, 0.5, 1, 2, 3)
 
@@ -112,6 +115,15 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[str] = set()
         self.dependent: dict[str, None] = {}
+        self._splits_products = False
+
+    @property
+    def one_thread(self) -> bool:
+        """Whether several threads for products might change a bit.
+
+        They do not if all products are batched ones, of which each matrix belongs to one thread.
+        """
+        return self._splits_products or bool(self.dependent)
 
     def __torch_dispatch__(
         self,
@@ -135,6 +147,10 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.dependent[name] = None
                 elif name in REDUCTIONS and _is_across(func, args, inputs, outputs):
                     self.dependent[f"{name} along the clients"] = None
+                elif name in _BATCHED_PRODUCTS:
+                    self._splits_products |= not all(map(_is_batch_of_matrices, inputs))
+                elif name.startswith("_scaled_dot_product"):
+                    self._splits_products = True
         return result
 
 
@@ -166,6 +182,12 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and (not floating or tensor.dtype in _PRECISE)
 
 
+def _is_batch_of_matrices(tensor: Tensor) -> bool:
+    """Whether MKL's batched product takes it; torch multiplies the others one by one."""
+    (n, rows, columns), (_, down, along) = tensor.shape, tensor.stride()
+    return n > 1 and ((along == 1 and down >= columns) or (down == 1 and along >= rows))
+
+
 def _is_apart(name: str, args: tuple[Any, ...], inputs: list[Tensor]) -> bool:
     if name == "pow" and not isinstance(args[1], Tensor | list) and args[1] in _EXACT_POWERS:
         return True
@@ -183,14 +205,22 @@ def _has_gaps(tensor: Tensor) -> bool:
 def _is_across(
     func: Any, args: tuple[Any, ...], inputs: list[Tensor], outputs: list[Tensor]
 ) -> bool:
-    """Whether a reduction treats the clients as numbers of one vector."""
-    source = inputs[0]
+    """Whether a reduction treats the clients as numbers of one vector.
+
+    It does if they are not outermost in memory. A sum also does if it adds one number repeatedly
+    (as ``expand`` makes it) and no other number lies between those of two clients.
+    """
+    name, source = operator_name(func), inputs[0]
     if source.dim() < 2 or all(each.numel() < 2 for each in outputs):
         return False
     names = [each.name for each in func._schema.arguments]
     place = names.index("dim") if "dim" in names else len(args)
     dims = args[place] if place < len(args) else ()
     over = {dim % source.dim() for dim in (dims if isinstance(dims, list | tuple) else [dims])}
-    sides = zip(source.shape, source.stride(), strict=True)
-    outer = max(stride for size, stride in sides if size > 1)
-    return 0 in over or (len(source) > 1 and 0 < source.stride(0) < outer)
+    sides = list(zip(source.shape, source.stride(), strict=True))
+    if 0 in over or len(source) == 1:
+        return 0 in over
+    if name in ("sum", "mean") and any(sides[dim][0] > 1 and sides[dim][1] == 0 for dim in over):
+        left = source[tuple(0 if dim in over else slice(None) for dim in range(source.dim()))]
+        return left.is_contiguous()
+    return 0 < source.stride(0) < max(stride for size, stride in sides if size > 1)

@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 # numbers of a tensor, with other last bits. Which clients have the last numbers depends on company.
 _NAMES = """
     sigmoid expit silu gelu elu selu celu softplus mish pow float_power exp2 sinh cosh atanh arctanh
-    atan2 arctan2 logaddexp
+    atan2 arctan2 hypot logaddexp
 """
 _HOMES: tuple[Any, ...] = (torch, torch.special, functional, _nn, Tensor)
 

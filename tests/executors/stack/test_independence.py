@@ -25,7 +25,9 @@ from fedlight.executors._stack.independence import (
     one_client,
 )
 from fedlight.executors._stack.steady_functions import SteadyFunctions
+from fedlight.executors.base import Job
 from fedlight.local_optimizers import LocalSGD, client_norms
+from fedlight.types import Task
 from tests import company
 from tests.boring import Boring, classes, workplace
 
@@ -85,6 +87,10 @@ SAMPLES: dict[str, list[Callable[[Tensor], Tensor]]] = {
         lambda x: (
             F.pad(x, (1, 1))[:, 1:-1] + torch.zeros(()) + torch.ones(()) + torch.full((), 2.0)
         ),
+        lambda x: torch.eye(2).sum() * x + torch.linspace(0, 1, x.shape[1], dtype=x.dtype),
+        lambda x: x.diag_embed().sum(-1) + torch.unsafe_split(x, x.shape[1] - 1, 1)[0].sum(),
+        lambda x: F.channel_shuffle(x[:, :4, None, None], 2).flatten(1),
+        lambda x: F.pixel_unshuffle(F.pixel_shuffle(x[:, :4, None, None], 2), 2).flatten(1),
         lambda x: sum(x.unbind(1)) + x.diagonal().sum() + x.new_empty(2).fill_(0).sum(),
     ],
     "functions": [
@@ -92,7 +98,7 @@ SAMPLES: dict[str, list[Callable[[Tensor], Tensor]]] = {
         *(torch.erf, torch.erfc, torch.erfinv, torch.exp, torch.expm1, torch.log, torch.log10),
         *(torch.log1p, torch.log2, torch.tanh, torch.lgamma, torch.digamma, torch.sinc),
         lambda x: torch.acosh(1 + x),
-        lambda x: torch.xlogy(x, x + 1) + torch.hypot(x, x + 1) + torch.logit(x),
+        lambda x: torch.xlogy(x, x + 1) + torch.logit(x),
     ],
     "activations": [
         *(F.hardshrink, F.hardsigmoid, F.hardswish, F.hardtanh, F.leaky_relu, F.logsigmoid),
@@ -105,6 +111,7 @@ SAMPLES: dict[str, list[Callable[[Tensor], Tensor]]] = {
             lambda x: F.threshold(x, 0.4, 0),
         ),
         F.glu,
+        lambda x: F.prelu(x - 0.5, x[0, :1]) + F.prelu(x - 0.5, x[0]),
     ],
     "reductions": [
         *(lambda x, f=f: x * f(x, -1, keepdim=True) for f in (torch.mean, torch.sum, torch.var)),
@@ -148,7 +155,7 @@ SAMPLES: dict[str, list[Callable[[Tensor], Tensor]]] = {
         *(torch.sigmoid, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, F.elu, F.selu),
         *(F.celu, F.softplus, F.mish, torch.exp2, torch.sinh, torch.cosh, torch.atanh),
         *(lambda x: x**2.5, lambda x: x**x, lambda x: 2**x, lambda x: x**-2, lambda x: x**-0.5),
-        lambda x: torch.atan2(x, 1 - x) + torch.logaddexp(x, x * x),
+        lambda x: torch.atan2(x, 1 - x) + torch.logaddexp(x, x * x) + torch.hypot(x, 1 - x),
     ],
     "steady": [
         lambda x: x if len(x) == 1 else F.batch_norm(x, None, None, x[0], x[0], training=True),
@@ -239,11 +246,15 @@ def test_what_is_not_in_the_table_is_named():
     assert found(lambda: F.conv1d(x, torch.ones(1, 3, 2))) == ["convolution"]
     assert found(lambda: x[0] @ x[1].t()) == ["mm"]
     assert found(lambda: F.gelu(x)) == ["gelu"]
+    assert found(lambda: torch.hypot(x, x)) == ["hypot"]
     assert found(lambda: x.add_(1).to(torch.bfloat16)) == ["numbers of torch.bfloat16"]
     assert found(lambda: x.sum(0)) == ["sum along the clients"]
     assert found(lambda: x.permute(1, 0, 2).contiguous().permute(1, 0, 2).sum(1)) == [
         "sum along the clients"
     ]
+    repeated = x[:, :1].clone().expand(2, 3, 4)
+    assert found(lambda: repeated.sum(1)) == ["sum along the clients"]
+    assert found(lambda: x[:, :1].expand(2, 3, 4).sum(1)) == []  # with gaps
     with Operators() as operators, one_client():
         x[0] @ x[1].t()
     assert not operators.dependent
@@ -272,6 +283,30 @@ def test_an_executor_is_independent_exactly_if_its_operators_are():
     executor.setup(workplace(Boring(conv), classes()))
     assert "convolution" in executor.dependence
     assert not executor.independent
+
+
+class Later(Boring):
+    """Uses a convolution from its second step on."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if batch_idx > 0:
+            x, weight = batch[0][:, None], next(self.parameters())
+            loss = loss + F.conv1d(x, weight[:1, None, :2]).mean()
+        return loss
+
+
+def test_an_operator_of_a_later_step_is_found_when_it_is_used():
+    executor = VectorizedExecutor()
+    work = workplace(Later(), classes())
+    executor.setup(work)
+    assert executor.independent
+    jobs = [Job(Task(0, 0, 0.0, 1.0, n, 0, n), work.state.read()) for n in (1, 2)]
+    executor.run(jobs[:1])
+    assert executor.independent
+    with pytest.warns(UserWarning, match="because of convolution"):
+        executor.run(jobs)
+    assert "convolution" in executor.dependence
 
 
 def test_the_line_about_the_executor_names_what_stands_in_the_way():
@@ -333,3 +368,43 @@ def test_two_threads_give_the_bits_of_one():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
+
+
+class SelfAttention(nn.Module):
+    """Self-attention whose products torch computes one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.out = nn.Linear(20, 40), nn.Linear(20, 40), nn.Linear(40, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = self.q(x)[None, None], self.k(x)[None, None]
+        return self.out(F.scaled_dot_product_attention(q, k, k)[0, 0])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_two_threads_give_the_bits_of_one_in_products_that_torch_does_not_batch(monkeypatch):
+    monkeypatch.setitem(company.MODULES, "sdpa", lambda inputs, classes: SelfAttention())
+    case = company.Case("sdpa", 20, 3, 64, "sgd", "64-true")
+    one = company.fingerprint(case, VectorizedExecutor())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert company.fingerprint(case, VectorizedExecutor(max_batch=3)) == one
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_threads_share_out_whole_matrices_only():
+    x = torch.rand(2, 8, 8)
+
+    def one_thread(function):
+        with Operators() as operators:
+            function()
+        return operators.one_thread
+
+    assert not one_thread(lambda: x @ x.mT)
+    assert one_thread(lambda: x[:, ::2, ::2] @ x[:, :4, :4])  # torch multiplies these singly
+    assert one_thread(lambda: x[:1] @ x[:1].mT)
+    assert one_thread(lambda: F.scaled_dot_product_attention(x, x, x))
+    assert one_thread(lambda: x[0] @ x[1])
