@@ -12,7 +12,8 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from fedlight._module.settings import MISSING, LiveSettings, Settings, fields_of
+from fedlight._module.settings import LiveSettings, Settings
+from fedlight._module.values import MISSING, fields_of
 from fedlight.checkpoint import HyperParameters, exactly
 
 _ABSENT, _PLAIN, _ARRAY, _ITEMS, _MAPPING, _OBJECT = range(6)

@@ -10,12 +10,12 @@ from typing import Any
 from lightning import LightningModule
 
 from fedlight._module.settings import (
-    MISSING,
     LiveSettings,
     Settings,
     changed,
     differences,
 )
+from fedlight._module.values import MISSING
 
 
 def to_bytes(live: LiveSettings, settings: Settings, cloudpickle: Any) -> bytes:
