@@ -490,8 +490,8 @@ TABLE = (
     ),
     Broken(
         "fedlight/executors/_choice/trial.py",
-        "each.owner[each.key] += _MANY",
-        "each.owner[each.key] += 0",
+        "each.owner[each.key] = now + _MANY if isinstance(now, float) else _MULTIPLE - 1",
+        "each.owner[each.key] = now",
         "executors/test_changed_settings.py",
     ),
     Broken(

@@ -200,7 +200,7 @@ def _bits(outcome: Outcome) -> object:
     tensors = (outcome.delta, outcome.buffers, outcome.counters, outcome.client_state)
     return (
         [
-            None if each is None else each.cpu().contiguous().view(torch.uint8).tolist()
+            None if each is None else each.cpu().contiguous().view(torch.uint8).numpy().tobytes()
             for each in tensors
         ],
         {name: repr(value) for name, value in outcome.metrics.items()},
