@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from lightning import LightningModule
+from lightning import LightningDataModule, LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback as LightningCallback
 from lightning.pytorch.callbacks import ModelSummary
@@ -146,11 +146,15 @@ def check_data(datamodule: object) -> FederatedDataModule:
         TypeError: It is something else.
     """
     if not isinstance(datamodule, FederatedDataModule):
-        raise TypeError(
-            f"datamodule must be a FederatedDataModule, got {type(datamodule).__name__}; wrap your "
-            "data: FederatedDataModule(dataset, partitioner) or "
-            "FederatedDataModule.from_client_datasets([...])"
-        )
+        kind = type(datamodule).__name__
+        if isinstance(datamodule, LightningDataModule):
+            way = "write FederatedDataModule.from_lightning(datamodule, partitioner)"
+        else:
+            way = (
+                "wrap your data: FederatedDataModule(dataset, partitioner) or "
+                "FederatedDataModule.from_client_datasets([...])"
+            )
+        raise TypeError(f"datamodule must be a FederatedDataModule, got {kind}; {way}")
     return datamodule
 
 

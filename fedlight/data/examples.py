@@ -301,6 +301,7 @@ def examples_of(
     datasets: Sequence[Any],
     collate_fn: Callable[[list[Any]], Any] | None = None,
     names: Sequence[str] | None = None,
+    transform: Transform | None = None,
 ) -> ExampleTable | ExampleList:
     """The examples of map-style data sets: a table if they are tensors of one shape, else a list.
 
@@ -309,15 +310,17 @@ def examples_of(
             and concatenations of them, form a table if they are of one shape and type.
         collate_fn: A function that makes a batch of a list of examples; with one there is no table.
         names: The name of each data set in errors.
+        transform: As for `ExampleTable`.
     """
     if collate_fn is not None:
-        return ExampleList(datasets, collate_fn, names=names)
+        return ExampleList(datasets, collate_fn, transform=transform, names=names)
     reader = TensorReader(datasets)
     if reader.hindrance():
-        return ExampleList(datasets, names=names)
+        return ExampleList(datasets, transform=transform, names=names)
     table = reader.table()
     keys = [key for key in table if isinstance(key, str)]
-    return ExampleTable.of_tensors(list(table.values()), keys or None)
+    columns = [Column(tensor, tensor.dtype) for tensor in table.values()]
+    return ExampleTable(columns, transform, keys or None)
 
 
 def _converted_bytes(column: Column) -> float:
