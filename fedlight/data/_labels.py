@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
+from fedlight.data._tensors import chosen
 from fedlight.data.sources import is_a
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _through(dataset: Any, find: Callable[[Any], Any]) -> Any:
     """The labels of a subset or a concatenation, from those of the data sets in it."""
     if type(dataset) is Subset:
         found = find(dataset.dataset)
-        return None if found is None else _array(found)[np.asarray(dataset.indices)]
+        return None if found is None else chosen(_array(found), dataset)
     parts = [find(each) for each in dataset.datasets]
     if any(part is None for part in parts):
         return None

@@ -33,7 +33,7 @@ class TensorReader:
     def __init__(self, datasets: Sequence[Any]) -> None:
         self._datasets = datasets
         self._known: dict[int, Tensors | None] = {}
-        self._places: dict[int, tuple[Any, NDArray[np.int64] | None]] = {}
+        self._rows: dict[int, NDArray[np.int64]] = {}
 
     def hindrance(self) -> str:
         """The reason, in words, why the data sets form no table; "" if they do."""
@@ -73,23 +73,19 @@ class TensorReader:
         whole = self._whole(base_of(dataset))
         if whole is None or type(dataset) is not Subset:
             return whole
-        try:
-            _, rows = self._place(dataset)
-            return {key: tensor[torch.from_numpy(rows)] for key, tensor in whole.items()}
-        except IndexError as error:
-            raise IndexError(
-                f"a Subset of {_kind(dataset.dataset)} has an index that it does not have ({error})"
-            ) from error
+        rows = torch.from_numpy(self._rows_of(dataset))
+        return {key: tensor[rows] for key, tensor in whole.items()}
 
-    def _place(self, dataset: Any) -> tuple[Any, NDArray[np.int64] | None]:
-        """The data set of which it is a subset, and the numbers of its rows there."""
-        if type(dataset) is not Subset:
-            return dataset, None
-        if id(dataset) not in self._places:
-            base, rows = self._place(dataset.dataset)
-            own = np.asarray(dataset.indices, dtype=np.int64)
-            self._places[id(dataset)] = base, own if rows is None else rows[own]
-        return self._places[id(dataset)]
+    def _rows_of(self, dataset: Any) -> NDArray[np.int64]:
+        """The numbers of its rows in the data set of which it is a subset at last."""
+        if id(dataset) not in self._rows:
+            is_subset = type(dataset) is Subset
+            self._rows[id(dataset)] = (
+                chosen(self._rows_of(dataset.dataset), dataset)
+                if is_subset
+                else np.arange(len(dataset))
+            )
+        return self._rows[id(dataset)]
 
     def _whole(self, dataset: Any) -> Tensors | None:
         """The tensors of a data set that is no subset; None if it holds anything else."""
@@ -115,6 +111,21 @@ def base_of(dataset: Any) -> Any:
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
+
+
+def chosen(values: NDArray[Any], subset: Subset[Any]) -> NDArray[Any]:
+    """The values, one for each example of a data set, of those in a subset of it.
+
+    Raises:
+        IndexError: The subset has an index that the data set does not have.
+    """
+    try:
+        return values[np.asarray(subset.indices, dtype=np.int64)]
+    except IndexError as error:
+        raise IndexError(
+            f"a {_kind(subset)} has an index that is not in it ({error}); the data set has "
+            f"{len(values)} examples"
+        ) from error
 
 
 def _kind(dataset: Any) -> str:
