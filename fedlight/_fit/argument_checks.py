@@ -19,6 +19,7 @@ from fedlight._fit.callback_adapters import AdaptedSummary, Mirror
 from fedlight._fit.lightning_arguments import LightningSettings, refuse_arguments
 from fedlight._fit.lightning_callbacks import adapt
 from fedlight._support.checks import non_negative_int
+from fedlight._support.files import user_path
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
 from fedlight.data import FederatedDataModule
@@ -194,7 +195,7 @@ def as_folder(root: str | Path | None) -> Path:
         return Path(".")
     if not isinstance(root, str | Path):
         raise TypeError(f"default_root_dir must be a path, got {root!r} ({type(root).__name__})")
-    return Path(root)
+    return user_path(root)
 
 
 def as_loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Logger]:

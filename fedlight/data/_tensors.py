@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,17 +65,17 @@ class TensorReader:
         Raises:
             IndexError: A subset has an index that its data set does not have.
         """
-        parts = [self._tensors(dataset) for dataset in self._datasets]
-        first = parts[0]
-        assert first
-        return {key: torch.cat([part[key] for part in parts if part]) for key in first}
-
-    def _tensors(self, dataset: Any) -> Tensors | None:
-        whole = self._whole(base_of(dataset))
-        if whole is None or type(dataset) is not Subset:
-            return whole
-        rows = torch.from_numpy(self._rows_of(dataset))
-        return {key: tensor[rows] for key, tensor in whole.items()}
+        parts: list[Tensors] = []
+        # Many clients are often subsets of one data set, from which all are taken at once.
+        for _, group in groupby(self._datasets, key=lambda dataset: id(base_of(dataset))):
+            datasets = list(group)
+            whole = self._whole(base_of(datasets[0]))
+            assert whole is not None
+            if len(datasets) > 1 or type(datasets[0]) is Subset:
+                rows = torch.from_numpy(np.concatenate([self._rows_of(each) for each in datasets]))
+                whole = {key: tensor[rows] for key, tensor in whole.items()}
+            parts.append(whole)
+        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
     def _rows_of(self, dataset: Any) -> NDArray[np.int64]:
         """The numbers of its rows in the data set of which it is a subset at last."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lightning import LightningDataModule
 
+from fedlight._support.files import user_path
+
 if TYPE_CHECKING:
     import datasets
 
@@ -53,7 +55,7 @@ def checked_source(dataset: object) -> Source:
         )
     if dataset == BUNDLED:
         return BUNDLED
-    folder = Path(dataset).expanduser()
+    folder = user_path(dataset)
     if folder.is_dir():
         return folder.resolve()
     if isinstance(dataset, str) and _HUB_ID.fullmatch(dataset):
