@@ -75,8 +75,8 @@ def read_loaders(datamodule: object) -> Loaders:
     train = _loaders(datamodule, "train_dataloader")
     if len(train) != 1:
         raise ValueError(
-            f"{name}.train_dataloader() returned {len(train)} loaders, clients share the examples "
-            "of one; put the data sets together with torch.utils.data.ConcatDataset"
+            f"{name}.train_dataloader() returned {len(train)} loaders, but clients share the "
+            "examples of one; put the data sets together with torch.utils.data.ConcatDataset"
         )
     val = _loaders(datamodule, "val_dataloader")
     test = []
