@@ -97,10 +97,18 @@ PositiveNumber: Any = restricted_number_type(
 )
 """A finite number above 0; jsonargparse's own PositiveFloat takes infinity."""
 
-Figure: Any = extend_base_type("Figure", str, lambda kind, path: figure_file(path))
+
+class _Path(str):
+    """A path in which ``~`` is the home folder: a shell leaves it as it is in ``--path=~/runs``."""
+
+    def __new__(cls, path: str) -> _Path:
+        return super().__new__(cls, os.path.expanduser(path))
+
+
+Figure: Any = extend_base_type("Figure", _Path, lambda kind, path: figure_file(path))
 """A file for a figure, checked by `figure_file`."""
 
-Folder: Any = extend_base_type("Folder", str, lambda kind, path: folder(path))
+Folder: Any = extend_base_type("Folder", _Path, lambda kind, path: folder(path))
 """A folder, checked by `folder`."""
 
 
