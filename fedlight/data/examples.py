@@ -55,6 +55,7 @@ class ExampleTable(Dataset[Any]):
     """
 
     stackable = True
+    how_read = "batches are gathered from tensors"
 
     def __init__(
         self,

@@ -243,8 +243,9 @@ class FederatedDataModule(LightningDataModule):
     ) -> FederatedDataModule:
         """A data module of one map-style data set per client, with examples of any kind.
 
-        If all of them are `TensorDataset`s, or `StackDataset`s of tensors, of one shape and type,
-        they form one table, from which the batches of many clients are gathered at once.
+        If all of them are `TensorDataset`s, `StackDataset`s of tensors, or subsets and
+        concatenations of these, of one shape and type, they form one table, from which the batches
+        of many clients are gathered at once.
 
         Args:
             datasets: One `torch.utils.data.Dataset` (or list of examples) per client. In a mapping,

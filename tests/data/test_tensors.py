@@ -52,6 +52,7 @@ def nested():
 def test_subsets_have_the_examples_that_torch_reads(dataset):
     examples = examples_of([dataset])
     assert isinstance(examples, ExampleTable)
+    assert examples.how_read == "batches are gathered from tensors"
     assert len(examples) == len(dataset)
     for row in range(len(dataset)):
         torch.testing.assert_close(examples[row], dataset[row], rtol=0, atol=0)
