@@ -58,10 +58,11 @@ def read_loaders(datamodule: object) -> Loaders:
         ValueError: It has no training data, or a loader draws its batches in a way of its own.
     """
     if not isinstance(datamodule, LightningDataModule):
-        raise TypeError(
-            "datamodule must be a lightning.LightningDataModule, got "
-            f"{type(datamodule).__module__}.{type(datamodule).__qualname__}"
-        )
+        kind = type(datamodule)
+        got = f"{kind.__module__}.{kind.__qualname__}"
+        if isinstance(datamodule, type):
+            got = f"the class {datamodule.__qualname__}; call it"
+        raise TypeError(f"datamodule must be a lightning.LightningDataModule, got {got}")
     name = type(datamodule).__name__
     if not is_overridden("train_dataloader", datamodule, LightningDataModule):
         raise ValueError(f"{name} has no train_dataloader, whose data the clients would share")

@@ -334,6 +334,11 @@ class FederatedDataModule(LightningDataModule):
             (2, 2)
         """
         checked_partitioner(partitioner)
+        if isinstance(datamodule, FederatedDataModule):
+            raise TypeError(
+                "datamodule is a FederatedDataModule already; write "
+                "datamodule.repartition(partitioner) to divide its examples in another way"
+            )
         loaders = read_loaders(datamodule)
         sizes = [each.batch_size for each in (*loaders.val, *loaders.test)]
         return cls(

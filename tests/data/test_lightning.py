@@ -205,5 +205,10 @@ def test_data_modules_that_have_no_such_loaders():
         FederatedDataModule.from_lightning(LightningDataModule(), IidPartitioner(2))
     with pytest.raises(TypeError, match=r"must be a lightning\.LightningDataModule, got .*Tensor"):
         FederatedDataModule.from_lightning(PAIRS, IidPartitioner(2))
+    with pytest.raises(TypeError, match="got the class Own; call it"):
+        FederatedDataModule.from_lightning(Own, IidPartitioner(2))
+    federated = FederatedDataModule(PAIRS, IidPartitioner(2))
+    with pytest.raises(TypeError, match=r"already; write datamodule\.repartition\(partitioner\)"):
+        FederatedDataModule.from_lightning(federated, IidPartitioner(3))
     with pytest.warns(UserWarning, match=r"Moved\.on_after_batch_transfer is not called"):
         FederatedDataModule.from_lightning(Moved(), IidPartitioner(2))
