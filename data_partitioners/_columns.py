@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import datasets
 
 
+class MissingColumnError(ValueError):
+    """A partitioner asks for a column that the data set does not have."""
+
+
 def encode(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Return each value's number among the distinct values in sorted order, and those values."""
     distinct, codes = np.unique(values, return_inverse=True)
@@ -21,13 +25,14 @@ def read_codes(dataset: datasets.Dataset, column: str) -> tuple[NDArray[np.int64
     """Return ``encode`` of a column of numbers or strings.
 
     Raises:
-        ValueError: There is no such column, it holds neither numbers nor strings, or a row of it
+        MissingColumnError: There is no such column.
+        ValueError: It holds neither numbers nor strings, or a row of it
             is None, NaN, or -1 in a ClassLabel column, which marks a missing label.
     """
     import datasets
 
     if column not in dataset.column_names:
-        raise ValueError(
+        raise MissingColumnError(
             f"the data set has no column {column!r}; its columns are {dataset.column_names}"
         )
     # Formatting as Arrow bypasses what the user chose by set_format or set_transform.

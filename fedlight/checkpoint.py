@@ -31,7 +31,7 @@ from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fedlight._support.files import replacing, sync_folder
+from fedlight._support.files import replacing, sync_folder, user_path
 from fedlight._support.growing import Growing
 
 __all__ = [
@@ -128,7 +128,7 @@ def write_checkpoint(
     comment = _MARK + hashlib.sha256(archive).hexdigest().encode()
     # One after the other, each whole on the disk before the next: a machine that loses its power
     # may tear the one being written, and the other one is still there.
-    paths = [Path(path), *map(Path, copies)]
+    paths = [user_path(each) for each in (path, *copies)]
     for each in paths:
         each.parent.mkdir(parents=True, exist_ok=True)
         with replacing(each, sync=False) as file:
@@ -222,7 +222,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: There is no such file.
         CheckpointError: The file is damaged, cut short, or none of ours, or parts are missing.
     """
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint file {str(path)!r}")
     data = path.read_bytes()

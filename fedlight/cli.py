@@ -22,6 +22,8 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 from lightning_utilities.core.inheritance import get_all_subclasses
 
+from fedlight._support.files import user_path
+
 try:
     from jsonargparse import ArgumentParser, auto_cli
     from jsonargparse.typing import extend_base_type, restricted_number_type
@@ -55,7 +57,7 @@ def figure_file(path: str | Path) -> Path:
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
-    file = Path(path)
+    file = user_path(path)
     kinds = FigureCanvasBase.get_supported_filetypes()
     if file.suffix.lower().removeprefix(".") not in kinds:
         listed = ", ".join(f".{kind}" for kind in sorted(kinds))
@@ -80,14 +82,14 @@ def folder(path: str) -> Path:
     Raises:
         ValueError: It cannot.
     """
-    found = Path(path).absolute()
+    found = user_path(path).absolute()
     while path and not found.exists():
         found = found.parent
     if not path or not found.is_dir():
         raise ValueError(f"must be a folder, or one to be made, got {path!r}")
     if not os.access(found, os.W_OK | os.X_OK):
         raise ValueError(f"must be a folder that can be written to, got {path!r}")
-    return Path(path)
+    return user_path(path)
 
 
 PositiveNumber: Any = restricted_number_type(
@@ -95,10 +97,18 @@ PositiveNumber: Any = restricted_number_type(
 )
 """A finite number above 0; jsonargparse's own PositiveFloat takes infinity."""
 
-Figure: Any = extend_base_type("Figure", str, lambda kind, path: figure_file(path))
+
+class _Path(str):
+    """A path in which ``~`` is the home folder: a shell leaves it as it is in ``--path=~/runs``."""
+
+    def __new__(cls, path: str) -> _Path:
+        return super().__new__(cls, os.path.expanduser(path))
+
+
+Figure: Any = extend_base_type("Figure", _Path, lambda kind, path: figure_file(path))
 """A file for a figure, checked by `figure_file`."""
 
-Folder: Any = extend_base_type("Folder", str, lambda kind, path: folder(path))
+Folder: Any = extend_base_type("Folder", _Path, lambda kind, path: folder(path))
 """A folder, checked by `folder`."""
 
 

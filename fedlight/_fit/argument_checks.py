@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from lightning import LightningModule
+from lightning import LightningDataModule, LightningModule
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback as LightningCallback
 from lightning.pytorch.callbacks import ModelSummary
@@ -19,6 +19,7 @@ from fedlight._fit.callback_adapters import AdaptedSummary, Mirror
 from fedlight._fit.lightning_arguments import LightningSettings, refuse_arguments
 from fedlight._fit.lightning_callbacks import adapt
 from fedlight._support.checks import non_negative_int
+from fedlight._support.files import user_path
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
 from fedlight.data import FederatedDataModule
@@ -146,11 +147,15 @@ def check_data(datamodule: object) -> FederatedDataModule:
         TypeError: It is something else.
     """
     if not isinstance(datamodule, FederatedDataModule):
-        raise TypeError(
-            f"datamodule must be a FederatedDataModule, got {type(datamodule).__name__}; wrap your "
-            "data: FederatedDataModule(dataset, partitioner) or "
-            "FederatedDataModule.from_client_datasets([...])"
-        )
+        kind = type(datamodule).__name__
+        if isinstance(datamodule, LightningDataModule):
+            way = "write FederatedDataModule.from_lightning(datamodule, partitioner)"
+        else:
+            way = (
+                "wrap your data: FederatedDataModule(dataset, partitioner) or "
+                "FederatedDataModule.from_client_datasets([...])"
+            )
+        raise TypeError(f"datamodule must be a FederatedDataModule, got {kind}; {way}")
     return datamodule
 
 
@@ -190,7 +195,7 @@ def as_folder(root: str | Path | None) -> Path:
         return Path(".")
     if not isinstance(root, str | Path):
         raise TypeError(f"default_root_dir must be a path, got {root!r} ({type(root).__name__})")
-    return Path(root)
+    return user_path(root)
 
 
 def as_loggers(logger: bool | Logger | Iterable[Logger], root: Path) -> list[Logger]:

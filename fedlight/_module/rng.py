@@ -77,6 +77,13 @@ def has_moved(before: tuple[Tensor, list[int]]) -> bool:
     return state.numpy().tobytes() != before[0].numpy().tobytes() or offsets != before[1]
 
 
+def position(own: Iterable[Any] = ()) -> tuple[Any, ...]:
+    """The positions of the global generators and of others; equal if nothing was drawn."""
+    cpu, cards = torch_position()
+    states = [pickle.dumps(_state(each)) for each in own]
+    return random.getstate(), _numpy_state(), cpu.numpy().tobytes(), cards, states
+
+
 def drawn_from(seed: int, own: Mapping[str, Any]) -> list[str]:
     """The generators, in words, from which numbers were drawn since they were seeded.
 

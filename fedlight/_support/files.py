@@ -15,6 +15,16 @@ from typing import IO, Any
 _OLD_SECONDS = 24 * 60 * 60
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path that a user gives, with ``~`` and ``~name`` as the home folders that they stand for.
+
+    Example:
+        >>> user_path("~/runs") == Path.home() / "runs"
+        True
+    """
+    return Path(path).expanduser()
+
+
 @contextmanager
 def replacing(
     path: str | os.PathLike[str],

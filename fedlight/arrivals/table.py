@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedlight._support.checks import non_negative_int, number, optional, positive, positive_int
-from fedlight._support.files import replacing
+from fedlight._support.files import replacing, user_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,7 +203,7 @@ class ScheduleTable:
         """Write the schedule to a parquet file; an existing one is replaced when it is complete."""
         import pyarrow.parquet as pq
 
-        with replacing(path) as file:
+        with replacing(user_path(path)) as file:
             pq.write_table(self.to_arrow(), file)
 
     @classmethod
@@ -217,7 +217,8 @@ class ScheduleTable:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if not Path(path).is_file():
+        path = user_path(path)
+        if not path.is_file():
             raise FileNotFoundError(f"there is no schedule file {str(path)!r}")
         try:
             table = pq.read_table(path)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedlight._support.checks import non_negative, positive
+from fedlight._support.files import user_path
 from fedlight._support.strategy import Summary, digest
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, Means
 from fedlight.arrivals.windows import Window, Windows, first_after
@@ -75,7 +76,7 @@ def read_traces(path: str | Path) -> list[Device]:
     """
     if not isinstance(path, str | Path):
         raise TypeError(f"path must be a path, got {path!r} ({type(path).__name__})")
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file of traces {str(path)!r}")
     kind = path.suffix.lower()

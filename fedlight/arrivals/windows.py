@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedlight._support.checks import fraction, non_negative, non_negative_int, number, positive
+from fedlight._support.files import user_path
 from fedlight._support.strategy import Strategy, Summary, digest
 from fedlight.arrivals._per_client import check_length, no_client, of_client, one_for_all_or_each
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
@@ -119,7 +120,8 @@ class IntervalWindows(Windows):
             FileNotFoundError: There is no such file.
             ValueError: A column is missing, or a line does not hold numbers.
         """
-        if not Path(path).is_file():
+        path = user_path(path)
+        if not path.is_file():
             raise FileNotFoundError(f"there is no file of intervals {str(path)!r}")
         intervals: dict[int, list[tuple[float, float]]] = {}
         with open(path, newline="", encoding="utf-8") as file:

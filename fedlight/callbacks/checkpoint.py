@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._support.checks import integer, one_of, optional, positive, positive_int
-from fedlight._support.files import remove_torn
+from fedlight._support.files import remove_torn, user_path
 from fedlight.callbacks._monitoring import check_logged
 from fedlight.callbacks.base import Callback
 from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint, run_of
@@ -86,7 +86,7 @@ class FedCheckpoint(Callback):
             raise TypeError(f'dirpath must be a path, got {dirpath!r}; for example "checkpoints"')
         if not isinstance(monitor, str | None):
             raise TypeError(f"monitor must be the name of a metric, got {monitor!r}")
-        self.dirpath = Path(dirpath)
+        self.dirpath = user_path(dirpath)
         self.every_n_rounds = optional(positive_int, "every_n_rounds", every_n_rounds) or 1
         self.every_n_updates = optional(positive_int, "every_n_updates", every_n_updates)
         self.every_time = optional(positive, "every_time", every_time)

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlight._module.evaluation import evaluate
 from fedlight._support.checks import names, one_of, optional, positive_int
 from fedlight.callbacks.base import Callback
+from fedlight.data.sources import is_a
 from fedlight.parameters import input_dtype
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _shared_out(data: FederatedDataModule, split: str) -> tuple[Partition, Any]:
             f"ClientEvaluation(data={split!r}) needs one {split} data set, got {len(examples)}; "
             'write data="train" to evaluate on the clients\' training examples'
         )
-    if dataset is None or examples is None or ids is None:
+    if not is_a("Dataset", dataset) or examples is None or ids is None:
         raise ValueError(
             f"ClientEvaluation(data={split!r}) needs {split} data with the clients' ids in a "
             'column, and a NaturalIdPartitioner over them; write data="train" to evaluate on the '

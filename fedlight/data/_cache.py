@@ -21,7 +21,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fedlight._support.files import remove_torn, replacing
+from fedlight._support.files import remove_torn, replacing, user_path
 
 if TYPE_CHECKING:
     import datasets
@@ -45,7 +45,7 @@ def checked_cache(cache: object) -> bool | Path:
             "cache must be True (keep decoded columns beside the datasets library's cache), False "
             f"or a folder, got {cache!r}"
         )
-    folder = Path(cache).expanduser()
+    folder = user_path(cache)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"cache={str(cache)!r} is a file; give a folder, True or False")
     return folder.absolute()

@@ -12,6 +12,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from fedlight.data.sources import is_a, is_data_frame
 
 _ARRAYS = (Tensor, np.ndarray)
+_REMEDY = (
+    ", which can only be iterated over; read it once and keep its examples, for example in a "
+    "torch.utils.data.TensorDataset"
+)
 
 
 def client_datasets(given: Any) -> tuple[list[Any], list[str], tuple[str, ...] | None]:
@@ -101,7 +105,7 @@ def check_map_style(name: str, data: Any) -> None:
     ):
         raise TypeError(
             f"{name} must be a map-style data set, with a length and items by number, got "
-            f"{type(data).__name__}"
+            f"{type(data).__name__}{_REMEDY if isinstance(data, IterableDataset) else ''}"
         )
     if len(data) == 0:
         raise ValueError(f"{name} is empty; leave it out or give it an example")

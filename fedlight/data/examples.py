@@ -12,8 +12,9 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import ConcatDataset, Dataset, StackDataset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, Dataset, default_collate
 
+from fedlight.data._tensors import TensorReader
 from fedlight.data.columns import Column
 from fedlight.data.sources import is_a
 
@@ -54,6 +55,7 @@ class ExampleTable(Dataset[Any]):
     """
 
     stackable = True
+    how_read = "batches are gathered from tensors"
 
     def __init__(
         self,
@@ -192,6 +194,9 @@ class ExampleList(Dataset[Any]):
         self.transform = transform
         self.names = names
         self._examples: ConcatDataset[Any] = ConcatDataset(self.datasets)
+        # An array: searching a list would convert it each time, which takes longer the more clients
+        # there are.
+        self._ends = np.array(self._examples.cumulative_sizes)
 
     @property
     def how_read(self) -> str:
@@ -199,8 +204,7 @@ class ExampleList(Dataset[Any]):
         if self.collate_fn is not default_collate:
             name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
             return f"{name} makes each batch of a list of rows"
-        kinds = sorted({type(dataset).__name__ for dataset in self.datasets})
-        return f"they are read one at a time ({', '.join(kinds)})"
+        return TensorReader(self.datasets).hindrance() or "they are read one at a time"
 
     def __len__(self) -> int:
         """Number of examples."""
@@ -216,12 +220,11 @@ class ExampleList(Dataset[Any]):
         Raises:
             Exception: An error of a data set, with a note that names it and the row.
         """
-        ends = self._examples.cumulative_sizes
-        which = np.searchsorted(ends, rows, side="right").tolist()
+        which = np.searchsorted(self._ends, rows, side="right").tolist()
         read: Any = getattr(self.datasets[which[0]], "__getitems__", None)
         if read is None or len(set(which)) > 1:
             return [self._one(row) for row in rows]
-        start = 0 if which[0] == 0 else ends[which[0] - 1]
+        start = 0 if which[0] == 0 else int(self._ends[which[0] - 1])
         try:
             examples: list[Any] = list(read([row - start for row in rows]))
         except Exception:
@@ -271,8 +274,8 @@ class ExampleList(Dataset[Any]):
         try:
             return self._examples[row]
         except Exception as error:
-            which = int(np.searchsorted(self._examples.cumulative_sizes, row, side="right"))
-            inner = row - (self._examples.cumulative_sizes[which - 1] if which else 0)
+            which = int(np.searchsorted(self._ends, row, side="right"))
+            inner = row - (int(self._ends[which - 1]) if which else 0)
             name = f"datasets[{which}]" if self.names is None else self.names[which]
             column = _broken_column(self.datasets[which], inner)
             error.add_note(f"(while reading {column}row {inner} of {name})")
@@ -299,40 +302,26 @@ def examples_of(
     datasets: Sequence[Any],
     collate_fn: Callable[[list[Any]], Any] | None = None,
     names: Sequence[str] | None = None,
+    transform: Transform | None = None,
 ) -> ExampleTable | ExampleList:
     """The examples of map-style data sets: a table if they are tensors of one shape, else a list.
 
     Args:
-        datasets: Map-style data sets. `TensorDataset`s, and `StackDataset`s of tensors, of one
-            shape and type form a table.
+        datasets: Map-style data sets. `TensorDataset`s and `StackDataset`s of tensors, and subsets
+            and concatenations of them, form a table if they are of one shape and type.
         collate_fn: A function that makes a batch of a list of examples; with one there is no table.
         names: The name of each data set in errors.
+        transform: As for `ExampleTable`.
     """
     if collate_fn is not None:
-        return ExampleList(datasets, collate_fn, names=names)
-    tables = [_tensors(dataset) for dataset in datasets]
-    kinds = {
-        None if table is None else tuple((k, t.shape[1:], t.dtype) for k, t in table.items())
-        for table in tables
-    }
-    first = tables[0]
-    if len(kinds) > 1 or not first:
-        return ExampleList(datasets, names=names)
-    columns = [torch.cat([table[key] for table in tables if table]) for key in first]
-    keys = [key for key in first if isinstance(key, str)]
-    return ExampleTable.of_tensors(columns, keys or None)
-
-
-def _tensors(dataset: Any) -> dict[str | int, Tensor] | None:
-    """The tensors of a data set that consists of nothing else, by key or position."""
-    # A subclass may return something else than its tensors.
-    if type(dataset) is TensorDataset:
-        return dict(enumerate(dataset.tensors))
-    if type(dataset) is StackDataset:
-        parts: Any = dataset.datasets
-        parts = parts if isinstance(parts, dict) else dict(enumerate(parts))
-        return parts if all(isinstance(part, Tensor) for part in parts.values()) else None
-    return None
+        return ExampleList(datasets, collate_fn, transform=transform, names=names)
+    reader = TensorReader(datasets)
+    if reader.hindrance():
+        return ExampleList(datasets, transform=transform, names=names)
+    table = reader.table()
+    keys = [key for key in table if isinstance(key, str)]
+    columns = [Column(tensor, tensor.dtype) for tensor in table.values()]
+    return ExampleTable(columns, transform, keys or None)
 
 
 def _converted_bytes(column: Column) -> float:

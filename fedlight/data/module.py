@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from lightning import LightningDataModule
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from data_partitioners import Partition, Partitioner
+from data_partitioners._columns import MissingColumnError
 from fedlight._support.checks import integer, positive_int
 from fedlight.data._cache import checked_cache
-from fedlight.data._map_style import client_datasets, evaluation_datasets
+from fedlight.data._labels import Labels, labels_table
+from fedlight.data._lightning import Loaded, read_loaders
+from fedlight.data._map_style import check_map_style, client_datasets, evaluation_datasets
 from fedlight.data._rows import RowLayout, has_own_transform, row_layout_of
 from fedlight.data.examples import ExampleList, ExampleTable, Transform, examples_of
 from fedlight.data.layouts import Layout, checked_columns, checked_statistics, layout_of
@@ -39,6 +42,8 @@ class _Loaded:
     train: Examples
     val: list[Examples]
     test: list[Examples]
+    rows: datasets.Dataset | None
+    """The table that partitioners divide; None if each client's data were given."""
 
 
 class FederatedDataModule(LightningDataModule):
@@ -55,10 +60,16 @@ class FederatedDataModule(LightningDataModule):
     as `torch.utils.data.DataLoader` would: the transform is applied at each access and may draw
     random numbers. Nothing is normalised then. Such clients run sequentially.
 
+    A torch data set makes its examples itself: a batch is the collated examples, as with
+    `torch.utils.data.DataLoader`. If it holds nothing but tensors (`TensorDataset`, `StackDataset`,
+    subsets and concatenations of these, at any depth), it is gathered from them as a table; else
+    its examples are read one by one, and its clients run sequentially.
+
     Args:
         dataset: A hub id (`"ylecun/mnist"`), a folder with the same files, `"mnist-mini"` (10,000
             training and 2,000 test images of MNIST that come with the package), a
-            `datasets.Dataset` or a `datasets.DatasetDict`.
+            `datasets.Dataset`, a `datasets.DatasetDict`, or a map-style `torch.utils.data.Dataset`.
+            The last takes none of `columns`, `normalize`, the splits, `name` and `revision`.
         partitioner: Divides the rows of the training split among the clients.
         batch_size: Examples per local step; a client with fewer examples uses all of them.
         columns: Input column(s) and target column, such as `("image", "label")`,
@@ -81,8 +92,17 @@ class FederatedDataModule(LightningDataModule):
         test_split: Split for `test`, or None, likewise.
         val_dataset: A `datasets.Dataset` for validation instead of a split, or several in a list
             or a dict: then `validation_step` gets their number as `dataloader_idx`, and logged
-            names end in `/dataloader_idx_N`, as in Lightning.
-        test_dataset: A `datasets.Dataset` for `test` instead of a split, or several.
+            names end in `/dataloader_idx_N`, as in Lightning. If `dataset` is a torch data set,
+            map-style data sets of any kind; examples of another module, such as `other.val_data`,
+            are taken as they are.
+        test_dataset: A `datasets.Dataset` for `test` instead of a split, or several, likewise.
+        labels: The labels by which a partitioner divides the examples of a torch data set: an array
+            with one for each example; the name of an attribute of the data set or of a key of its
+            examples; or a function of an example. The partitioner reads them from the column
+            "label", and a name's also from the column of that name; a dict gives several columns
+            (`{"user": users}`). None for the attribute `targets` or `labels` of the data set, or of
+            those that it is made of, and for the last tensor of a `TensorDataset`, if it holds
+            integers. The batches do not change.
         partition_seed: Seed that the partitioner gets.
         eval_batch_size: Examples per step of validation and test.
         name: Configuration of the hub data set.
@@ -98,7 +118,7 @@ class FederatedDataModule(LightningDataModule):
         batch_size: As given.
         eval_batch_size: As given.
         train_dataset: The training split as it was loaded, a `datasets.Dataset` with all its
-            columns; None before `setup` and after `from_client_datasets`.
+            columns, or the torch data set; None before `setup` and after `from_client_datasets`.
         val_dataset: The validation split, likewise; a list if there are several. In a natural
             partition, each client's rows of it are
             `partitioner.partition(val_dataset, client_ids=partition.client_ids)`.
@@ -124,13 +144,23 @@ class FederatedDataModule(LightningDataModule):
         >>> data.train_data.gather(torch.tensor([3, 0]))
         (tensor([[1.5000],
                 [0.0000]]), tensor([1, 0]))
+
+        The same from a torch data set, divided by its classes:
+
+        >>> from data_partitioners import PathologicalPartitioner
+        >>> from torch.utils.data import TensorDataset
+        >>> pairs = TensorDataset(torch.tensor(table["x"][:]), torch.tensor(table["y"][:]))
+        >>> data = FederatedDataModule(pairs, PathologicalPartitioner(2, 1), val_dataset=pairs)
+        >>> data.setup()
+        >>> data.partition.sizes
+        array([2, 2])
     """
 
-    _source: Source | None = None  # None after `from_client_datasets`
+    _source: Source | Dataset[Any] | None = None  # None after `from_client_datasets`
 
     def __init__(
         self,
-        dataset: str | Path | datasets.Dataset | datasets.DatasetDict,
+        dataset: str | Path | datasets.Dataset | datasets.DatasetDict | Dataset[Any],
         partitioner: Partitioner,
         batch_size: int = 64,
         *,
@@ -141,8 +171,9 @@ class FederatedDataModule(LightningDataModule):
         train_split: str = "train",
         val_split: str | None = "test",
         test_split: str | None = "test",
-        val_dataset: Several | None = None,
-        test_dataset: Several | None = None,
+        val_dataset: Several | Any = None,
+        test_dataset: Several | Any = None,
+        labels: Labels | None = None,
         partition_seed: int = 0,
         eval_batch_size: int = 1000,
         name: str | None = None,
@@ -163,10 +194,32 @@ class FederatedDataModule(LightningDataModule):
         self.partitioner = partitioner
         self.batch_size = positive_int("batch_size", batch_size)
         self.eval_batch_size = positive_int("eval_batch_size", eval_batch_size)
-        self.train_dataset: datasets.Dataset | None = None
-        self.val_dataset = _one_or_several("val_dataset", val_dataset)
-        self.test_dataset = _one_or_several("test_dataset", test_dataset)
-        self._source = checked_source(dataset)
+        self.train_dataset: Any = None
+        evaluation = {"val_dataset": val_dataset, "test_dataset": test_dataset}
+        # A stream of the hub is also one of torch's, but has a remedy of its own.
+        if isinstance(dataset, Dataset) and not is_a("IterableDataset", dataset):
+            check_map_style("dataset", dataset)
+            _check_belongs_to_torch(
+                columns=(columns, None),
+                normalize=(normalize, None),
+                train_split=(train_split, "train"),
+                val_split=(val_split, "test"),
+                test_split=(test_split, "test"),
+                name=(name, None),
+                revision=(revision, None),
+            )
+            self._source = dataset
+            given = [_sole([*evaluation_datasets(*item).values()]) for item in evaluation.items()]
+        else:
+            self._source = checked_source(dataset)
+            given = [_one_or_several(*item) for item in evaluation.items()]
+            if labels is not None:
+                raise ValueError(
+                    f"labels={labels!r} are for a torch data set; a datasets.Dataset has its "
+                    "labels in a column, which the partitioner names: partition_by=COLUMN"
+                )
+        self.val_dataset, self.test_dataset = given
+        self._labels = labels
         self._columns, self._keys = checked_columns(columns)
         self._statistics = checked_statistics(normalize)
         self._transform = transform
@@ -190,8 +243,9 @@ class FederatedDataModule(LightningDataModule):
     ) -> FederatedDataModule:
         """A data module of one map-style data set per client, with examples of any kind.
 
-        If all of them are `TensorDataset`s, or `StackDataset`s of tensors, of one shape and type,
-        they form one table, from which the batches of many clients are gathered at once.
+        If all of them are `TensorDataset`s, `StackDataset`s of tensors, or subsets and
+        concatenations of these, of one shape and type, they form one table, from which the batches
+        of many clients are gathered at once.
 
         Args:
             datasets: One `torch.utils.data.Dataset` (or list of examples) per client. In a mapping,
@@ -224,20 +278,82 @@ class FederatedDataModule(LightningDataModule):
             offsets=np.cumsum([0, *sizes], dtype=np.int64),
             client_ids=ids,
         )
-        evaluation = [
-            [
-                examples_of([data], collate_fn, [name])
-                for name, data in evaluation_datasets(argument, given).items()
-            ]
-            for argument, given in (("val_dataset", val_dataset), ("test_dataset", test_dataset))
-        ]
+        val = _evaluated("val_dataset", val_dataset, collate_fn)
+        test = _evaluated("test_dataset", test_dataset, collate_fn)
         module = cls.__new__(cls)
         LightningDataModule.__init__(module)
         module.batch_size = positive_int("batch_size", batch_size)
         module.eval_batch_size = positive_int("eval_batch_size", eval_batch_size)
         module.train_dataset = module.val_dataset = module.test_dataset = None
-        module._loaded = _Loaded(partition, examples_of(found, collate_fn, names), *evaluation)
+        train = examples_of(found, collate_fn, names)
+        module._loaded = _Loaded(partition, train, val, test, rows=None)
         return module
+
+    @classmethod
+    def from_lightning(
+        cls,
+        datamodule: LightningDataModule,
+        partitioner: Partitioner,
+        labels: Labels | None = None,
+        *,
+        batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        partition_seed: int = 0,
+    ) -> FederatedDataModule:
+        """A data module of the data sets in the loaders of a `LightningDataModule`.
+
+        Its `prepare_data`, `setup("fit")` and, if it has test data, `setup("test")` are called at
+        once. The clients share the data set of its `train_dataloader`; those of `val_dataloader`
+        and `test_dataloader`, one or several each, are the server's. Each loader's `collate_fn` is
+        used. Settings that say how a loader reads (`shuffle`, `drop_last`, `num_workers`,
+        `pin_memory`) are not: clients draw their own batches, evaluation takes all examples in
+        their order. Of a `SubsetRandomSampler`, the subset is taken.
+
+        Args:
+            datamodule: The data module.
+            partitioner: Divides the training examples among the clients.
+            labels: The labels by which the partitioner divides them, as for `FederatedDataModule`.
+            batch_size: Examples per local step; None for that of the training loader.
+            eval_batch_size: Examples per step of validation and test; None for the largest of the
+                loaders.
+            partition_seed: Seed that the partitioner gets.
+
+        Raises:
+            TypeError: It is no LightningDataModule, or a loader's data set is iterable only.
+            ValueError: There are no training data or several training loaders, or a loader has a
+                sampler or a batch sampler that chooses examples in a way of its own.
+
+        Example:
+            >>> import torch
+            >>> from data_partitioners import IidPartitioner
+            >>> from torch.utils.data import TensorDataset
+            >>> tensors = TensorDataset(torch.ones(8, 3), torch.zeros(8))
+            >>> own = LightningDataModule.from_datasets(tensors, val_dataset=tensors, batch_size=2)
+            >>> data = FederatedDataModule.from_lightning(own, IidPartitioner(4))
+            >>> data.batch_size, data.eval_batch_size
+            (2, 2)
+        """
+        checked_partitioner(partitioner)
+        if isinstance(datamodule, FederatedDataModule):
+            raise TypeError(
+                "datamodule is a FederatedDataModule already; write "
+                "datamodule.repartition(partitioner) to divide its examples in another way"
+            )
+        loaders = read_loaders(datamodule)
+        sizes = [each.batch_size for each in (*loaders.val, *loaders.test)]
+        return cls(
+            loaders.train.dataset,
+            partitioner,
+            loaders.train.batch_size if batch_size is None else batch_size,
+            collate_fn=loaders.train.collate_fn,
+            val_dataset=_read("val_dataloader()", loaders.val),
+            test_dataset=_read("test_dataloader()", loaders.test),
+            labels=labels,
+            partition_seed=partition_seed,
+            eval_batch_size=max(sizes, default=1000)
+            if eval_batch_size is None
+            else eval_batch_size,
+        )
 
     def setup(self, stage: str | None = None) -> None:
         """Loads and partitions the data; a second call does nothing.
@@ -247,6 +363,10 @@ class FederatedDataModule(LightningDataModule):
             ValueError: A split or column is missing, or holds values that cannot be read.
         """
         if self._loaded is not None:
+            return
+        if isinstance(self._source, Dataset):
+            self._loaded = self._read_torch(self._source)
+            self.train_dataset = self._source
             return
         train_split, val_split, test_split = self._split_names
         splits = load_splits(self._source, *self._config, train_split)
@@ -279,7 +399,7 @@ class FederatedDataModule(LightningDataModule):
         self.val_dataset, self.test_dataset = (_sole(list(named.values())) for named in evaluation)
         self.train_dataset = train
         val, test = ([read[id(each)] for each in named.values()] for named in evaluation)
-        self._loaded = _Loaded(partition, read[id(train)], val, test)
+        self._loaded = _Loaded(partition, read[id(train)], val, test, rows=train)
 
     def repartition(self, partitioner: Partitioner, partition_seed: int = 0) -> FederatedDataModule:
         """A data module of the same loaded data with a different partition.
@@ -294,7 +414,8 @@ class FederatedDataModule(LightningDataModule):
         """
         checked_partitioner(partitioner)
         self.setup()
-        if self.train_dataset is None:
+        loaded = self._ready()
+        if loaded.rows is None:
             raise ValueError(
                 "the data were given as one data set per client (from_client_datasets) and cannot "
                 "be partitioned again; make another FederatedDataModule of them"
@@ -302,8 +423,8 @@ class FederatedDataModule(LightningDataModule):
         other = copy(self)
         other.partitioner = partitioner
         other._partition_seed = integer("partition_seed", partition_seed)
-        partition = _checked_partition(partitioner, self.train_dataset, other._partition_seed)
-        other._loaded = replace(self._ready(), partition=partition)
+        partition = _checked_partition(partitioner, loaded.rows, other._partition_seed)
+        other._loaded = replace(loaded, partition=partition)
         return other
 
     @property
@@ -381,6 +502,24 @@ class FederatedDataModule(LightningDataModule):
     def __str__(self) -> str:
         """As `repr`; Lightning's own would load the data loaders."""
         return repr(self)
+
+    def _read_torch(self, source: Dataset[Any]) -> _Loaded:
+        """Partition a torch data set by its labels, and read it."""
+        rows = labels_table(source, self._labels)
+        try:
+            partition = _checked_partition(self.partitioner, rows, self._partition_seed)
+        except MissingColumnError as error:
+            raise ValueError(
+                f"{self.partitioner!r} needs labels that {type(source).__name__} is not known to "
+                f"have ({error}); write labels= with one for each example, the name of an "
+                "attribute or key, or a function such as lambda example: example[1]; for another "
+                "column than 'label' write labels={COLUMN: …}"
+            ) from error
+        how = self._collate_fn, self._transform
+        train = examples_of([source], self._collate_fn, ["dataset"], self._transform)
+        val = _evaluated("val_dataset", self.val_dataset, *how)
+        test = _evaluated("test_dataset", self.test_dataset, *how)
+        return _Loaded(partition, train, val, test, rows)
 
     def _layout(
         self, train: datasets.Dataset, others: Sequence[datasets.Dataset]
@@ -461,6 +600,45 @@ def _checked_partition(partitioner: Partitioner, dataset: datasets.Dataset, seed
     return partition
 
 
+def _check_belongs_to_torch(**arguments: tuple[object, object]) -> None:
+    """Refuse arguments that say how a data set of the hub is read.
+
+    Args:
+        **arguments: The value given, and that which means nothing was given.
+    """
+    wrong = [
+        f"{name}={value!r}"
+        for name, (value, nothing) in arguments.items()
+        if value is not None and value != nothing
+    ]
+    if wrong:
+        raise ValueError(
+            f"{', '.join(wrong)}: a torch data set has no columns and splits, and makes its "
+            "examples itself; leave this out, and give its validation data as val_dataset="
+        )
+
+
+def _evaluated(
+    argument: str,
+    given: Any,
+    collate_fn: Callable[[list[Any]], Any] | None,
+    transform: Transform | None = None,
+) -> list[Examples]:
+    """The examples of map-style data sets for evaluation."""
+    return [
+        data
+        if isinstance(data, ExampleTable | ExampleList)  # read already, perhaps in another way
+        else examples_of([data], collate_fn, [name], transform)
+        for name, data in evaluation_datasets(argument, given).items()
+    ]
+
+
+def _read(where: str, loaders: list[Loaded]) -> list[Examples] | None:
+    """The examples of the loaders of a LightningDataModule; None if there are none."""
+    read = [examples_of([each.dataset], each.collate_fn, [where]) for each in loaders]
+    return read or None
+
+
 def _check_maker_of_batches(name: str, function: object, given: str) -> None:
     if function is not None and not callable(function):
         raise TypeError(
@@ -484,6 +662,11 @@ def _one_or_several(argument: str, given: Any) -> Any:
     ):
         kind = type(given).__name__
         way_out = "; write datasets.Dataset.from_pandas(frame)" if is_data_frame(given) else ""
+        if any(isinstance(each, Dataset) for each in (given, *_listed(several))):
+            way_out = (
+                "; a torch data set for validation or test needs a torch data set for the clients, "
+                "FederatedDataModule(torch_dataset, partitioner, …)"
+            )
         raise TypeError(
             f"{argument} must be a datasets.Dataset, or several in a list or a dict, got "
             f"{kind if way_out else repr(given)}{way_out}"
@@ -498,7 +681,13 @@ def _sole(parts: list[_T]) -> _T | list[_T] | None:
     return parts[0] if len(parts) == 1 else parts
 
 
-def _described(source: datasets.Dataset | datasets.DatasetDict) -> str:
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _described(source: datasets.Dataset | datasets.DatasetDict | Dataset[Any]) -> str:
+    if isinstance(source, Dataset):
+        return f"{type(source).__name__} of {len(source)} examples"  # type: ignore[arg-type]
     if not isinstance(source, Mapping):
         return f"Dataset of {len(source)} rows"
     return f"DatasetDict of {', '.join(f'{name}: {len(part)}' for name, part in source.items())}"

@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from lightning import LightningDataModule
+
+from fedlight._support.files import user_path
+
 if TYPE_CHECKING:
     import datasets
 
@@ -45,12 +49,13 @@ def checked_source(dataset: object) -> Source:
     if not isinstance(dataset, str | os.PathLike):
         raise TypeError(
             "dataset must be a hub id such as 'ylecun/mnist', a folder, 'mnist-mini', a "
-            f"datasets.Dataset or a datasets.DatasetDict, got {type(dataset).__name__}; "
+            "datasets.Dataset, a datasets.DatasetDict or a map-style torch.utils.data.Dataset, got "
+            f"{type(dataset).__name__}; "
             f"{_way_out(dataset)}"
         )
     if dataset == BUNDLED:
         return BUNDLED
-    folder = Path(dataset).expanduser()
+    folder = user_path(dataset)
     if folder.is_dir():
         return folder.resolve()
     if isinstance(dataset, str) and _HUB_ID.fullmatch(dataset):
@@ -64,6 +69,8 @@ def checked_source(dataset: object) -> Source:
 def _way_out(dataset: object) -> str:
     if is_a("IterableDataset", dataset) or is_a("IterableDatasetDict", dataset):
         return "clients need rows by number: load it without streaming=True"
+    if isinstance(dataset, LightningDataModule):
+        return "write FederatedDataModule.from_lightning(datamodule, partitioner)"
     if is_data_frame(dataset):
         return "write datasets.Dataset.from_pandas(dataset)"
     if is_a("Table", dataset, "pyarrow"):

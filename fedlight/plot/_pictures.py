@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from fedlight.data.sources import is_a
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -154,7 +156,7 @@ def label_table(
     if len(distinct) > _MOST_CLASSES:
         return None
     names = [str(code) for code in distinct]
-    if data.train_dataset is not None:
+    if is_a("Dataset", data.train_dataset):
         known = [f.names for f in data.train_dataset.features.values() if hasattr(f, "names")]
         if len(known) == 1 and distinct.min() >= 0 and distinct.max() < len(known[0]):
             names = [known[0][code] for code in distinct]

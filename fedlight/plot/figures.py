@@ -11,6 +11,7 @@ import numpy as np
 
 from data_partitioners import Partition
 from fedlight._support.checks import one_of, positive_int
+from fedlight._support.files import user_path
 from fedlight.data import FederatedDataModule
 from fedlight.plot._pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
 from fedlight.types import RoundRecord
@@ -310,7 +311,8 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
     from pyarrow import ArrowInvalid, Table
 
     if isinstance(events, str | Path):
-        if not Path(events).is_file():
+        events = user_path(events)
+        if not events.is_file():
             raise FileNotFoundError(f"there is no file {str(events)!r}")
         try:
             events = pq.read_table(events)

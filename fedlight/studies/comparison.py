@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import one_of
+from fedlight._support.files import user_path
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ScheduleTable
 from fedlight.callbacks import Callback
@@ -320,7 +321,7 @@ def compare(
         check_cell(cell)
     shared = StudySettings(
         callbacks=callbacks,
-        logger_dir=None if logger_dir is None else _fresh_folder(Path(logger_dir)),
+        logger_dir=None if logger_dir is None else _fresh_folder(user_path(logger_dir)),
         metric=metric,
         mode=mode,
         axes_in_folders=False,

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from lightning_utilities.core.rank_zero import WarningCache
 
-from fedlight._support.files import remove_torn, replacing
+from fedlight._support.files import remove_torn, replacing, user_path
 from fedlight.arrivals import ScheduleTable
 from fedlight.studies.runs import Planned, StudyRun, plain_name
 
@@ -44,7 +44,7 @@ def folder_of(name: str, path: object) -> Path:
         raise TypeError(f'{name} must be a folder, such as "studies/first", got {path!r}')
     if not os.fspath(path):
         raise ValueError(f"{name} must name a folder, got {path!r}; the working folder is '.'")
-    return Path(path)
+    return user_path(path)
 
 
 def made_folder(name: str, given: Path, path: Path) -> Path:

@@ -1,5 +1,11 @@
+import copy
+import random
+from collections import UserDict
+
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset, Subset, default_collate
 
 from fedlight._module.evaluation_batches import EvaluationBatches
 from fedlight.data.examples import ExampleList, ExampleTable
@@ -37,3 +43,114 @@ def test_small_tables_are_gathered_once(monkeypatch):
     values = [[part.tolist() for part in batch] for _, batch in large]
     assert values == [[[1, 2]], [[3]]] == [[p.tolist() for p in batch] for _, batch in large]
     assert next(iter(large))[1][0] is not next(iter(large))[1][0]
+
+
+class Counted(Dataset):
+    """Three examples, of each of which it counts the readings."""
+
+    def __init__(self, example=lambda row: (torch.tensor([float(row)]), f"row {row}"), **parts):
+        self.example = example
+        self.reads = [0, 0, 0]
+        vars(self).update(parts)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, row):
+        self.reads[row] += 1
+        return self.example(row)
+
+
+def passes(data, number, step=lambda batch: None, collate_fn=default_collate):
+    """The batches of several passes, as values."""
+    batches = EvaluationBatches(ExampleList([data], collate_fn), 2, None)
+    values = []
+    for _ in range(number):
+        values.append([])
+        for _, batch in batches:
+            values[-1].append(copy.deepcopy(batch))
+            step(batch)
+    return values
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_examples_of_any_kind_are_read_once(inference):
+    data = Counted()
+    with torch.inference_mode(inference):
+        first, *more = passes(Subset(data, [2, 0, 1]), 4)
+    assert data.reads == [1, 1, 1]
+    assert first[0][1] == ("row 2", "row 0")
+    assert first[1][0].tolist() == [[1.0]]
+    for each in more:
+        assert str(each) == str(first)
+
+    padded = Counted(lambda row: {"x": torch.ones(row + 1), "n": row})
+    passes(padded, 3, collate_fn=lambda rows: UserDict(x=[row["x"] for row in rows], n=None))
+    assert padded.reads == [1, 1, 1]
+
+
+def drawing(row):
+    return torch.rand(1)
+
+
+GENERATORS = [
+    np.random.default_rng(0),
+    np.random.RandomState(0),
+    random.Random(0),
+    torch.Generator(),
+]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Counted(drawing),
+        Counted(lambda row: np.random.rand(1)),  # noqa: NPY002
+        Counted(lambda row: random.random()),
+        Counted(lambda row: GENERATORS[0].normal(), rng=GENERATORS[0]),
+        Counted(lambda row: GENERATORS[1].normal(), parts={"rng": GENERATORS[1]}),
+        Counted(lambda row: GENERATORS[2].random(), transforms=[Counted(rng=GENERATORS[2])]),
+        Counted(lambda row: torch.rand(1, generator=GENERATORS[3]), transform=(GENERATORS[3],)),
+        Counted(lambda row: torch.rand(1) if row == 2 else torch.ones(1)),
+        Counted(lambda row: object()),
+    ],
+    ids=range(9),
+)
+def test_what_is_drawn_anew_is_not_kept(data):
+    collate_fn = list if type(data[0]) is object else default_collate
+    data.reads = [0, 0, 0]
+    passes(Subset(data, range(3)), 3, collate_fn=collate_fn)
+    assert data.reads == [3, 3, 3]
+
+
+def test_examples_that_are_large_are_read_again(monkeypatch):
+    monkeypatch.setattr("fedlight._module.evaluation_batches._KEPT_BYTES", 12)
+    data = Counted()
+    passes(data, 3)
+    assert data.reads == [3, 3, 3]
+    # The first batch says that there is room, the last that there is none.
+    data = Counted(lambda row: torch.ones(1 if row < 2 else 9))
+    passes(data, 2)
+    assert data.reads == [2, 2, 2]
+
+
+@pytest.mark.parametrize("write", ["x.mul_(2)", "x.data.mul_(2)", "x.numpy()[:] = 7"])
+def test_a_step_that_writes_to_its_batch_gets_what_was_read(write):
+    data = Counted()
+    first, *more = passes(data, 3, step=lambda batch: exec(write, {"x": batch[0]}))
+    assert all(str(each) == str(first) for each in more)
+
+
+def test_a_step_may_change_containers():
+    data = Counted(lambda row: {"x": torch.ones(1), "names": ["a"]})
+
+    def step(batch):
+        batch.pop("x")
+        batch["names"].clear()
+
+    first, second = passes(data, 2, step)
+    assert str(first) == str(second)
+    assert data.reads == [1, 1, 1]
+    table = ExampleTable.of_tensors([torch.ones(3)], keys=["x"])
+    batches = EvaluationBatches(table, 2, None)
+    assert [batch.pop("x").tolist() for _ in range(2) for _, batch in batches] == [[1, 1], [1]] * 2

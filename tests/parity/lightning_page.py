@@ -74,11 +74,17 @@ DATA_HOOKS: Table = {
     "state_dict": Row(NONE, "never called, with a warning: the data are not in a checkpoint"),
     "load_state_dict": Row(NONE, "never called, with a warning: the data are not in a checkpoint"),
     "load_from_checkpoint": Row(NONE, "the data are not part of a checkpoint"),
-    "from_datasets": Row(DIFFERS, "FederatedDataModule.from_client_datasets"),
+    "from_datasets": Row(
+        DIFFERS, "FederatedDataModule(dataset, partitioner) or .from_client_datasets(datasets)"
+    ),
 }
 
 _OF_ALL = {
-    "datamodule": Row(DIFFERS, "a FederatedDataModule, the second argument"),
+    "datamodule": Row(
+        DIFFERS,
+        "a FederatedDataModule, the second argument; "
+        "FederatedDataModule.from_lightning(datamodule, partitioner) makes one of Lightning's",
+    ),
 }
 _MODULE = Row(WORKS, "the first argument, also called module; None for the module of fit")
 _PATH = Row(WORKS, 'loads the weights; a path, "last" or "best"')

@@ -3,12 +3,13 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedlight._support.files import appending, remove_torn, replacing
+from fedlight._support.files import appending, remove_torn, replacing, user_path
 
 
 def names(folder):
@@ -165,3 +166,10 @@ def test_only_part_files_of_dead_processes_and_old_ones_are_removed(tmp_path):
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert left == set(kept)
     remove_torn(tmp_path / "nowhere")
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_path("~") == tmp_path
+    assert user_path(Path("~/runs")) == tmp_path / "runs"
+    assert user_path("runs/~") == Path("runs/~")
