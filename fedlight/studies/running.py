@@ -59,6 +59,8 @@ def run_plan(
     """
     runs: dict[Planned, StudyRun] = {}
     store = shared.store
+    for first in {planned.data_key: planned for planned in reversed(plan)}.values():
+        first.shows_data = True
     begun: set[str] = set()  # keys of runs under way: two cells may be the same run
 
     def found(planned: Planned) -> bool:

@@ -10,13 +10,14 @@ from functools import partial
 import numpy as np
 import pytest
 import rich
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator as Events
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
 import fedlight.studies
 from fedlight import Study
 from fedlight.aggregators import FedAsync, FedBuff
-from fedlight.callbacks import ClientEvaluation
+from fedlight.callbacks import ClientEvaluation, TensorBoardMetrics
 from fedlight.callbacks._tensorboard_pages import summary_of
 from fedlight.studies import Entry, StudyRun, bootstrap
 from fedlight.studies._cell_key import cell_key
@@ -846,8 +847,40 @@ def test_each_run_has_a_folder_in_tensorboard(tmp_path) -> None:
     swept(logger_dir=tmp_path, seeds=[0])
     folders = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("events.out*")}
     assert folders == {"aggregator=FedAsync/seed=0", "aggregator=FedBuff/seed=0"}
-    swept(logger_dir=tmp_path, seeds=[0])
-    assert (tmp_path / "aggregator=FedAsync" / "seed=0-v1").is_dir()
+    for _ in range(2):
+        swept(logger_dir=tmp_path, seeds=[0])
+    found = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*tfevents*")}
+    assert found == folders
+    assert len(list((tmp_path / "aggregator=FedAsync").rglob("events.out.superseded*"))) == 2
+
+
+def images(folder, tag="clients/labels"):
+    """The runs in a folder that have a picture."""
+    found = set()
+    for file in folder.rglob("events.out*"):
+        events = Events(str(file)).Reload()
+        if tag in events.Tags()["images"]:
+            found.add(str(file.parent.relative_to(folder)))
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_partition_has_one_picture_in_a_study(tmp_path, workers) -> None:
+    swept(logger_dir=tmp_path / "one", workers=workers)
+    assert images(tmp_path / "one") == {"aggregator=FedAsync/seed=0"}
+    assert len(images(tmp_path / "one", "clients/participation")) == 4
+    own = [{"callbacks": lambda: [TensorBoardMetrics()]}, {"datamodule": lambda s: classes(seed=s)}]
+    for place, options in enumerate(own):
+        swept(logger_dir=tmp_path / f"{place}", workers=workers, **options)
+    assert images(tmp_path / "0") == {"aggregator=FedAsync/seed=0"}
+    assert images(tmp_path / "1") == {f"aggregator=FedAsync/seed={seed}" for seed in (0, 1)}
+
+
+def test_names_that_differ_in_slashes_alone_are_no_two_folders(tmp_path) -> None:
+    rules = {"a/b": FedAsync(0.5), "a-b": FedAsync(0.25)}
+    with pytest.raises(ValueError, match=r"differ in more than slashes.*'aggregator=a-b'"):
+        swept(over={"aggregator": rules}, logger_dir=tmp_path)
+    swept(over={"aggregator": rules}, seeds=[0])
 
 
 def test_an_axis_of_several_arguments_is_a_column_of_hparams(tmp_path) -> None:
