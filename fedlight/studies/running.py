@@ -108,7 +108,7 @@ def run_plan(
     with (
         graceful_interrupts() as interrupt,
         speaking_for(plan) as voice,
-        StudyBar(plan, runs, bar) as progress,
+        StudyBar(plan, runs, bar, shared.metric) as progress,
     ):
         with torch.enable_grad():
             while todo and not stopped():
