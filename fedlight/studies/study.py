@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.checks import one_of
+from fedlight._support.files import replacing
 from fedlight.plot import X_AXES
 from fedlight.plot.figures import Band
 from fedlight.studies._figures import draw, draw_ends
@@ -23,6 +24,8 @@ from fedlight.studies._groups import (
 )
 from fedlight.studies._measures import best_of, check_metric, end_of, ends_over, place_of, values_at
 from fedlight.studies._modes import mode_of
+from fedlight.studies._origin import Origin
+from fedlight.studies._report import page
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store, folder_of
 from fedlight.studies.tables import Entry, StudyTable, csv_of, differences
@@ -44,12 +47,14 @@ class Study:
         mode: "min" or "max" of it is best; None decides by its name.
         chosen: Axes of which each cell of the others has one value, its best; see `best`.
         seeds: Further seeds of the study of which the runs are a part.
+        origin: How the study was made, for `report`; None if it is not known.
 
     Attributes:
         runs: The runs, by cell (the last axis varies fastest), then by seed.
         axes: The axes, and the names of the values on each.
         metric: The metric that is shown if none is named.
         mode: "min" or "max" of it is best.
+        origin: How the study was made: command, settings, seeds and versions; or None.
 
     Raises:
         ValueError: There are no runs.
@@ -63,11 +68,13 @@ class Study:
         *,
         chosen: Collection[str] = (),
         seeds: Iterable[int] = (),
+        origin: Origin | None = None,
     ) -> None:
         if not runs:
             raise ValueError("runs must hold one or more, got none")
         self.metric, self.mode = metric, mode_of(metric, mode)
         self.runs, self.axes = on_common_axes(runs)
+        self.origin = origin
         self._chosen = frozenset(chosen)
         self._all_seeds = {*seeds, *(run.seed for run in runs)}
 
@@ -97,7 +104,8 @@ class Study:
             raise FileNotFoundError(f"no run of the study in {str(path)!r} is finished yet")
         if missing:
             rank_zero_info(f"fedlight: {missing} runs of the study are not finished")
-        return cls(runs, metric, mode)
+        recorded = settings.get("origin")
+        return cls(runs, metric, mode, origin=None if recorded is None else Origin(**recorded))
 
     def shown(self, metric: str | None = None, mode: str | None = None) -> tuple[str, str]:
         """Return the metric that is shown, and "min" or "max", whichever of it is best.
@@ -318,7 +326,14 @@ class Study:
         return self._part(kept, {*self._chosen, axis})
 
     def _part(self, runs: Sequence[StudyRun], chosen: Collection[str]) -> Study:
-        return Study(runs, self.metric, self.mode, chosen=chosen, seeds=self._all_seeds)
+        return Study(
+            runs,
+            self.metric,
+            self.mode,
+            chosen=chosen,
+            seeds=self._all_seeds,
+            origin=self.origin,
+        )
 
     # ------------------------------------------------------------------ figures and frames
 
@@ -436,6 +451,37 @@ class Study:
             OSError: The file cannot be written.
         """
         return csv_of(rounds_of(self.runs, self.axes), path)
+
+    def report(
+        self,
+        path: str | Path,
+        title: str | None = None,
+        metric: str | None = None,
+        reference: Any = None,
+    ) -> None:
+        """Write one HTML file that shows the study and how it was made.
+
+        It has the table, figures over virtual time and rounds, the settings that all runs share and
+        those that differ, the seeds, the versions of packages, and the command of the process. The
+        figures are part of the file, which loads nothing. The command is written as it was typed,
+        so keep passwords out of it.
+
+        Args:
+            path: The file.
+            title: The title; None for the metric and the axes.
+            metric: Name of the metric of table and figures.
+            reference: As for `table`.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            OSError: The file cannot be written.
+            ValueError: Rounds have metrics, but none has this one.
+        """
+        metric, _ = self.shown(metric)
+        title = title or " by ".join([metric, ", ".join(self.axes)]).removesuffix(" by ")
+        text = page(self, self.table(metric=metric, reference=reference), metric, title)
+        with replacing(Path(path).expanduser(), "w") as file:
+            file.write(text)
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{axis}={names}" for axis, names in self.axes.items())

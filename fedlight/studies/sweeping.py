@@ -20,6 +20,7 @@ from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._cell_key import cell_key
 from fedlight.studies._measures import metrics_of
 from fedlight.studies._modes import chosen_mode
+from fedlight.studies._origin import Origin
 from fedlight.studies.grid import MOST_RUNS, Axes, Cell, cells_of, refuse_own, seeds_of
 from fedlight.studies.one_run import Data, OneRun, Start, StudySettings, cell_folder
 from fedlight.studies.running import pair, run_plan
@@ -188,6 +189,8 @@ def sweep(
         mode=mode,
         checkpoint_seconds=positive("checkpoint_seconds", checkpoint_seconds),
     )
+    settings = {"metric": metric, "mode": mode, "schedule": schedule, "callbacks": callbacks}
+    origin = Origin.of("sweep", cells, chosen, settings)
     plan = [Planned(cell, seed) for cell in cells for seed in chosen]
     if schedule == "recorded":
         pair(plan)
@@ -201,11 +204,12 @@ def sweep(
                 "what defines them has changed: an argument, code, data, the version of fedlight, "
                 "or a strategy that an earlier fit has used"
             )
-        shared.store.write_settings({"metric": metric, "mode": mode})
+        shared.store.write_settings({"metric": metric, "mode": mode, "origin": origin.to_plain()})
     runs = run_plan(
         plan, shared, how, enable_progress_bar, partial(_warn_of_metric, metric), _advice(path)
     )
-    return Study([runs[planned] for planned in plan if planned in runs], metric, mode)
+    finished = [runs[planned] for planned in plan if planned in runs]
+    return Study(finished, metric, mode, origin=origin)
 
 
 def _check_folders(cells: Sequence[Cell]) -> None:
