@@ -399,7 +399,8 @@ class _Canvas:
         widest = max(map(self.width, labels))
         step = max(1, -(-int(widest + 8) // max(int(room), 1)))
         for place, label in list(zip(places, labels, strict=True))[::step]:
-            self.text((place, self.bottom + 6), label, "ma")
+            most = _WIDTH - self.width(label) / 2 - 2  # that of the last one may lie at the edge
+            self.text((min(place, most), self.bottom + 6), label, "ma")
 
     def note(self, text: str) -> None:
         """Write a line at the foot, on the right."""
