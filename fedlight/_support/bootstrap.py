@@ -70,7 +70,8 @@ def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
     if not len(values):
         raise ValueError("values must hold one or more, got none")
     found = np.asarray(values, dtype=np.float64)
-    if len(found) < 2 or not np.isfinite(found).all():
+    # Also values whose sum is beyond the largest float.
+    if len(found) < 2 or not math.isfinite(len(found) * float(np.abs(found).max())):
         return Interval(mean_of(found.tolist()), math.nan, math.nan, len(found))
     low, high = _middle(found[_draws(len(found))].mean(axis=1), confidence)
     return Interval(float(found.mean()), float(low), float(high), len(found))
