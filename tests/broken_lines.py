@@ -378,7 +378,7 @@ TABLE = (
     ),
     # fedlight.studies
     Broken(
-        "fedlight/studies/_bootstrap.py",
+        "fedlight/_support/bootstrap.py",
         "tail = (1 - confidence) / 2",
         "tail = 1 - confidence",
         "studies/test_comparison.py studies/test_parts.py",

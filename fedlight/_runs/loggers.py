@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from inspect import signature
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,36 +20,59 @@ from fedlight._runs.setting import Setting
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.types import Federation, RoundRecord
 
+_NOT_OF_THE_MODULE = ("fed/", "clients/", "lr/")
+
 
 class CellLogger(PytorchTensorBoardLogger):
     """The logger of a run of a study.
 
-    Its version is ``seed=<seed>``, ``seed=<seed>-v1`` and so on, and open until the run writes: a
-    resumed run continues in the folder that its checkpoint names, and another one takes the first
-    that does not exist.
+    Its version is ``seed=<seed>``, and open until the run writes: a resumed run continues in the
+    folder that its checkpoint names. Another run renames the folder of the superseded one, so that
+    TensorBoard no longer shows it.
 
     Args:
         cell: The names of the run's values by axis, which are columns of TensorBoard's page
             HParams; an axis that is called like an argument is the column of the argument.
         seed: The seed of the run.
+        shows_data: Whether the pictures of its data are drawn here; of several runs with the same
+            data, one draws them.
         *args: As for Lightning's logger.
         **kwargs: As for Lightning's logger.
     """
 
-    def __init__(self, cell: Mapping[str, Hashable], seed: int, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        cell: Mapping[str, Hashable],
+        seed: int,
+        shows_data: bool,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.cell, self.seed = dict(cell), seed
+        self.cell, self.seed, self.shows_data = dict(cell), seed, shows_data
 
     @property
     def version(self) -> int | str:
         """The name of the folder of the run."""
         if self._version is None:
-            plain = self._version = f"seed={self.seed}"
-            number = 0
-            while Path(self.root_dir, self._version).exists():
-                number += 1
-                self._version = f"{plain}-v{number}"
+            self._version = f"seed={self.seed}"
+            _set_aside(Path(self.root_dir, self._version))
         return self._version
+
+    @property
+    def event_file(self) -> str:
+        """The name of the first event file, which tells this run's folder from a later run's."""
+        return min((file.name for file in Path(self.log_dir).glob("*tfevents*")), default="")
+
+
+def _set_aside(folder: Path) -> None:
+    """Rename the folder of a superseded run, and the files by whose names TensorBoard finds it."""
+    if not folder.exists():
+        return
+    names = (folder.with_name(f"{folder.name}-superseded-{number}") for number in count(1))
+    aside = folder.rename(next(name for name in names if not name.exists()))
+    for file in aside.rglob("*tfevents*"):
+        file.rename(file.with_name(file.name.replace("tfevents", "superseded")))
 
 
 def left_open(loggers: Sequence[Any]) -> list[Any]:
@@ -70,6 +94,24 @@ def open_again(loggers: Sequence[Any]) -> None:
 def log_points(fabric: Fabric, record: RoundRecord) -> None:
     """Send the logged values of a round to the loggers; its version is the step of the points."""
     fabric.log_dict(record.metrics.logged(), step=record.version)
+    for logger in fabric.loggers:
+        log_first_cards(logger, record)
+
+
+def log_first_cards(logger: Any, record: RoundRecord) -> None:
+    """Log the module's own metrics once more for the top of TensorBoard's first page.
+
+    TensorBoard sorts cards by their tags, capital letters first, and opens the first two groups: a
+    group is the part of a tag before its first slash. A file cannot pin a card, since pins are kept
+    by the browser. So the copies are ``Evaluation/val_acc``, ``Training/train_loss`` and so on.
+    """
+    if isinstance(logger, TensorBoardLogger):
+        cards = {
+            f"{'Evaluation' if name.startswith('val') else 'Training'}/{name}": value
+            for name, value in record.metrics.logged().items()
+            if not name.startswith(_NOT_OF_THE_MODULE)
+        }
+        logger.log_metrics(cards, step=record.version)
 
 
 def log_hyperparams(
@@ -142,7 +184,8 @@ def position(logger: Any) -> dict[str, Any]:
     """Return the place where a logger writes, after writing everything logged so far."""
     if isinstance(logger, TensorBoardLogger):
         logger.experiment.flush()
-        return {"root_dir": str(logger.root_dir), "version": logger.version}
+        place = {"root_dir": str(logger.root_dir), "version": logger.version}
+        return place | ({"file": logger.event_file} if isinstance(logger, CellLogger) else {})
     if hasattr(logger, "save"):
         logger.save()
     if isinstance(logger, CSVLogger):
@@ -162,6 +205,10 @@ def go_on(logger: Any, place: dict[str, Any], history: Sequence[RoundRecord]) ->
         return
     if str(logger.root_dir) != place["root_dir"]:
         return
+    if isinstance(logger, CellLogger):  # another run of that name may have superseded this one
+        file = Path(place["root_dir"], str(place["version"]), place.get("file", ""))
+        if not file.exists():
+            return
     if logger._version is None:  # the user left it open
         logger._version = place["version"]
     if logger._version != place["version"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedlight.plot import X_AXES, curve
+from fedlight.plot.figures import X_AXES, best_value, curve
 
 
 def layout_of(metric: str, axes: Sequence[str], time_resolution: float) -> dict[str, Any]:
@@ -37,7 +37,6 @@ def summary_of(history: Sequence[Any], metric: str, mode: str, seconds: float) -
     values = curve(history, metric)[1]
     figures = {"run/seconds": seconds}
     if len(values):
-        best = values.min() if mode == "min" else values.max()
-        figures[f"{metric}/best"] = float(best)
+        figures[f"{metric}/best"] = best_value(values, mode)
         figures[f"{metric}/last"] = float(values[-1])
     return figures

@@ -11,6 +11,7 @@ import numpy as np
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
+from fedlight._runs.loggers import CellLogger, log_first_cards
 from fedlight._support.checks import names, one_of, optional, positive, positive_int
 from fedlight.callbacks._tensorboard_pages import layout_of, summary_of
 from fedlight.callbacks.base import Callback
@@ -58,7 +59,8 @@ class TensorBoardMetrics(Callback):
     ``clients/updates_used`` is over the clients: the number of updates of each that the server has
     used so far.
 
-    Pictures are ``clients/labels`` (who holds which labels; once), ``clients/participation`` (how
+    Pictures are ``clients/labels`` (who holds which labels; once, and in a study once for each
+    partition), ``clients/participation`` (how
     often each client's updates were used) and ``clients/timeline`` (who worked when). The latter
     two are drawn every `picture_every_n_rounds` rounds and at the end; a timeline shows the rounds
     since the one before.
@@ -247,6 +249,7 @@ class TensorBoardMetrics(Callback):
                 _writer(logger).add_event(start, step=cut)
             for record in trainer.history[cut - 1 :]:
                 logger.log_metrics(record.metrics.logged(), step=record.version)
+                log_first_cards(logger, record)
         self._replay(trainer, loggers, cut)
 
     def _histograms(self, trainer: FedTrainer, after: int) -> None:
@@ -271,17 +274,21 @@ class TensorBoardMetrics(Callback):
         start = trainer.history[after - 1].now if after else 0.0
         times = [record.now for record in records]
         timeline = draw_timeline(work_of(records), times, start, times[-1], len(self._used))
-        self._draw("clients/timeline", timeline, self._seen)
-        self._draw("clients/participation", draw_participation(self._used), self._seen)
+        self._draw("clients/timeline", timeline, self._seen, self._loggers)
+        participation = draw_participation(self._used)
+        self._draw("clients/participation", participation, self._seen, self._loggers)
 
     def _draw_labels(self, trainer: FedTrainer) -> None:
         assert trainer.datamodule is not None
-        table = label_table(trainer.datamodule) if self._loggers else None
+        loggers = [e for e in self._loggers if not isinstance(e, CellLogger) or e.shows_data]
+        table = label_table(trainer.datamodule) if loggers else None
         if table is not None:
-            self._draw("clients/labels", draw_partition(*table), 0)
+            self._draw("clients/labels", draw_partition(*table), 0, loggers)
 
-    def _draw(self, tag: str, picture: NDArray[np.uint8], step: int) -> None:
-        for logger in self._loggers:
+    def _draw(
+        self, tag: str, picture: NDArray[np.uint8], step: int, loggers: Iterable[TensorBoardLogger]
+    ) -> None:
+        for logger in loggers:
             logger.experiment.add_image(tag, picture, step, dataformats="HWC")
 
 

@@ -1,7 +1,8 @@
 """Pictures for loggers, drawn with Pillow alone; `fedlight.plot` shares their layout.
 
 There are three: the labels of each client, a timeline of tasks, and the participation of clients.
-TensorBoard shows them at about half their size, hence the large text.
+All have one size, whose text can be read on a card of TensorBoard: a card has room for about 300
+by 220 pixels, so a picture appears at half its size.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
     Picture = NDArray[np.uint8]
     Colour = tuple[int, int, int]
 
-# Pixels. A card of TensorBoard is some 340 wide: there the text of 17 comes out at 9.
-_WIDTH = 640
-_MARGIN = 20
-_LEFT = 64
-_TEXT, _TITLE, _LINE = 17, 24, 22
-_HIGH, _LOW = 28, 12  # a row, while there are few of them or many
-_FEW_ROWS = 20
-_MOST_ROWS = 60
+# Pixels. On a card the text of 24 comes out at 11.
+_WIDTH, _HEIGHT = 640, 460
+_MARGIN = 16
+_LEFT = 84
+_FOOT = 84
+_TEXT, _TITLE, _LINE = 24, 28, 28
+_HIGH = 22  # a row that has room for text
+_MOST_ROWS = 30
 _MOST_CLASSES = 128
 _LABELS = ("label", "labels", "target", "targets", "y")
 _MOST_LINES = 60
@@ -205,34 +206,33 @@ def draw_partition(counts: NDArray[np.int64], names: Sequence[str]) -> Picture:
     """
     rows = _spread(len(counts), _MOST_ROWS)
     sizes = counts.sum(axis=1)
-    height = _height(rows)
-    totals = 110  # pixels on the right for the bars of all examples of a client
+    totals = 130  # pixels on the right for the bars of all examples of a client
     width = (_WIDTH - _LEFT - totals - _MARGIN) / len(names)
     canvas = _Canvas(
         "Who holds which labels",
         f"{_of(rows, len(counts), 'client')}, {int(sizes.sum()):,} examples, {len(names)} classes",
-        "on the right: all examples of a client",
-        body=height * len(rows),
+        "right: all examples of a client",
     )
-    canvas.clients(rows, height)
+    height = canvas.rows(rows)
     most, largest = max(int(counts[rows].max()), 1), max(int(sizes[rows].max()), 1)
-    numbers = height == _HIGH and width >= canvas.width(f"{most}") + 4
+    numbers = height >= _HIGH and width >= canvas.width(f"{most}") + 4
     for place, row in enumerate(rows):
         y = canvas.top + place * height
         for column, count in enumerate(counts[row]):
             x = _LEFT + column * width
             share = count / most
-            canvas.box((x, y, x + width - 1, y + height - 1), shade(share) if count else None)
+            if count:
+                canvas.box((x, y, x + width - 1, y + height - 1), shade(share))
             if numbers and count:
                 ink = (255, 255, 255) if share > 0.45 else _INK
                 canvas.text((x + width / 2, y + height / 2), f"{count}", "mm", ink)
         x = _LEFT + len(names) * width + 8
-        length = (totals - 66) * sizes[row] / largest
-        canvas.box((x, y + 3, x + max(length, 1), y + height - 4), _FAINT)
-        if height == _HIGH:
-            canvas.text((x + length + 5, y + height / 2), f"{sizes[row]}", "lm")
+        length = (totals - 76) * sizes[row] / largest
+        canvas.box((x, y + height / 8, x + max(length, 1), y + height * 7 / 8 - 1), _FAINT)
+        if height >= _HIGH:
+            canvas.text((x + length + 5, y + height / 2), _short(int(sizes[row])), "lm")
     canvas.ticks([_LEFT + (k + 0.5) * width for k in range(len(names))], names, width)
-    canvas.legend("0", f"{most} examples of a class")
+    canvas.legend("0", f"{most:,} of a class")
     return canvas.picture()
 
 
@@ -253,16 +253,17 @@ def draw_timeline(
         return [clients[k] for k in _spread(len(clients), _MOST_ROWS)]
 
     made = Timeline.of(work, updates, start, end, evenly)
-    height = _height(made.clients)
-    dropped = any(bar.shade is None for bar in made.bars)
+    number = len(made.updates)
     canvas = _Canvas(
         f"Who worked when, from {start:.4g} to {end:.4g}",
-        f"{_of(made.clients, num_clients, 'client')}; bars: from pull to arrival, darker is staler",
-        "lines: server updates" + ("; outlined: dropped" if dropped else ""),
-        *["thin bars: tasks of one client that overlap"] * made.overlaps,
-        body=height * max(len(made.clients), 1),
+        _of(made.clients, num_clients, "client"),
+        "darker is staler",
+        f"orange: {number:,} server update{'s' * (number != 1)}",
+        *["outlined: dropped"] * any(bar.shade is None for bar in made.bars),
+        *["thin: tasks that overlap"] * made.overlaps,
     )
-    canvas.clients(made.clients, height)
+    height = canvas.rows(made.clients)
+    gap = height / 14
     scale = (_WIDTH - _LEFT - _MARGIN) / max(end - start, 1e-12)
 
     def across(time: float) -> float:
@@ -273,12 +274,12 @@ def draw_timeline(
     for time in made.updates:
         canvas.box((across(time), canvas.top - 9, across(time), foot), _ORANGE)
     for bar in made.bars:
-        y = canvas.top + bar.row * height + 2
+        y = canvas.top + bar.row * height + gap
         box = (
             across(bar.start),
-            y + bar.top * (height - 4),
+            y + bar.top * (height - 2 * gap),
             max(across(bar.end) - 2, across(bar.start) + 1),
-            y - 1 + bar.bottom * (height - 4),
+            y - 1 + bar.bottom * (height - 2 * gap),
         )
         if bar.shade is None:
             canvas.box(box, None, outline=_INK)
@@ -286,7 +287,7 @@ def draw_timeline(
             canvas.box(box, shade(bar.shade))
     times = np.linspace(start, end, 6)
     canvas.ticks([across(float(time)) for time in times], [f"{time:.3g}" for time in times], 90)
-    canvas.note(f"virtual time; {len(made.updates)} updates")
+    canvas.note("virtual time")
     canvas.legend("staleness 0", str(made.most), low=_LIGHTEST)
     return canvas.picture()
 
@@ -297,17 +298,17 @@ def draw_participation(counts: NDArray[np.int64]) -> Picture:
     Args:
         counts: Numbers of updates used, shape ``[clients]``.
     """
-    tall = 220
     groups = np.array_split(np.arange(len(counts)), min(len(counts), 160))
     means = np.array([counts[group].mean() for group in groups])
     average, silent = float(counts.mean()), int((counts == 0).sum())
     each = "client" if len(groups) == len(counts) else f"{len(groups[0])} clients (their mean)"
     canvas = _Canvas(
         "Updates used of each client",
-        f"a bar for each {each}; line: mean, {average:.4g}",
-        f"{silent:,} of {len(counts):,} clients were not heard",
-        body=tall,
+        f"a bar for each {each}",
+        f"line: mean, {average:.4g}",
+        f"{silent:,} of {len(counts):,} clients not heard",
     )
+    tall = canvas.bottom - canvas.top
     width = (_WIDTH - _LEFT - _MARGIN) / len(groups)
     most = max(float(means.max()), 1.0)
 
@@ -343,20 +344,31 @@ def shade(share: float) -> Colour:
 class _Canvas:
     """A white picture with a title, lines below it, room for a drawing, and a foot.
 
+    Args:
+        title: The title.
+        *words: What stands below it, joined to lines as there is room.
+
     Attributes:
         top: Upper edge of the drawing, in pixels.
         bottom: Lower edge of the drawing.
     """
 
-    def __init__(self, title: str, *lines: str, body: int) -> None:
-        self.top = 48 + _LINE * len(lines) + 22
-        self.bottom = self.top + body
-        self._image = Image.new("RGB", (_WIDTH, self.bottom + 70), (255, 255, 255))
+    def __init__(self, title: str, *words: str) -> None:
+        self._image = Image.new("RGB", (_WIDTH, _HEIGHT), (255, 255, 255))
         self._draw = ImageDraw.Draw(self._image)
         self._font = ImageFont.load_default(_TEXT)
-        self._draw.text((_MARGIN, 12), title, _INK, ImageFont.load_default(_TITLE))
+        self._draw.text((_MARGIN, 6), title, _INK, ImageFont.load_default(_TITLE))
+        lines = [words[0]]
+        for each in words[1:]:
+            longer = f"{lines[-1]}; {each}"
+            if self.width(longer) <= _WIDTH - 2 * _MARGIN:
+                lines[-1] = longer
+            else:
+                lines.append(each)
         for number, line in enumerate(lines):
-            self.text((_MARGIN, 46 + _LINE * number), line, "la", _GREY)
+            self.text((_MARGIN, 42 + _LINE * number), line, "la", _GREY)
+        self.top = 42 + _LINE * len(lines) + 30
+        self.bottom = _HEIGHT - _FOOT
 
     def text(
         self, place: tuple[float, float], text: str, anchor: str, colour: Colour = _INK
@@ -375,30 +387,34 @@ class _Canvas:
         x0, y0, x1, y1 = map(round, box)
         self._draw.rectangle((x0, y0, max(x0, x1), max(y0, y1)), colour, outline)
 
-    def clients(self, rows: Sequence[int], height: int) -> None:
-        """Write the clients' numbers on the left; low rows have room for every second one."""
-        self.text((_MARGIN, self.top - 5), "client", "ls", _GREY)
-        for place in range(0, len(rows), 1 if height == _HIGH else 2):
-            self.text((_LEFT - 8, self.top + (place + 0.5) * height), f"{rows[place]}", "rm")
+    def rows(self, clients: Sequence[int]) -> float:
+        """Write the clients' numbers on the left as there is room; return the height of a row."""
+        height = (self.bottom - self.top) / max(len(clients), 1)
+        self.text((_MARGIN, self.top - 9), "client", "ls", _GREY)
+        step = -(-_HIGH // int(max(height, 1)))
+        for place in range(0, len(clients), step):
+            self.text((_LEFT - 8, self.top + (place + 0.5) * height), f"{clients[place]}", "rm")
+        return height
 
     def ticks(self, places: Sequence[float], labels: Sequence[str], room: float) -> None:
         """Write labels below the drawing; `room` is the space for one of them, in pixels."""
         widest = max(map(self.width, labels))
         step = max(1, -(-int(widest + 8) // max(int(room), 1)))
         for place, label in list(zip(places, labels, strict=True))[::step]:
-            self.text((place, self.bottom + 8), label, "ma")
+            most = _WIDTH - self.width(label) / 2 - 2  # that of the last one may lie at the edge
+            self.text((min(place, most), self.bottom + 6), label, "ma")
 
     def note(self, text: str) -> None:
         """Write a line at the foot, on the right."""
-        self.text((_WIDTH - _MARGIN, self.bottom + 48), text, "rm")
+        self.text((_WIDTH - _MARGIN, self.bottom + 60), text, "rm")
 
     def legend(self, least: str, most: str, low: float = 0.0) -> None:
         """Draw the scale of colours at the foot, on the left."""
-        y, x = self.bottom + 48, _LEFT + self.width(least) + 6
+        y, x = self.bottom + 60, _LEFT + self.width(least) + 6
         self.text((_LEFT, y), least, "lm")
         for step in range(100):
             colour = shade(low + (1 - low) * step / 99)
-            self.box((x + step, y - 6, x + step, y + 7), colour)
+            self.box((x + step, y - 9, x + step, y + 9), colour)
         self.text((x + 106, y), most, "lm")
 
     def picture(self) -> Picture:
@@ -406,9 +422,9 @@ class _Canvas:
         return np.asarray(self._image, dtype=np.uint8)
 
 
-def _height(rows: Sequence[int]) -> int:
-    """Return the height of a row in pixels."""
-    return _HIGH if len(rows) <= _FEW_ROWS else _LOW
+def _short(number: int) -> str:
+    """A number of at most four signs, such as 12k."""
+    return f"{number}" if number < 10_000 else f"{number / 1000:.0f}k"
 
 
 def _spread(number: int, most: int) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from data_partitioners import Partition
+from fedlight._support.bootstrap import bootstrap_band
 from fedlight._support.checks import one_of, positive_int
 from fedlight._support.files import user_path
 from fedlight.data import FederatedDataModule
@@ -45,13 +48,16 @@ def curves(
     x: str = "round",
     *,
     smooth: int = 1,
+    band: str | None = "interval",
+    confidence: float = 0.95,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a metric of one or several runs over rounds, virtual time, gradients, models or bytes.
 
-    Several runs under one name, such as one for each seed, are drawn as their mean and a band of
-    one standard deviation on both sides. If their points have different places on the axis, the
-    runs are interpolated linearly.
+    Several runs under one name, such as one for each seed, are drawn as their mean with a band;
+    the title of the legend names the band. If their points have different places on the axis, the
+    runs are interpolated linearly. Values that are infinite or nan are left out of the mean, and
+    the legend says how many runs have some.
 
     Args:
         runs: A trainer or its ``history``; or a mapping of names to one or several histories; or
@@ -59,6 +65,10 @@ def curves(
         metric: Name of a metric in the records; rounds without it are left out.
         x: "round", "virtual_time", "gradients", "models" or "bytes".
         smooth: Draw the mean of this many points, up to the current one.
+        band: "interval" for the bootstrap interval of the mean over the runs (see
+            `fedlight.studies.bootstrap`; too narrow with few seeds), "std" for one sample standard
+            deviation on both sides, or None for no band.
+        confidence: Confidence of the intervals.
         ax: The axes to draw on; None for new ones.
 
     Raises:
@@ -68,6 +78,7 @@ def curves(
     """
     one_of("x", x, tuple(X_AXES))
     positive_int("smooth", smooth)
+    shown = Band(band, confidence)
     found = {
         name: [_line(name, history, metric, x, smooth) for history in histories]
         for name, histories in _named(runs).items()
@@ -79,22 +90,80 @@ def curves(
             first = max(places[0] for places, _ in lines)
             last = min(places[-1] for places, _ in lines)
             grid = np.linspace(first, max(first, last), _GRID)
-        values = np.array([np.interp(grid, places, value) for places, value in lines])
+        with np.errstate(invalid="ignore"):  # between a number and inf
+            values = np.array([np.interp(grid, places, value) for places, value in lines])
+        mean, low, high = shown.of(values)
+        broken = int((~np.isfinite(values)).any(axis=1).sum())
+        label = f"{name} ({broken} of {len(lines)} not finite)".lstrip() if broken else name
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        mean = values.mean(axis=0)
-        ax.plot(grid, mean, color=colour, linestyle=dashes, label=name or None, linewidth=1.8)
-        if len(lines) > 1:
-            spread = values.std(axis=0, ddof=1)
-            ax.fill_between(
-                grid, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0
-            )
+        ax.plot(grid, mean, color=colour, linestyle=dashes, label=label or None, linewidth=1.8)
+        if band is not None and len(lines) > 1:
+            ax.fill_between(grid, low, high, color=colour, alpha=0.18, linewidth=0)
     ax.set_xlabel(X_AXES[x])
     ax.set_ylabel(metric)
     ax.grid(color="#e9ecef", linewidth=0.8)
     _plain(ax)
-    if any(found):
-        ax.legend(frameon=False)
+    if ax.get_legend_handles_labels()[1]:
+        legend = ax.legend(frameon=False, title=shown.words(map(len, found.values())))
+        legend.get_title().set_fontsize("small")
     return ax
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The band around the mean of several runs.
+
+    Attributes:
+        kind: "interval", "std", or None for no band.
+        confidence: Confidence of the intervals.
+
+    Raises:
+        ValueError: One is outside its range.
+    """
+
+    kind: str | None
+    confidence: float
+
+    def __post_init__(self) -> None:
+        if self.kind is not None:
+            one_of("band", self.kind, ("interval", "std"))
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"confidence must be between 0 and 1, got {self.confidence!r}")
+
+    def of(
+        self, values: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return the mean over the runs and the two edges of the band.
+
+        Each is nan at places at which it has too few numbers.
+
+        Args:
+            values: The values, shape ``[runs, places]``.
+        """
+        mean, low, high = np.full((3, values.shape[1]), np.nan)
+        finite = np.isfinite(values)
+        # The runs that have numbers are the same at many places.
+        for pattern in np.unique(finite, axis=1).T:
+            at = (finite == pattern[:, None]).all(axis=0)
+            chosen = values[np.ix_(pattern, at)]
+            if not len(chosen):
+                continue
+            mean[at] = chosen.mean(axis=0)
+            if len(chosen) > 1 and self.kind == "std":
+                spread = chosen.std(axis=0, ddof=1)
+                low[at], high[at] = mean[at] - spread, mean[at] + spread
+            elif len(chosen) > 1 and self.kind == "interval":
+                low[at], high[at] = bootstrap_band(chosen, self.confidence)
+        return mean, low, high
+
+    def words(self, runs: Iterable[int]) -> str | None:
+        """Return the title of a legend for lines of so many runs each; None without a band."""
+        numbers = sorted({number for number in runs if number > 1})
+        if self.kind is None or not numbers:
+            return None
+        name = f"{100 * self.confidence:g} % interval" if self.kind == "interval" else "± std"
+        count = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+        return f"mean, {name} over {count} runs"
 
 
 def timeline(
@@ -274,6 +343,14 @@ def curve(
     places = [r.version if x == "round" else r.metrics[f"fed/{key}"] for r in records]
     values = [record.metrics[metric] for record in records]
     return np.array(places, dtype=np.float64), np.array(values, dtype=np.float64)
+
+
+def best_value(values: NDArray[np.float64], mode: str) -> float:
+    """Return the smallest ("min") or largest ("max") value that is no nan; nan if there is none."""
+    numbers = values[~np.isnan(values)]
+    if not len(numbers):
+        return math.nan
+    return float(numbers.min() if mode == "min" else numbers.max())
 
 
 def _named(runs: Any) -> dict[str, list[History]]:

@@ -1,6 +1,6 @@
 """Studies: many runs as one call, kept in a folder, shown as tables and figures."""
 
-from fedlight.studies._bootstrap import Interval, bootstrap
+from fedlight._support.bootstrap import Interval, bootstrap
 from fedlight.studies.grid import Cell
 from fedlight.studies.ray_runs import RayWorkers
 from fedlight.studies.runs import StudyRun

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedlight.plot import COLOURS, DASHES, History, curves
-from fedlight.plot.figures import of_matplotlib
+from fedlight.plot.figures import Band, of_matplotlib
 from fedlight.studies._measures import has_metric
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ def draw(
     log: bool,
     zoom: float,
     without: Mapping[str, str],
+    band: Band,
 ) -> Figure:
     """Draw a panel for each of the parts of a study, metrics and horizontal axes.
 
@@ -42,6 +42,7 @@ def draw(
         log: Draw the vertical axis in a logarithmic scale.
         zoom: Choose the vertical range from the values after this share of a panel.
         without: Why a part has no lines, by its title.
+        band: The band around the mean over the seeds.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -59,7 +60,8 @@ def draw(
         if not lines:
             _say_why(ax, without[title])
             continue
-        curves(lines, metric, x, smooth=smooth, ax=ax)
+        kind, confidence = band.kind, band.confidence
+        curves(lines, metric, x, smooth=smooth, band=kind, confidence=confidence, ax=ax)
         first = ax if first is None else first
         if log:
             ax.set_yscale("log")
@@ -79,8 +81,9 @@ def draw_ends(
     metric: str,
     log: bool,
     without: Mapping[str, str],
+    band: Band,
 ) -> Figure:
-    """Draw the last values over an axis of the study: mean and standard deviation over the seeds.
+    """Draw the last values over an axis of the study: mean and band over the seeds.
 
     Args:
         panels: The values of each seed by title, line and place.
@@ -88,6 +91,7 @@ def draw_ends(
         metric: Name of the metric.
         log: Draw the vertical axis in a logarithmic scale.
         without: Why a part has no values, by its title.
+        band: The band around the mean over the seeds.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -96,10 +100,12 @@ def draw_ends(
     for ax, (title, lines) in zip(places, panels.items(), strict=True):
         for number, (name, found) in enumerate(lines.items()):
             ordered = sorted(found)
+            columns = [band.of(np.array([found[place]]).T) for place in ordered]
+            mean, low, high = np.concatenate(columns, axis=1)
             ax.errorbar(
                 ordered,
-                [fmean(found[place]) for place in ordered],
-                [stdev(found[place]) if len(found[place]) > 1 else 0.0 for place in ordered],
+                mean,
+                np.nan_to_num([mean - low, high - mean]),
                 color=COLOURS[number % len(COLOURS)],
                 linestyle=DASHES[number % len(DASHES)],
                 marker="o",
@@ -110,8 +116,10 @@ def draw_ends(
         ax.spines[["top", "right"]].set_visible(False)
         if not lines:
             _say_why(ax, without[title])
+        seeds = [len(values) for found in lines.values() for values in found.values()]
         if any(lines):
-            ax.legend(frameon=False)
+            legend = ax.legend(frameon=False, title=band.words(seeds))
+            legend.get_title().set_fontsize("small")
     return figure
 
 
@@ -150,8 +158,11 @@ def _range(group: Sequence[Axes], zoom: float, log: bool) -> tuple[float, float]
         first = min(points[:, 0].min() for points in lines)
         last = max(points[:, 0].max() for points in lines)
         behind = [points[points[:, 0] >= first + zoom * (last - first)] for points in lines]
-        shown += [points[:, 1] for points in behind if len(points)]
+        shown += [points[:, 1] for points in behind]
     values = np.concatenate(shown)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return _range(group, 0.0, log)
     low, high = float(values.min()), float(values.max())
     if log and low > 0:
         margin = (high / low) ** 0.08

@@ -95,8 +95,8 @@ def grouped(
     return found
 
 
-def frame_of(runs: Sequence[StudyRun], names: Names) -> Any:
-    """A data frame with a row for each round of each run."""
+def rounds_of(runs: Sequence[StudyRun], names: Names) -> Any:
+    """A table of pyarrow with a row for each round of each run."""
     import pyarrow as pa
 
     rounds = [(run, record) for run in runs for record in run.history]
@@ -111,4 +111,4 @@ def frame_of(runs: Sequence[StudyRun], names: Names) -> Any:
     columns["seed"] = [run.seed for run, _ in rounds]
     columns["round"] = [record.version for _, record in rounds]
     columns |= {name: [record.metrics.get(name) for _, record in rounds] for name in metrics}
-    return pa.table(columns).to_pandas()
+    return pa.table(columns)

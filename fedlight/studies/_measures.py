@@ -14,6 +14,7 @@ import numpy as np
 
 from fedlight._support.checks import number, positive_int
 from fedlight.plot import curve
+from fedlight.plot.figures import best_value
 from fedlight.studies._groups import called
 
 if TYPE_CHECKING:
@@ -22,13 +23,10 @@ if TYPE_CHECKING:
 
 
 def best_of(metric: str, mode: str) -> Callable[[Sequence[RoundRecord]], float]:
-    """The best value of a run."""
+    """The best value of a run; values that are no numbers are not among them."""
 
     def best(history: Sequence[RoundRecord]) -> float:
-        values = curve(history, metric)[1]
-        if not len(values):
-            return math.nan
-        return float(values.min() if mode == "min" else values.max())
+        return best_value(curve(history, metric)[1], mode)
 
     return best
 

@@ -32,10 +32,15 @@ class SentRun:
     said: Sequence[str]
 
     @classmethod
-    def compute(cls, planned: Planned, shared: StudySettings) -> SentRun:
+    def compute(
+        cls,
+        planned: Planned,
+        shared: StudySettings,
+        tick: Callable[[OneRun], None] = lambda run: None,
+    ) -> SentRun:
         """Compute a run in this process, to be sent to the one that has planned it."""
         run, said = OneRun(planned, shared), keep_what_is_said_once()
-        go_through(run)
+        go_through(run, tick)
         record = None if run.result is None else run.result.to_plain()
         return cls(record, planned.schedule, run.notes, said)
 

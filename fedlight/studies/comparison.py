@@ -18,6 +18,7 @@ from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._groups import grouped
 from fedlight.studies._measures import best_of, check_metric, end_of, metrics_of
 from fedlight.studies._modes import chosen_mode
+from fedlight.studies._origin import Origin
 from fedlight.studies.grid import cells_of, seeds_of
 from fedlight.studies.one_run import Data, OneRun, Start, StudySettings, folder_name
 from fedlight.studies.running import pair, run_plan
@@ -98,13 +99,14 @@ class Comparison:
         schedules: Mapping[int, ScheduleTable],
         metric: str,
         mode: str | None,
+        origin: Origin | None = None,
     ) -> None:
         self.runs = list(runs)
         self.schedules = dict(schedules)
         cells = [
             StudyRun({_AXIS: run.name}, run.seed, run.history, run.fingerprint) for run in runs
         ]
-        self.study = Study(cells, metric, mode)
+        self.study = Study(cells, metric, mode, origin=origin)
         self.metric, self.mode = metric, self.study.mode
 
     @property
@@ -352,7 +354,9 @@ def compare(
         for each, run in found.items()
     ]
     schedules = {each.seed: each.schedule for each in plan if each.schedule is not None}
-    return Comparison(runs, schedules, metric, mode)
+    settings = {"metric": metric, "mode": mode, "schedule": schedule, "callbacks": callbacks}
+    origin = Origin.of("compare", cells, seeds, settings)
+    return Comparison(runs, schedules, metric, mode, origin)
 
 
 def _check_names(aggregators: Mapping[str, Aggregator], logger_dir: str | Path | None) -> None:

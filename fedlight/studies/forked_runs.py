@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from multiprocessing.sharedctypes import RawArray
 from typing import cast
 
 from fedlight.executors._remote.fork import Forked, number_of_workers
+from fedlight.studies._progress import RunUnderWay
 from fedlight.studies._sent_run import SentRun, received
-from fedlight.studies.one_run import StudySettings
+from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
 from fedlight.studies.workers import PendingRuns, Workers
 
@@ -37,6 +40,7 @@ class Processes(Workers):
     def run(self, pending: PendingRuns) -> None:
         """Compute runs."""
         going: dict[Connection, tuple[Forked, Planned]] = {}
+        states: dict[Connection, _State] = {}
         told = False
         try:
             while True:
@@ -44,8 +48,9 @@ class Processes(Workers):
                     planned = next(pending.free, None)
                     if planned is None:
                         break
-                    forked = _fork(planned, pending.shared)
-                    going[forked.pipe] = forked, planned
+                    state = _State()
+                    forked = _fork(planned, pending.shared, state)
+                    going[forked.pipe], states[forked.pipe] = (forked, planned), state
                 if not going:
                     return
                 if pending.stopped() and not told:
@@ -58,20 +63,39 @@ class Processes(Workers):
                     forked.process.join()
                     forked.pipe.close()
                     pending.over(run)
-                pending.progress.tick([])
+                pending.progress.tick(
+                    states[pipe].of(planned) for pipe, (_, planned) in going.items()
+                )
         finally:
             for forked, _ in going.values():
                 forked.process.kill()
 
 
-def _fork(planned: Planned, shared: StudySettings) -> Forked:
+class _State:
+    """What a process shows of its run to this one, in memory that both have."""
+
+    def __init__(self) -> None:
+        self._shared = RawArray("d", [0.0, 0.0, math.nan])
+
+    def show(self, run: OneRun) -> None:
+        """Show the state of the run; called in its own process."""
+        state = RunUnderWay.of(run)
+        self._shared[:] = [state.share, state.round, state.value]
+
+    def of(self, planned: Planned) -> RunUnderWay:
+        """The state that was shown last."""
+        share, number, value = self._shared
+        return RunUnderWay(planned, share, int(number), value)
+
+
+def _fork(planned: Planned, shared: StudySettings, state: _State) -> Forked:
     """Begin a run in a process of its own."""
     # The data and the module are made before the fork, so that all processes share their memory.
     with suppress(Exception):  # the other process meets the error again and reports it
         shared.data_of(planned)
         shared.start_of(planned)
     return Forked.start(
-        _compute, planned, shared, os.getpid(), name="the worker of the run", daemon=False
+        _compute, planned, shared, state, os.getpid(), name="the worker of the run", daemon=False
     )
 
 
@@ -81,12 +105,14 @@ def _interrupt(forked: Forked) -> None:
         os.kill(forked.process.pid, signal.SIGTERM)
 
 
-def _compute(pipe: Connection, planned: Planned, shared: StudySettings, parent: int) -> None:
+def _compute(
+    pipe: Connection, planned: Planned, shared: StudySettings, state: _State, parent: int
+) -> None:
     """Compute one run in this process."""
     if os.getppid() != parent:
         return
     _end_with_parent()
-    pipe.send(SentRun.compute(planned, shared))
+    pipe.send(SentRun.compute(planned, shared, state.show))
 
 
 def _end_with_parent() -> None:

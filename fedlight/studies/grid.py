@@ -8,6 +8,7 @@ from inspect import isfunction, signature
 from itertools import islice, product
 from typing import Any, TypeAlias
 
+import numpy as np
 from lightning import LightningModule
 
 from fedlight._fit.lightning_arguments import ARGUMENTS, LightningArguments
@@ -152,7 +153,7 @@ def _values(axis: object, given: object) -> dict[Hashable, dict[str, Any]]:
             raise ValueError(f"over[{axis!r}] may have {MOST_RUNS:,} values, got {given!r}")
         named = [(_own_name(axis, value), value) for value in listed]
     else:
-        named = list(given.items())
+        named = [(_python_number(name), value) for name, value in given.items()]
     if not named:
         raise ValueError(f"over[{axis!r}] must have one or more values, got none")
     values: dict[Hashable, dict[str, Any]] = {}
@@ -170,7 +171,17 @@ def _values(axis: object, given: object) -> dict[Hashable, dict[str, Any]]:
     return values
 
 
+def _python_number(name: Any) -> Any:
+    """A name that is a scalar of NumPy as Python's own, which prints as the number alone."""
+    if not isinstance(name, np.generic):
+        return name
+    # Through its digits, since float(np.float32(0.1)) is 0.10000000149011612.
+    plain = float(str(name)) if isinstance(name, np.floating) else name.item()
+    return plain if isinstance(plain, bool | int | float | str) else str(name)
+
+
 def _own_name(axis: str, value: object) -> Hashable:
+    value = _python_number(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, type) or (isfunction(value) and value.__name__ != "<lambda>"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -85,7 +85,7 @@ class StudySettings:
     def data_of(self, planned: Planned) -> FederatedDataModule:
         """The data of a run, set up; runs of the same data share one object."""
         given = planned.cell.arguments["datamodule"]
-        key = id(given), planned.seed if callable(given) else None
+        key = planned.data_key
         if key not in self._data:
             while len(self._data) >= self.most_data:
                 del self._data[next(iter(self._data))]
@@ -226,22 +226,29 @@ def folder_name(name: str) -> str:
     return name.replace("/", "-").replace("\\", "-")
 
 
-def _logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
-    """The logger of a run: ``<folder>/<axis>=<name>,…/seed=<seed>``.
+def cell_folder(cell: Mapping[str, Hashable], axes: bool = True) -> str:
+    """Return the name of the folder of a cell for TensorBoard: ``<axis>=<name>,…``.
 
     Args:
-        folder: The folder of all runs.
-        planned: The run.
-        axes: Whether the names of folders have the axes in them; else they are ``<name>,…``.
+        cell: The names of its values by axis.
+        axes: Whether the axes are in it; else it is ``<name>,…``.
     """
-    cell = planned.cell.names
     name = folder_name(
         ",".join(f"{axis}={name}" if axes else str(name) for axis, name in cell.items())
     )
     if len(name.encode()) > _LONGEST:  # the names of folders are limited to 255 bytes
         short = name.encode()[:_LONGEST].decode(errors="ignore")
         name = f"{short}… {blake2b(name.encode(), digest_size=4).hexdigest()}"
-    return CellLogger(cell, planned.seed, folder, name=name, default_hp_metric=False)
+    return name
+
+
+def _logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
+    """The logger of a run, which writes to ``seed=<seed>`` in the folder of its cell."""
+    cell = planned.cell.names
+    name = cell_folder(cell, axes)
+    return CellLogger(
+        cell, planned.seed, planned.shows_data, folder, name=name, default_hp_metric=False
+    )
 
 
 def trainer_options(arguments: Mapping[str, Any]) -> dict[str, Any]:

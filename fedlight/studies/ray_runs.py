@@ -10,6 +10,7 @@ from fedlight._support.checks import non_negative, positive
 from fedlight._support.messages import speaking
 from fedlight.executors._remote.cluster import Cluster, import_ray
 from fedlight.studies._messages import StudyVoice
+from fedlight.studies._progress import RunUnderWay
 from fedlight.studies._sent_run import SentRun, received
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
@@ -75,7 +76,7 @@ class RayWorkers(Workers):
                 for each in done:
                     fetch = partial(ray.get, each)
                     pending.over(received(fetch, going.pop(each), pending.shared))
-                pending.progress.tick([])
+                pending.progress.tick(RunUnderWay(planned) for planned in going.values())
             for each in going:
                 ray.cancel(each)
             if going:

@@ -59,6 +59,8 @@ def run_plan(
     """
     runs: dict[Planned, StudyRun] = {}
     store = shared.store
+    for first in {planned.data_key: planned for planned in reversed(plan)}.values():
+        first.shows_data = True
     begun: set[str] = set()  # keys of runs under way: two cells may be the same run
 
     def found(planned: Planned) -> bool:
@@ -106,7 +108,7 @@ def run_plan(
     with (
         graceful_interrupts() as interrupt,
         speaking_for(plan) as voice,
-        StudyBar(plan, runs, bar) as progress,
+        StudyBar(plan, runs, bar, shared.metric) as progress,
     ):
         with torch.enable_grad():
             while todo and not stopped():

@@ -71,6 +71,7 @@ class Planned:
         after: The run whose recorded schedule this one replays, or None.
         schedule: The recorded schedule, once the run is over, if others replay it.
         records: Whether others replay its schedule.
+        shows_data: Whether it is the first run in the plan that has its data.
     """
 
     cell: Cell
@@ -79,6 +80,13 @@ class Planned:
     after: Planned | None = None
     schedule: ScheduleTable | None = None
     records: bool = False
+    shows_data: bool = False
+
+    @property
+    def data_key(self) -> tuple[int, int | None]:
+        """Equal for runs that have the same data."""
+        given = self.cell.arguments["datamodule"]
+        return id(given), self.seed if callable(given) else None
 
     def __str__(self) -> str:
         return f"{self.cell}, seed {self.seed}"

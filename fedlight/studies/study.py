@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.checks import one_of
+from fedlight._support.files import replacing
 from fedlight.plot import X_AXES
+from fedlight.plot.figures import Band
 from fedlight.studies._figures import draw, draw_ends
 from fedlight.studies._groups import (
     called,
     check_axis,
-    frame_of,
     grouped,
     on_common_axes,
+    rounds_of,
     row_axes,
 )
 from fedlight.studies._measures import best_of, check_metric, end_of, ends_over, place_of, values_at
 from fedlight.studies._modes import mode_of
+from fedlight.studies._origin import Origin
+from fedlight.studies._report import page
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store, folder_of
-from fedlight.studies.tables import Entry, StudyTable, differences
+from fedlight.studies.tables import Entry, StudyTable, csv_of, differences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,12 +47,14 @@ class Study:
         mode: "min" or "max" of it is best; None decides by its name.
         chosen: Axes of which each cell of the others has one value, its best; see `best`.
         seeds: Further seeds of the study of which the runs are a part.
+        origin: How the study was made, for `report`; None if it is not known.
 
     Attributes:
         runs: The runs, by cell (the last axis varies fastest), then by seed.
         axes: The axes, and the names of the values on each.
         metric: The metric that is shown if none is named.
         mode: "min" or "max" of it is best.
+        origin: How the study was made: command, settings, seeds and versions; or None.
 
     Raises:
         ValueError: There are no runs.
@@ -62,11 +68,13 @@ class Study:
         *,
         chosen: Collection[str] = (),
         seeds: Iterable[int] = (),
+        origin: Origin | None = None,
     ) -> None:
         if not runs:
             raise ValueError("runs must hold one or more, got none")
         self.metric, self.mode = metric, mode_of(metric, mode)
         self.runs, self.axes = on_common_axes(runs)
+        self.origin = origin
         self._chosen = frozenset(chosen)
         self._all_seeds = {*seeds, *(run.seed for run in runs)}
 
@@ -96,7 +104,8 @@ class Study:
             raise FileNotFoundError(f"no run of the study in {str(path)!r} is finished yet")
         if missing:
             rank_zero_info(f"fedlight: {missing} runs of the study are not finished")
-        return cls(runs, metric, mode)
+        recorded = settings.get("origin")
+        return cls(runs, metric, mode, origin=None if recorded is None else Origin(**recorded))
 
     def shown(self, metric: str | None = None, mode: str | None = None) -> tuple[str, str]:
         """Return the metric that is shown, and "min" or "max", whichever of it is best.
@@ -317,7 +326,14 @@ class Study:
         return self._part(kept, {*self._chosen, axis})
 
     def _part(self, runs: Sequence[StudyRun], chosen: Collection[str]) -> Study:
-        return Study(runs, self.metric, self.mode, chosen=chosen, seeds=self._all_seeds)
+        return Study(
+            runs,
+            self.metric,
+            self.mode,
+            chosen=chosen,
+            seeds=self._all_seeds,
+            origin=self.origin,
+        )
 
     # ------------------------------------------------------------------ figures and frames
 
@@ -330,11 +346,14 @@ class Study:
         *,
         log: bool = False,
         zoom: float = 0.0,
+        band: str | None = "interval",
+        confidence: float = 0.95,
     ) -> Figure:
-        """Draw the metric with bands of one standard deviation over the seeds.
+        """Draw the mean of the metric over the seeds, with a band that the legend names.
 
         Runs that failed, or ended before the metric was first logged, have no curve; a panel in
-        which no run has one says so.
+        which no run has one says so. Values that are infinite or nan are left out of the mean, and
+        the legend says how many seeds have some.
 
         Args:
             x: "round", "virtual_time", "gradients", "models" or "bytes"; or several, with a column
@@ -347,6 +366,10 @@ class Study:
             log: Draw the metric in a logarithmic scale.
             zoom: Choose the range of the metric from its values after this share of the horizontal
                 axis, so that the first rounds do not hide the differences at the end.
+            band: "interval" for the bootstrap interval of the mean over the seeds, as in tables
+                (see `bootstrap`; it is too narrow with few seeds), "std" for one sample standard
+                deviation on both sides, or None for no band.
+            confidence: Confidence of the intervals.
 
         Returns:
             The figure, ``figure.savefig("figure.pdf")``.
@@ -354,7 +377,7 @@ class Study:
         Raises:
             ImportError: matplotlib is not installed.
             ValueError: There is no such axis, rounds have metrics but none has this one, every run
-                has failed, or `zoom` is outside [0, 1).
+                has failed, `zoom` is outside [0, 1), or `band` or `confidence` is none of these.
         """
         xs = [x] if isinstance(x, str) else list(x)
         for each in xs:
@@ -363,6 +386,7 @@ class Study:
             raise ValueError(f"x and metric must name one or more, got {x!r} and {metric!r}")
         if not 0 <= zoom < 1:
             raise ValueError(f"zoom must be at least 0 and below 1, got {zoom!r}")
+        shape = Band(band, confidence)
         metrics = [metric or self.metric] if metric is None or isinstance(metric, str) else metric
         if all(run.error is not None for run in self.runs):
             raise ValueError(f"every run has failed, there is no curve: {self.runs[0].error}")
@@ -381,9 +405,9 @@ class Study:
         lines = [axis for axis in self.axes if axis not in (panels, x) and len(self.axes[axis]) > 1]
         if isinstance(x, str) and x in self.axes:
             ends = {title: ends_over(x, p.runs, lines, metrics[0]) for title, p in parts.items()}
-            return draw_ends(ends, x, metrics[0], log, without)
+            return draw_ends(ends, x, metrics[0], log, without, shape)
         shown = {title: part.histories_by(lines, called) for title, part in parts.items()}
-        return draw(shown, metrics, xs, smooth, log, zoom, without)
+        return draw(shown, metrics, xs, smooth, log, zoom, without, shape)
 
     def histories_by(
         self, axes: Sequence[str], word: Callable[[str, Hashable], str] = lambda _, name: str(name)
@@ -415,7 +439,49 @@ class Study:
         If an axis has the name of a metric, its column is ``axis/<name>``. A run without a round,
         such as a failed one, has no row.
         """
-        return frame_of(self.runs, self.axes)
+        return rounds_of(self.runs, self.axes).to_pandas()
+
+    def to_csv(self, path: str | Path | None = None) -> str | None:
+        """Write the columns of `to_pandas`, all metrics of all rounds, as CSV.
+
+        Args:
+            path: The file; None to return the text.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        return csv_of(rounds_of(self.runs, self.axes), path)
+
+    def report(
+        self,
+        path: str | Path,
+        title: str | None = None,
+        metric: str | None = None,
+        reference: Any = None,
+    ) -> None:
+        """Write one HTML file that shows the study and how it was made.
+
+        It has the table, figures over virtual time and rounds, the settings that all runs share and
+        those that differ, the seeds, the versions of packages, and the command of the process. The
+        figures are part of the file, which loads nothing. The command is written as it was typed,
+        so keep passwords out of it.
+
+        Args:
+            path: The file.
+            title: The title; None for the metric and the axes.
+            metric: Name of the metric of table and figures.
+            reference: As for `table`.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            OSError: The file cannot be written.
+            ValueError: Rounds have metrics, but none has this one.
+        """
+        metric, _ = self.shown(metric)
+        title = title or " by ".join([metric, ", ".join(self.axes)]).removesuffix(" by ")
+        text = page(self, self.table(metric=metric, reference=reference), metric, title)
+        with replacing(Path(path).expanduser(), "w") as file:
+            file.write(text)
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{axis}={names}" for axis, names in self.axes.items())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,9 @@ from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._cell_key import cell_key
 from fedlight.studies._measures import metrics_of
 from fedlight.studies._modes import chosen_mode
-from fedlight.studies.grid import MOST_RUNS, Axes, cells_of, refuse_own, seeds_of
-from fedlight.studies.one_run import Data, OneRun, Start, StudySettings
+from fedlight.studies._origin import Origin
+from fedlight.studies.grid import MOST_RUNS, Axes, Cell, cells_of, refuse_own, seeds_of
+from fedlight.studies.one_run import Data, OneRun, Start, StudySettings, cell_folder
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned
 from fedlight.studies.store import Store, folder_of, made_folder
@@ -106,7 +108,9 @@ def sweep(
         metric: The metric that tables and figures show by default.
         mode: "min" or "max" of it is best; None decides by its name.
         schedule: "live" or "recorded".
-        logger_dir: A folder for TensorBoard, with a folder for each run.
+        logger_dir: A folder for TensorBoard, with a folder for each run. A run that is computed
+            anew takes the place of the older one, whose folder is renamed, out of TensorBoard's
+            sight.
         callbacks: A function that returns new callbacks for each run; that of an axis replaces it.
         checkpoint_seconds: Real time between two checkpoints of a run, in a study with a folder.
         enable_progress_bar: Show the progress over all runs.
@@ -175,6 +179,8 @@ def sweep(
         check_cell(cell)
     how = chosen_workers(workers)
     board = optional(folder_of, "logger_dir", logger_dir)
+    if board is not None:
+        _check_folders(cells)
     shared = StudySettings(
         store=None if path is None else Store(path),
         callbacks=callbacks,
@@ -183,6 +189,8 @@ def sweep(
         mode=mode,
         checkpoint_seconds=positive("checkpoint_seconds", checkpoint_seconds),
     )
+    settings = {"metric": metric, "mode": mode, "schedule": schedule, "callbacks": callbacks}
+    origin = Origin.of("sweep", cells, chosen, settings)
     plan = [Planned(cell, seed) for cell in cells for seed in chosen]
     if schedule == "recorded":
         pair(plan)
@@ -196,11 +204,23 @@ def sweep(
                 "what defines them has changed: an argument, code, data, the version of fedlight, "
                 "or a strategy that an earlier fit has used"
             )
-        shared.store.write_settings({"metric": metric, "mode": mode})
+        shared.store.write_settings({"metric": metric, "mode": mode, "origin": origin.to_plain()})
     runs = run_plan(
         plan, shared, how, enable_progress_bar, partial(_warn_of_metric, metric), _advice(path)
     )
-    return Study([runs[planned] for planned in plan if planned in runs], metric, mode)
+    finished = [runs[planned] for planned in plan if planned in runs]
+    return Study(finished, metric, mode, origin=origin)
+
+
+def _check_folders(cells: Sequence[Cell]) -> None:
+    """Check that each cell has a folder of its own in `logger_dir`."""
+    folders = Counter(cell_folder(cell.names) for cell in cells)
+    twice = [name for name, number in folders.items() if number > 1]
+    if twice:
+        raise ValueError(
+            "names of values must differ in more than slashes, as they name the folders in "
+            f"logger_dir, got {twice[0]!r} twice"
+        )
 
 
 def _warn_of_metric(metric: str, run: OneRun, first: bool) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from fedlight._support.bootstrap import Interval, bootstrap, mean_of, std_of
 from fedlight._support.checks import non_negative_int, number
-from fedlight.studies._bootstrap import Interval, bootstrap
+from fedlight._support.files import replacing
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import StudyRun
+
+
+_LARGE = 1e15  # of a diverging run; all digits of such a number would widen the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +60,18 @@ class Entry:
 
     @property
     def reached(self) -> list[float]:
-        """The values that are numbers."""
+        """The values that are numbers, or infinite."""
         return [value for value in self.values.values() if not math.isnan(value)]
 
     @property
     def mean(self) -> float:
-        """Mean over the seeds; nan if there is none."""
-        return fmean(self.reached) if self.reached else math.nan
+        """Mean over the seeds; nan if there is none, infinite if a value is."""
+        return mean_of(self.reached)
 
     @property
     def std(self) -> float:
-        """Sample standard deviation over the seeds; nan if there are fewer than two."""
-        return stdev(self.reached) if len(self.reached) > 1 else math.nan
+        """Sample standard deviation over the seeds; nan if it has no value."""
+        return std_of(self.reached)
 
     def words(self, digits: int) -> str:
         """The entry as text."""
@@ -79,7 +83,7 @@ class Entry:
         parts = []
         if self.reached:
             parts.append(_figure(self.mean, digits))
-            if len(self.reached) > 1:
+            if not math.isnan(self.std):
                 parts.append(f"± {_figure(self.std, digits)}")
         if len(self.reached) < len(self.values):
             if self.of_target or self.reached:
@@ -101,6 +105,8 @@ class Entry:
 
 
 def _figure(value: float, digits: int) -> str:
+    if math.isfinite(value) and abs(value) >= _LARGE:
+        return f"{value:.{max(digits, 1)}g}"
     if float(value).is_integer() and abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.{digits}f}"
@@ -200,7 +206,7 @@ class StudyTable:
             )
         return self.with_entries(entries)
 
-    def _lines(self) -> tuple[list[str], list[list[str]]]:
+    def lines(self) -> tuple[list[str], list[list[str]]]:
         """The head, and the lines, as text."""
         axis = self.column_axis
         lines = [[*self.axes, *(f"{axis}={name}" if axis else str(name) for name in self.columns)]]
@@ -216,27 +222,46 @@ class StudyTable:
 
     def to_markdown(self) -> str:
         """The table in markdown: its title, the table, and why runs failed."""
-        head, lines = self._lines()
+        head, lines = self.lines()
         rule = ["---"] * len(self.axes) + ["---:"] * (len(head) - len(self.axes))
         escaped = [[word.replace("|", r"\|") for word in line] for line in (head, rule, *lines)]
         table = ["| " + " | ".join(line) + " |" for line in escaped]
         notes = ["", *self.failures] if self.failures else []
         return "\n".join([self.title, "", *table, *notes])
 
-    def to_latex(self) -> str:
-        """The table in LaTeX, with the rules of the package booktabs.
+    @property
+    def legend(self) -> str:
+        """The meaning of ± and of brackets in the entries; "" if there are none."""
+        entries, words = self.entries.values(), []
+        if any(each.difference is None and not math.isnan(each.std) for each in entries):
+            words.append("Entries are means ± the sample standard deviation over the seeds.")
+        if any(each.difference and not math.isnan(each.difference.low) for each in entries):
+            words.append("Brackets after a difference hold its bootstrap interval over the seeds.")
+        if any(each.beside is not None for each in entries):
+            words.append("Single numbers in brackets are published ones.")
+        return " ".join(words)
 
-        It is a float; its caption is the title, and why runs failed.
+    def to_latex(self, label: str | None = None, caption: str | None = None) -> str:
+        r"""The table in LaTeX, with the rules of the package booktabs.
+
+        It is a float. Below the caption stand the meaning of ± and why runs failed.
+
+        Args:
+            label: The label, for ``\ref``; None for none.
+            caption: The caption, as plain text; None for the title of the table.
         """
-        head, lines = self._lines()
+        head, lines = self.lines()
         form = "l" * len(self.axes) + "r" * (len(head) - len(self.axes))
         body = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
-        caption = ". ".join([self.title, *self.failures])
+        sentence = (self.title if caption is None else caption).rstrip().removesuffix(".")
+        words = [f"{sentence}.", *filter(None, [self.legend]), *self.failures]
+        named = [] if label is None else [rf"\label{{{label}}}"]
         return "\n".join(
             [
                 r"\begin{table}",
                 r"\centering",
-                rf"\caption{{{_latex(caption)}}}",
+                rf"\caption{{{_latex(' '.join(words))}}}",
+                *named,
                 rf"\begin{{tabular}}{{{form}}}",
                 r"\toprule",
                 " & ".join(map(_latex, head)) + r" \\",
@@ -253,6 +278,20 @@ class StudyTable:
 
         If an axis has the name of one of these, its column is ``axis/<name>``.
         """
+        return self._columns().to_pandas()
+
+    def to_csv(self, path: str | Path | None = None) -> str | None:
+        """Write the columns of `to_pandas` as CSV.
+
+        Args:
+            path: The file; None to return the text.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        return csv_of(self._columns(), path)
+
+    def _columns(self) -> Any:
         import pyarrow as pa
 
         own = {"mean", "std", "low", "high", "runs", "failed", "reference"}
@@ -274,10 +313,10 @@ class StudyTable:
                     "reference": math.nan if entry.beside is None else entry.beside,
                 }
             )
-        return pa.Table.from_pylist(rows).to_pandas()
+        return pa.Table.from_pylist(rows)
 
     def __rich__(self) -> Table:
-        head, lines = self._lines()
+        head, lines = self.lines()
         notes = "\n".join(self.failures).replace("[", r"\[")
         table = Table(title=self.title, caption=notes or None, caption_justify="left")
         for place, name in enumerate(head):
@@ -287,7 +326,7 @@ class StudyTable:
         return table
 
     def __str__(self) -> str:
-        head, lines = self._lines()
+        head, lines = self.lines()
         widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
         text = ["  ".join(w.ljust(n) for w, n in zip(line, widths, strict=True)).rstrip()
                 for line in (head, *lines)]  # fmt: skip
@@ -295,6 +334,19 @@ class StudyTable:
 
     def __repr__(self) -> str:
         return f"<StudyTable {self.title!r}: {len(self.rows)} rows, {len(self.columns)} columns>"
+
+
+def csv_of(table: Any, path: str | Path | None) -> str | None:
+    """Write a table of pyarrow as CSV; without a path, return the text."""
+    from pyarrow import BufferOutputStream, csv
+
+    if path is not None:
+        with replacing(Path(path).expanduser(), "wb") as file:
+            csv.write_csv(table, file)
+        return None
+    stream = BufferOutputStream()
+    csv.write_csv(table, stream)
+    return bytes(stream.getvalue()).decode()
 
 
 def column_names(axes: Iterable[str], own: Collection[str]) -> dict[str, str]:

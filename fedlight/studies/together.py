@@ -13,6 +13,7 @@ from typing import Any
 from fedlight._support.checks import positive_int
 from fedlight.executors import VectorizedExecutor
 from fedlight.executors.base import Job, Outcome
+from fedlight.studies._progress import RunUnderWay
 from fedlight.studies._shared_executors import SharedExecutor, SharedExecutors, StudyExecutor
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
@@ -62,7 +63,7 @@ class Together(Workers):
                 if not going:
                     return
                 _compute(going)
-                pending.progress.tick([each.run for each in going])
+                pending.progress.tick(RunUnderWay.of(each.run) for each in going)
                 for each in going:
                     if each.ended:
                         pending.over(each.run)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fedlight.loop import drive
+from fedlight.studies._progress import RunUnderWay, StudyBar
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
-
-if TYPE_CHECKING:
-    from fedlight.studies._progress import StudyBar
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class InTurn(Workers):
         """Compute runs."""
         for planned in pending.free:
             run = OneRun(planned, pending.shared)
-            go_through(run, lambda each: pending.progress.tick([each]))
+            go_through(run, lambda each: pending.progress.tick([RunUnderWay.of(each)]))
             pending.over(run)
             if pending.stopped():
                 return

@@ -364,6 +364,39 @@ def test_a_running_tensorboard_serves_the_tags(tmp_path):
             server.wait()
 
 
+# --- the first page ---
+
+
+def opened(tags):
+    """The two groups of cards that TensorBoard opens: it sorts tags, and slashes come first."""
+    ordered = sorted(tags, key=lambda tag: tag.replace("/", "\0"))
+    return list(dict.fromkeys(tag.partition("/")[0] for tag in ordered))[:2]
+
+
+@pytest.mark.parametrize("own", [[], [TensorBoardMetrics(), ClientEvaluation(every_n_rounds=2)]])
+def test_tensorboard_opens_on_the_metrics_of_the_module(tmp_path, own):
+    run = trainer(logger=logger(tmp_path), callbacks=own)
+    run.fit(Boring(), classes())
+    events = read(tmp_path)
+    tags = [tag for kind in ("scalars", "histograms", "images") for tag in events.Tags()[kind]]
+    assert opened(tags) == ["Evaluation", "Training"]
+    found = scalars(events)
+    first = {tag for tag in found if tag.partition("/")[0] in ("Evaluation", "Training")}
+    assert first == {"Evaluation/val_loss", "Training/train_loss", "Training/train_acc"}
+    for tag in first:
+        assert found[tag] == found[tag.partition("/")[2]]
+
+
+def test_a_metric_that_is_kept_from_loggers_has_no_card(tmp_path):
+    class Quiet(Boring):
+        def validation_step(self, batch, batch_idx):
+            self.log("val_quiet", 1.0, logger=False)
+            super().validation_step(batch, batch_idx)
+
+    trainer(logger=logger(tmp_path)).fit(Quiet(), classes())
+    assert not any("quiet" in tag for tag in scalars(read(tmp_path)))
+
+
 # --- the page HParams ---
 
 

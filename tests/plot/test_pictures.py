@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.data import StackDataset, TensorDataset
 
+import fedlight.plot._pictures
 from data_partitioners import IidPartitioner, Partition
 from data_partitioners.partitioner import Partitioner
 from fedlight import FederatedDataModule
@@ -74,9 +75,9 @@ def test_what_has_no_labels_has_no_table(tensors):
 
 def test_a_darker_cell_is_more_and_an_empty_one_is_white():
     picture = draw_partition(np.array([[0, 400], [100, 100]]), ["a", "b"])
-    # rows of 28 pixels from 114 on; columns from 64 on, of (640 - 64 - 110 - 20) / 2 = 223
+    # two rows of 124 pixels from 128 on; columns from 84 on, of (640 - 84 - 130 - 16) / 2 = 205
     corner = [
-        [tuple(picture[118 + 28 * row, 68 + 223 * column]) for column in (0, 1)] for row in (0, 1)
+        [tuple(picture[132 + 124 * row, 88 + 205 * column]) for column in (0, 1)] for row in (0, 1)
     ]
     assert corner == [[WHITE, shade(1.0)], [shade(0.25), shade(0.25)]]
 
@@ -86,8 +87,7 @@ def test_any_number_of_clients_fits(clients, classes):
     counts = np.random.default_rng(0).integers(0, 50, (clients, classes))
     picture = draw_partition(counts, [f"class {k}" for k in range(classes)])
     assert picture.dtype == np.uint8
-    assert picture.shape[1:] == (640, 3)
-    assert picture.shape[0] < 1000
+    assert picture.shape == (460, 640, 3)
 
 
 def record(version, now, *updates, dropped=()):
@@ -110,13 +110,13 @@ def test_overlapping_tasks_of_a_client_lie_beside_each_other():
 def test_bars_lie_where_the_work_was():
     work = [Work(0, 0.0, 5.0, 0), Work(1, 5.0, 10.0, 4)]
     picture = draw_timeline(work, [10.0], 0.0, 10.0, num_clients=2)
-    # rows of 28 pixels from 114 on; 556 pixels of width from 64 on
+    # two rows of 138 pixels from 100 on; 540 pixels of width from 84 on
     middle = [
-        [tuple(picture[114 + 28 * row + 14, 64 + round(556 * at)]) for at in (0.25, 0.75)]
+        [tuple(picture[100 + 138 * row + 69, 84 + round(540 * at)]) for at in (0.25, 0.75)]
         for row in (0, 1)
     ]
     assert middle == [[shade(0.25), WHITE], [WHITE, shade(1.0)]]
-    assert tuple(picture[114 - 8, 64 + 556]) == ORANGE
+    assert tuple(picture[100 - 8, 84 + 540]) == ORANGE
 
 
 def test_a_timeline_is_laid_out_once_for_all_ways_of_drawing_it():
@@ -140,24 +140,36 @@ def test_a_timeline_is_laid_out_once_for_all_ways_of_drawing_it():
     assert not Timeline.of(work[1:], [], 0.0, 6.0, lambda clients: clients).overlaps
 
 
-def test_overlapping_tasks_are_explained():
-    one, two = [Work(0, 0.0, 2.0, 0)], [Work(0, 0.0, 2.0, 0), Work(0, 1.0, 3.0, 0)]
-    heights = [draw_timeline(work, [], 0.0, 3.0, 1).shape[0] for work in (one, two)]
-    assert heights[1] - heights[0] == 22  # one more line below the title
+def test_overlapping_tasks_are_explained(monkeypatch):
+    told = []
+    canvas = fedlight.plot._pictures._Canvas
+    monkeypatch.setattr(
+        fedlight.plot._pictures, "_Canvas", lambda *words: told.append(words) or canvas(*words)
+    )
+    for work in ([Work(0, 0.0, 2.0, 0)], [Work(0, 0.0, 2.0, 0), Work(0, 1.0, 3.0, 0)]):
+        draw_timeline(work, [], 0.0, 3.0, 1)
+    assert set(told[1]) - set(told[0]) == {"thin: tasks that overlap"}
 
 
 def test_a_card_of_tensorboard_shows_letters_of_a_readable_size():
-    """A card is some 340 pixels wide; a digit needs 5 or 6 pixels of height there."""
-    cell = draw_partition(np.array([[8]]), ["a"])[118:138, 100:400]
+    """A card has room for 303 by 225 pixels; a digit needs 8 pixels of height there."""
+    picture = draw_partition(np.array([[8]]), ["a"])
+    shown = min(303 / picture.shape[1], 225 / picture.shape[0])
+    cell = picture[130:370, 100:480]
     ink = np.flatnonzero((cell.min(axis=2) > 128).any(axis=1))
-    assert (ink[-1] - ink[0] + 1) * 340 / 640 > 5.5
+    assert (ink[-1] - ink[0] + 1) * shown > 7.5
+
+
+def test_words_below_a_title_take_as_many_lines_as_they_need():
+    tops = [fedlight.plot._pictures._Canvas("t", *["twenty signs of text"] * n).top for n in (2, 3)]
+    assert tops[1] - tops[0] == 28
 
 
 def test_many_updates_do_not_hide_the_work():
     work = [Work(0, 0.0, 10.0, 0)]
     picture = draw_timeline(work, np.linspace(0, 10, 501).tolist(), 0.0, 10.0, num_clients=1)
-    assert tuple(picture[108, 64 + 278]) == ORANGE
-    assert ORANGE not in colours(picture[114:142])
+    assert tuple(picture[94, 84 + 270]) == ORANGE
+    assert ORANGE not in colours(picture[100:376])
 
 
 def test_a_stretch_without_work_can_be_drawn():
@@ -169,7 +181,7 @@ def test_a_stretch_without_work_can_be_drawn():
 def test_participation_of_any_number_of_clients(clients):
     counts = np.arange(clients) % 7
     picture = draw_participation(counts)
-    assert picture.shape == (404, 640, 3)
+    assert picture.shape == (460, 640, 3)
     assert ORANGE in colours(picture)
     assert (shade(0.6) in colours(picture)) == (clients > 1)
 

@@ -1,4 +1,5 @@
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedlight import FederatedDataModule, plot  # noqa: E402
 from fedlight.aggregators import FedAsync  # noqa: E402
 from fedlight.arrivals import DropOut, UniformArrivals  # noqa: E402
 from fedlight.callbacks import EventLog  # noqa: E402
+from fedlight.studies import bootstrap  # noqa: E402
 from fedlight.types import RoundRecord  # noqa: E402
 from tests.boring import Boring, Point, classes, points, replay, trainer  # noqa: E402
 
@@ -66,7 +68,7 @@ def test_a_curve_lies_on_its_axis(x, where, label):
 
 def test_several_seeds_are_a_mean_and_a_band():
     runs = {"a": [history([0.1, 0.5]), history([0.3, 0.5])], "b": history([0.0, 0.0])}
-    ax = plot.curves(runs)
+    ax = plot.curves(runs, band="std")
     assert [line.get_label() for line in ax.lines] == ["a", "b"]
     assert ax.lines[0].get_ydata().tolist() == pytest.approx([0.2, 0.5])
     (band,) = ax.collections
@@ -76,6 +78,47 @@ def test_several_seeds_are_a_mean_and_a_band():
     assert at_first == [round(0.2 - spread, 9), round(0.2 + spread, 9)]
     assert ax.lines[0].get_linestyle() != ax.lines[1].get_linestyle()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
+
+
+def edges_of(band, x):
+    return sorted({round(y, 9) for place, y in band.get_paths()[0].vertices if place == x})
+
+
+def test_a_band_is_the_interval_that_tables_have():
+    seeds = [(0.1, 0.5), (0.3, 0.5), (0.9, 0.6), (0.2, 0.4)]
+    runs = {"a": [history(values) for values in seeds], "b": history([0.0, 0.0])}
+    for confidence in (0.95, 0.5):
+        ax = plot.curves(runs, confidence=confidence)
+        (band,) = ax.collections
+        for x, values in enumerate(zip(*seeds, strict=True), start=1):
+            told = bootstrap(values, confidence)
+            assert edges_of(band, x) == pytest.approx([told.low, told.high])
+        title = ax.get_legend().get_title().get_text()
+        assert title == f"mean, {100 * confidence:g} % interval over 4 runs"
+    bare = plot.curves(runs, band=None)
+    assert not bare.collections
+    assert bare.get_legend().get_title().get_text() == ""
+    for wrong in ({"band": "sem"}, {"confidence": 95}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+            plot.curves(runs, **wrong)
+
+
+@pytest.mark.parametrize("x", ["round", "gradients"])
+def test_what_is_not_finite_leaves_a_mean_of_the_others(x):
+    runs = {
+        "a": [history([0.1, 0.2, 0.3]), history([0.3, np.inf, np.nan])],
+        "b": [history([np.nan, np.inf, 0.5], gradients=20), history([np.nan, -np.inf, 0.5])],
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ax = plot.curves(runs, x=x)
+    first, second = (line.get_ydata() for line in ax.lines)
+    assert first.tolist() == pytest.approx([0.2, 0.2, 0.3])
+    assert second[-1] == 0.5
+    assert np.isnan(second[0])
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["a (1 of 2 not finite)", "b (2 of 2 not finite)"]
+    assert np.isfinite(ax.get_ylim()).all()
 
 
 def test_seeds_with_other_points_meet_between_them():

@@ -166,6 +166,7 @@ def test_a_run_continues_in_the_folder_of_tensorboard_in_which_it_began(tmp_path
                 found |= {(each.step, each.value) for each in reader.Scalars("val_loss")}
         return sorted(found)
 
+    cell = tmp_path / "logs" / "rule=FedBuff"
     Path("sent").touch()  # no Ctrl-C yet
     study(1.0)
     study(0.5, "whole", "whole-logs")
@@ -174,7 +175,30 @@ def test_a_run_continues_in_the_folder_of_tensorboard_in_which_it_began(tmp_path
     with pytest.raises(KeyboardInterrupt):
         study(0.5)
     study(0.5)
-    assert points("logs/rule=FedBuff/seed=0") == first
-    assert points("logs/rule=FedBuff/seed=0-v1") == points("whole-logs/rule=FedBuff/seed=0")
-    folders = [path.name for path in (tmp_path / "logs" / "rule=FedBuff").iterdir()]
-    assert sorted(folders) == ["seed=0", "seed=0-v1"]
+    whole = points("whole-logs/rule=FedBuff/seed=0")
+    assert points(cell / "seed=0") == whole
+    assert sorted(path.name for path in cell.iterdir()) == ["seed=0", "seed=0-superseded-1"]
+    # TensorBoard finds runs by the names of files; the superseded one is whole under another name.
+    assert {file.parent.name for file in cell.rglob("*tfevents*")} == {"seed=0"}
+    (aside,) = (cell / "seed=0-superseded-1").glob("events.out.superseded*")
+    aside.rename(aside.with_name(aside.name.replace("superseded", "tfevents")))
+    assert points(cell / "seed=0-superseded-1") == first
+
+
+def test_a_superseded_run_that_continues_leaves_the_other_ones_folder_alone(tmp_path) -> None:
+    def study(server_lr, **more):
+        rules = {"FedBuff": FedBuff(2, server_lr=server_lr)}
+        swept(over={"rule": rules}, seeds=[0], logger_dir=tmp_path / "logs", **more)
+
+    cell = tmp_path / "logs" / "rule=FedBuff"
+    kept = {"path": tmp_path / "s", "callbacks": lambda: [Stop()]}
+    with pytest.raises(KeyboardInterrupt):
+        study(0.5, **kept)
+    study(1.0)  # without the folder of the study, which the first run goes on in
+    (other,) = (cell / "seed=0").glob("*tfevents*")
+    content = other.read_bytes()
+    study(0.5, **kept)
+    names = ["seed=0", "seed=0-superseded-1", "seed=0-superseded-2"]
+    assert sorted(path.name for path in cell.iterdir()) == names
+    (aside,) = (cell / names[2]).glob("*superseded*")
+    assert aside.read_bytes() == content

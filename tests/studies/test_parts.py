@@ -1,19 +1,27 @@
 """The parts of a study: keys, files, tables."""
 
+import csv
+import importlib
+import io
 import math
+import warnings
 from functools import partial
 
 import numpy as np
 import pytest
+import rich
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator as Events
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
 import fedlight.studies
 from fedlight import Study
 from fedlight.aggregators import FedAsync, FedBuff
-from fedlight.callbacks import ClientEvaluation
-from fedlight.studies import StudyRun, bootstrap
+from fedlight.callbacks import ClientEvaluation, TensorBoardMetrics
+from fedlight.callbacks._tensorboard_pages import summary_of
+from fedlight.studies import Entry, StudyRun, bootstrap
 from fedlight.studies._cell_key import cell_key
+from fedlight.studies.comparison import ComparedRun, Comparison
 from fedlight.studies.grid import cells_of
 from fedlight.studies.runs import Planned
 from fedlight.studies.store import Store
@@ -527,13 +535,143 @@ def test_tables_are_written_in_each_form() -> None:
         "| 2 | 0.3 ± 0.0 | 0.3 ± 0.0 |",
     ]
     assert r"1 & 0.3 $\pm$ 0.0 & 0.3 $\pm$ 0.0 \\" in table.to_latex()
-    assert r"\caption{last val\_acc, 2 seeds}" in table.to_latex()
+    means = r"Entries are means $\pm$ the sample standard deviation over the seeds."
+    assert rf"\caption{{last val\_acc, 2 seeds. {means}}}" in table.to_latex()
+    named = table.to_latex(label="tab:rules", caption="The rules & their ends.").splitlines()
+    assert named[2:4] == [rf"\caption{{The rules \& their ends. {means}}}", r"\label{tab:rules}"]
     failed = made(error="ValueError: no 5% of ~{x}$").table(rows="p", columns="rule")
     assert failed.to_markdown().splitlines()[-1] == "1, a: ValueError: no 5% of ~{x}$"
     assert r"1, a: ValueError: no 5\% of \textasciitilde{}\{x\}\$}" in failed.to_latex()
     frame = table.to_pandas()
     assert list(frame["mean"]) == pytest.approx([0.3] * 4)
     assert list(made().to_pandas()["round"])[:4] == [1, 2, 3, 1]
+
+
+def test_a_caption_explains_what_its_table_has() -> None:
+    apart = made().table("p", "rule", reference="a").to_latex()
+    assert "Brackets after a difference hold its bootstrap interval over the seeds." in apart
+    published = made().only(p=1).table("p", "rule", reference={(1, "a"): 0.5}).to_latex()
+    assert "Single numbers in brackets are published ones." in published
+    assert "difference" not in published
+    alone = Study([StudyRun({"p": 1}, 0, history(0.5), "f")]).table().to_latex()
+    assert r"\pm" not in alone
+
+
+def test_tables_and_rounds_are_written_as_csv(tmp_path) -> None:
+    table, study = made().table(rows="p", columns="rule"), made()
+    for each in (table, study):
+        each.to_csv(tmp_path / "written.csv")
+        assert (tmp_path / "written.csv").read_text() == each.to_csv()
+    lines = list(csv.DictReader(io.StringIO(table.to_csv())))
+    assert [(line["p"], line["rule"], line["runs"]) for line in lines][:2] == [
+        ("1", "a", "2"),
+        ("1", "b", "2"),
+    ]
+    assert [float(line["mean"]) for line in lines] == pytest.approx(
+        [entry.mean for entry in table.entries.values()]
+    )
+    rounds = list(csv.DictReader(io.StringIO(study.to_csv())))
+    assert len(rounds) == 24
+    assert rounds[0].keys() >= {"p", "rule", "seed", "round", "val_acc"}
+
+
+def diverged() -> Study:
+    """Of each cell two seeds: numbers, one infinite, both infinite, and of opposite signs."""
+    ends = {"fine": (2.0, 4.0), "one": (math.inf, 1.0), "all": (math.inf, math.inf)}
+    ends["both"] = (math.inf, -math.inf)
+    return Study(
+        [
+            StudyRun({"rule": rule, "lr": lr}, seed, history(end, end, name="val_loss"), "f")
+            for lr in (0.1, 0.2)
+            for rule, values in ends.items()
+            for seed, end in enumerate(values)
+        ],
+        "val_loss",
+    )
+
+
+def test_an_infinite_value_is_that_of_its_cell_alone() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    study = diverged()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = study.table(reference="fine", digits=1)
+        words = {row[0]: table.entries[row, "last"].words(1) for row in table.rows}
+        assert words == {"fine": "3.0 ± 1.4", "one": "inf", "all": "inf", "both": "nan"}
+        apart = {row[0]: table.entries[row, "best - fine"] for row in table.rows[1:4]}
+        assert {rule: each.words(1) for rule, each in apart.items()} == {
+            "one": "+inf",  # inf - 2 and 1 - 4
+            "all": "+inf",
+            "both": "+nan",
+        }
+        for text in (str(table), table.to_markdown(), table.to_latex(), table.to_csv()):
+            assert "inf" in text
+        rich.print(table)
+        print(study)
+        assert list(study.table().to_pandas()["mean"])[3] == math.inf
+        assert study.best("rule").axes["rule"] == ["fine"]
+        for options in ({}, {"zoom": 0.5}, {"x": "lr"}, {"panels": "rule"}, {"log": True}):
+            figure = study.plot(**options)
+            figure.savefig(io.BytesIO())
+        importlib.import_module("matplotlib.pyplot").close("all")
+
+
+def test_a_comparison_shows_infinite_values_too() -> None:
+    runs = [
+        ComparedRun(run.cell["rule"], run.seed, run.history, run.fingerprint)
+        for run in diverged().only(lr=0.1).runs
+    ]
+    result = Comparison(runs, {}, "val_loss", None)
+    rich.print(result)
+    assert str(result).splitlines()[1:3] == [
+        "fine: 3.0000 ± 1.4142, 3.0000 ± 1.4142",
+        "one: inf, inf",
+    ]
+    assert result.summary()[1].best_mean == math.inf
+
+
+def test_large_numbers_of_a_diverged_run_stay_narrow() -> None:
+    study = Study([StudyRun({"a": 1}, 0, history(3.25e30), "f")])
+    assert study.table(digits=2).entries[(1,), "best"].words(2) == "3.2e+30"
+    assert Entry({0: 12e9, 1: 12e9}).words(1) == "12,000,000,000 ± 0.0"
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "last"),
+    [
+        ((math.nan, 2.0, 2.5), 2.0, 2.5),
+        ((2.0, math.nan), 2.0, math.nan),
+        ((2.0, math.inf), 2.0, math.inf),
+        ((math.nan, math.nan), math.nan, math.nan),
+    ],
+)
+def test_the_best_of_a_run_is_the_best_of_its_numbers(values, best, last) -> None:
+    run = history(*values, name="val_loss")
+    table = Study([StudyRun({"a": 1}, 0, run, "f")], "val_loss").table()
+    found = [table.entries[(1,), end].values[0] for end in ("best", "last")]
+    assert found == pytest.approx([best, last], nan_ok=True)
+    figures = summary_of(run, "val_loss", "min", 1.0)
+    assert [figures["val_loss/best"], figures["val_loss/last"]] == pytest.approx(
+        [best, last], nan_ok=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("axis", "names"),
+    [
+        (np.arange(1, 3), [1, 2]),
+        (np.array([0.1, 0.2], dtype=np.float32), [0.1, 0.2]),
+        (np.array([0.1, 0.25]), [0.1, 0.25]),
+        (np.array([True, False]), [True, False]),
+        (np.array(["a", "b"]), ["a", "b"]),
+        ({np.int64(3): 1, np.float32(0.1): 2}, [3, 0.1]),
+        (np.array(["2026-01-01"], dtype="datetime64[D]"), ["2026-01-01"]),
+    ],
+)
+def test_scalars_of_numpy_are_called_by_their_numbers(axis, names) -> None:
+    found = [cell.names["max_rounds"] for cell in cells_of({"max_rounds": axis}, {})]
+    assert found == names
+    assert list(map(type, found)) == list(map(type, names))
 
 
 def test_an_axis_called_like_a_column_is_a_column_of_its_own() -> None:
@@ -632,8 +770,11 @@ def test_last_values_are_drawn_over_an_axis_of_numbers() -> None:
         "a": [[0.1, pytest.approx(0.2)], [0.2, pytest.approx(0.3)]],
         "b": [[0.1, pytest.approx(0.7)], [0.2, pytest.approx(0.8)]],
     }
-    (low, high), *_ = ax.containers[0].lines[2][0].get_segments()
-    assert high[1] - low[1] == pytest.approx(2 * 0.2 / 2**0.5)
+    assert ax.get_legend().get_title().get_text() == "mean, 95 % interval over 2 runs"
+    for band, width in (("interval", 0.2), ("std", 2 * 0.2 / 2**0.5), (None, 0.0)):
+        (ax,) = Study(runs).plot("lr", band=band).axes
+        (low, high), *_ = ax.containers[0].lines[2][0].get_segments()
+        assert high[1] - low[1] == pytest.approx(width)
     with pytest.raises(ValueError, match="must be an axis whose names are numbers"):
         Study(runs).plot("rule")
 
@@ -706,8 +847,40 @@ def test_each_run_has_a_folder_in_tensorboard(tmp_path) -> None:
     swept(logger_dir=tmp_path, seeds=[0])
     folders = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("events.out*")}
     assert folders == {"aggregator=FedAsync/seed=0", "aggregator=FedBuff/seed=0"}
-    swept(logger_dir=tmp_path, seeds=[0])
-    assert (tmp_path / "aggregator=FedAsync" / "seed=0-v1").is_dir()
+    for _ in range(2):
+        swept(logger_dir=tmp_path, seeds=[0])
+    found = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*tfevents*")}
+    assert found == folders
+    assert len(list((tmp_path / "aggregator=FedAsync").rglob("events.out.superseded*"))) == 2
+
+
+def images(folder, tag="clients/labels"):
+    """The runs in a folder that have a picture."""
+    found = set()
+    for file in folder.rglob("events.out*"):
+        events = Events(str(file)).Reload()
+        if tag in events.Tags()["images"]:
+            found.add(str(file.parent.relative_to(folder)))
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_partition_has_one_picture_in_a_study(tmp_path, workers) -> None:
+    swept(logger_dir=tmp_path / "one", workers=workers)
+    assert images(tmp_path / "one") == {"aggregator=FedAsync/seed=0"}
+    assert len(images(tmp_path / "one", "clients/participation")) == 4
+    own = [{"callbacks": lambda: [TensorBoardMetrics()]}, {"datamodule": lambda s: classes(seed=s)}]
+    for place, options in enumerate(own):
+        swept(logger_dir=tmp_path / f"{place}", workers=workers, **options)
+    assert images(tmp_path / "0") == {"aggregator=FedAsync/seed=0"}
+    assert images(tmp_path / "1") == {f"aggregator=FedAsync/seed={seed}" for seed in (0, 1)}
+
+
+def test_names_that_differ_in_slashes_alone_are_no_two_folders(tmp_path) -> None:
+    rules = {"a/b": FedAsync(0.5), "a-b": FedAsync(0.25)}
+    with pytest.raises(ValueError, match=r"differ in more than slashes.*'aggregator=a-b'"):
+        swept(over={"aggregator": rules}, logger_dir=tmp_path)
+    swept(over={"aggregator": rules}, seeds=[0])
 
 
 def test_an_axis_of_several_arguments_is_a_column_of_hparams(tmp_path) -> None:
