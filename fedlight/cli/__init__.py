@@ -2,13 +2,15 @@
 
 `FedCLI` is Lightning's `LightningCLI` with a `FedTrainer`: subcommands, ``--config`` and
 ``--print_config``. `run` makes each argument of a script's own function an option; `Figure`,
-`Folder` and `PositiveNumber` are types of such arguments.
+`Folder` and `PositiveNumber` are types of such arguments, and `help_first` answers ``--help``
+before the script has loaded anything large.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedlight.cli.quick_help import help_first
 from fedlight.cli.script import (
     Figure,
     Folder,
@@ -30,6 +32,7 @@ __all__ = [
     "distinct",
     "figure_file",
     "folder",
+    "help_first",
     "run",
 ]
 
