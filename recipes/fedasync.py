@@ -38,7 +38,7 @@ def main(
     seeds: PositiveInt = 3,
     path: cli.Folder | None = None,
 ) -> None:
-    """Train them all; print the table, draw the figures.
+    """Train FedAsync, FedAvg and SGD; print their accuracies, draw the figures of Section 6.
 
     Args:
         dataset: A hub id, a folder with the same files, or "mnist-mini".

@@ -39,7 +39,7 @@ def main(
     seeds: PositiveInt = 3,
     path: cli.Folder | None = None,
 ) -> None:
-    """Reproduce Figure 2 or 3.
+    """Train the methods of Figure 2 or 3; print a table of their losses, draw the figure.
 
     Args:
         experiment: "weights" is Figure 2, "methods" Figure 3.

@@ -44,7 +44,7 @@ def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveIn
         rank: Rank of the adapters.
         max_rounds: Server updates.
     """
-    import transformers  # here, so that --help is quick
+    import transformers
     from peft import LoraConfig, get_peft_model
 
     seed_everything(0, verbose=False)
