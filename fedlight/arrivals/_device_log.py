@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -234,7 +235,11 @@ class _Rows:
                 f"None, got {clients!r}"
             )
         else:
-            given = {str(name): place for place, name in enumerate(clients)}
+            listed = [str(name) for name in clients]
+            given = {name: place for place, name in enumerate(listed)}
+            if len(given) < len(listed):
+                ((twice, _),) = Counter(listed).most_common(1)
+                raise ValueError(f"clients must hold each name once, got {twice!r} more than once")
             places = names.map(given).fillna(-1).to_numpy(np.int64)
             if (row := _first(places[codes] < 0)) is not None:
                 raise self.error(row, column, f"must be one of the {len(given)} names in clients=")

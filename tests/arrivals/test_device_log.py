@@ -147,6 +147,7 @@ def test_other_files(tmp_path):
         ("a,0,1,,0", {"steps": "k"}, "row 1 .*'k'.*integer of at least 1, got '0'"),
         ("a,0,1,,", {"steps": "k"}, "row 1 .*'k'.*must not be missing"),
         ("a,0,1,,", {"clients": ["b"]}, "row 1 .*'device'.*one of the 1 names in clients="),
+        ("a,0,1,,", {"clients": ["b", "a", "b"]}, "clients must hold each name once, got 'b'"),
         ("a,0,1,,", {"start": "start"}, "start='start' is not a column .*did you mean 'started'"),
         ("a,0,1,,", {"end": "ended"} | {"duration": "took"}, "either duration= or end="),
         ("a,0,1,,", {"duration": None}, "either duration= or end="),
