@@ -55,6 +55,7 @@ def _parser_of(script: ast.Module, program: str) -> ArgumentParser:
     defaults = [None] * (len(main.args.args) - len(main.args.defaults)) + main.args.defaults
     for argument, default in zip(main.args.args, defaults, strict=True):
         kind = "" if argument.annotation is None else ast.unparse(argument.annotation)
+        kind = kind.replace("cli.", "")
         facts = {"type": kind, "default": "" if default is None else ast.unparse(default)}
         known = ", ".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
         text = f"{described.get(argument.arg) or ''} ({known})"
