@@ -15,13 +15,17 @@ rounds, with the paper's number in brackets if it has this run, and the mean of 
 Source: Anarchic Federated Learning, https://arxiv.org/abs/2108.09875
 """
 
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
 from pathlib import Path
 from typing import Literal
 
 from jsonargparse import lazy_instance
 from jsonargparse.typing import PositiveInt
 
-from fedlight import cli, sweep
+from fedlight import sweep
 from fedlight.aggregators import AFACD, Aggregator
 from fedlight.local_optimizers import LocalOptimizer
 from parts import afl as afl_paper

@@ -12,13 +12,17 @@ role's rows is held out, and the 80 rows before it are left out because they ove
 Source: Anarchic Federated Learning, https://arxiv.org/abs/2108.09875
 """
 
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
 from collections import Counter
 from pathlib import Path
 from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
-from fedlight import cli, sweep
+from fedlight import sweep
 from fedlight.aggregators import AFACD, Aggregator
 from fedlight.local_optimizers import LocalOptimizer
 from fedlight.models import CharLSTM

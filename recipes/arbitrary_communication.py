@@ -11,13 +11,17 @@ one piece each. They communicate at every tick (full), or every ten ticks: all t
 Source: https://proceedings.mlr.press/v139/avdiukhin21a.html
 """
 
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
 import warnings
 from functools import partial
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
 from data_partitioners import IidPartitioner, MixingPartitioner
-from fedlight import FederatedDataModule, cli, sweep
+from fedlight import FederatedDataModule, sweep
 from fedlight.aggregators import Aggregator, AsyncCommSGD
 from fedlight.arrivals import CommunicationPattern
 from fedlight.local_optimizers import LocalOptimizer, LocalSGD

@@ -6,6 +6,10 @@ The rows are made up, or those of a CSV file: labels, perhaps the client of the 
     python recipes/bring_your_own_module.py --csv visits.csv --label returns --client shop
 """
 
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
 import torch
 from jsonargparse.typing import Path_fr, PositiveInt
 from lightning import LightningModule, Trainer, seed_everything
@@ -13,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedlight import cli, sweep
+from fedlight import sweep
 from fedlight.aggregators import Aggregator, FedAsync, FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from parts.own_rows import OwnRows

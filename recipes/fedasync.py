@@ -12,13 +12,17 @@ The table has the test accuracy after a quarter, half and all of the gradients o
 Source: Asynchronous Federated Optimization, https://arxiv.org/abs/1903.03934
 """
 
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
 from dataclasses import replace
 from itertools import product
 from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 
-from fedlight import Study, cli, sweep
+from fedlight import Study, sweep
 from fedlight.aggregators import Aggregator
 from fedlight.local_optimizers import FedProx, LocalOptimizer
 from parts.fedasync import SIZES
@@ -34,7 +38,7 @@ def main(
     seeds: PositiveInt = 3,
     path: cli.Folder | None = None,
 ) -> None:
-    """Train them all; print the table, draw the figures.
+    """Train FedAsync, FedAvg and SGD; print their accuracies, draw the figures of Section 6.
 
     Args:
         dataset: A hub id, a folder with the same files, or "mnist-mini".

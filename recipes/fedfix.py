@@ -11,12 +11,16 @@ its standard deviation over the clients; tables have the means over the last qua
 Source: https://arxiv.org/abs/2206.10189
 """
 
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
 from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
 from data_partitioners import IidPartitioner
-from fedlight import FederatedDataModule, Study, cli, sweep
+from fedlight import FederatedDataModule, Study, sweep
 from fedlight.aggregators import Aggregator
 from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
@@ -35,7 +39,7 @@ def main(
     seeds: PositiveInt = 3,
     path: cli.Folder | None = None,
 ) -> None:
-    """Reproduce Figure 2 or 3.
+    """Train the methods of Figure 2 or 3; print a table of their losses, draw the figure.
 
     Args:
         experiment: "weights" is Figure 2, "methods" Figure 3.

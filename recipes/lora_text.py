@@ -1,11 +1,15 @@
 """LoRA on a text classifier: the encoder stays frozen, and only the adapters travel."""
 
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
 import torch
 from jsonargparse.typing import PositiveInt
 from lightning import LightningModule, seed_everything
 from torch import Tensor, nn
 
-from fedlight import FederatedDataModule, FedTrainer, cli
+from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 
@@ -40,7 +44,7 @@ def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveIn
         rank: Rank of the adapters.
         max_rounds: Server updates.
     """
-    import transformers  # here, so that --help is quick
+    import transformers
     from peft import LoraConfig, get_peft_model
 
     seed_everything(0, verbose=False)

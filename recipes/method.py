@@ -1,44 +1,30 @@
 """One method against FedBuff on the bundled digits: its curve, and how stale its updates are.
 
-Fifty clients hold two digits each; ten are at work at a time, for log-normal durations. The
-reference is FedBuff with SGD; the options say what differs in the other run.
+Fifty clients hold two digits each; ten work at a time, for log-normal durations.
 
     python recipes/method.py --aggregator MIFA --aggregator.buffer_size 5 --figure MIFA.png
 """
 
-from collections import Counter
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
 from statistics import fmean
 
 from lightning import seed_everything
 
 from data_partitioners import PathologicalPartitioner
-from fedlight import FederatedDataModule, FedTrainer, cli
+from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import Aggregator, FedBuff
 from fedlight.arrivals import ArrivalProcess, ContinuousArrivals, LogNormalDurations
 from fedlight.local_optimizers import LocalOptimizer, LocalSGD
 from fedlight.models import LogisticRegression
-from fedlight.plot import curves
 from fedlight.types import RoundRecord
+from parts.two_runs import draw
 
 
 def clock() -> ArrivalProcess:
     return ContinuousArrivals(LogNormalDurations(1.0, 0.7), 10, resume="on_arrival", local_steps=5)
-
-
-def draw(file: cli.Figure, runs: dict[str, list[RoundRecord]]) -> None:
-    """The accuracy over virtual time, and the share of each staleness among the updates used."""
-    from matplotlib import pyplot
-
-    made, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3), layout="constrained")
-    curves(runs, "val_acc", "virtual_time", ax=left).set_ylabel("validation accuracy")
-    for place, (name, history) in enumerate(runs.items()):
-        counts = Counter(each.staleness for record in history for each in record.updates)
-        taus, total = range(max(counts, default=0) + 1), max(1, counts.total())
-        shares = [counts[tau] / total for tau in taus]
-        colour = left.get_lines()[place].get_color()
-        right.bar([tau + 0.4 * place - 0.2 for tau in taus], shares, 0.4, label=name, color=colour)
-    right.set(xlabel="staleness (versions)", ylabel="share of the updates used")
-    made.savefig(file, dpi=70)
 
 
 def main(
@@ -48,7 +34,15 @@ def main(
     max_time: cli.PositiveNumber = 40.0,
     figure: cli.Figure | None = None,
 ) -> None:
-    """Train both."""
+    """Train one run with the parts given and one with FedBuff; print accuracy and staleness.
+
+    Args:
+        aggregator: The server's rule; None for FedBuff(5).
+        local_optimizer: The clients' local step; None for SGD with rate 0.05.
+        arrivals: Who arrives when; None for ten of the fifty clients at work at a time.
+        max_time: Virtual time of both runs.
+        figure: File for the accuracy over virtual time and the share of each staleness.
+    """
     given = [type(each).__name__ for each in (aggregator, local_optimizer, arrivals) if each]
     runs: dict[str, list[RoundRecord]] = {}
     for name, chosen in {

@@ -6,9 +6,13 @@ aggregators see the same arrivals and start from the same weights, so their runs
 by seed: the table has the differences from FedAvg with a 95 % interval.
 """
 
+from argparse import ArgumentParser
+
+if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()  # --help, and no other option
+
 import shlex
 import sys
-from argparse import ArgumentParser
 
 from rich.console import Console
 
@@ -46,5 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    ArgumentParser(description=__doc__).parse_args()  # --help, and no other option
     main()

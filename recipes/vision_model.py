@@ -3,13 +3,17 @@
 python recipes/vision_model.py --model vit_tiny_patch16_224 --side 224 --dataset ylecun/mnist
 """
 
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
 from jsonargparse.typing import PositiveInt
 from lightning import seed_everything
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from data_partitioners import DirichletPartitioner
-from fedlight import FederatedDataModule, FedTrainer, cli
+from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import FedBuff
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations
 from fedlight.local_optimizers import LocalSGD

@@ -420,7 +420,12 @@ TABLE = (
         "UniformSteps(1, positive_int",
         "test_settings.py",
     ),
-    Broken("fedlight/cli.py", "names.count(name) > 1", "names.count(name) > 2", "test_cli.py"),
+    Broken(
+        "fedlight/cli/script.py",
+        "names.count(name) > 1",
+        "names.count(name) > 2",
+        "cli/test_script.py",
+    ),
     Broken(
         "fedlight/parameters.py",
         "step == 0 and length > 1",

@@ -54,6 +54,8 @@ def integer(name: str, value: object) -> int:
     Raises:
         TypeError: It is not an integer; bools and floats are refused.
     """
+    if type(value) is int:
+        return value
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r} ({type(value).__name__})")
     return int(value)

@@ -38,7 +38,7 @@ class FedBuff(BufferedAggregator):
     def __init__(
         self,
         buffer_size: int,
-        staleness: Staleness | None = Polynomial(0.5),
+        staleness: Staleness | None = Polynomial(a=0.5),
         server_lr: Rate = 1.0,
         normalize: str = "buffer",
         server_optimizer: OptimizerFactory | None = None,

@@ -80,7 +80,7 @@ class ContinuousArrivals(ArrivalProcess):
         concurrency: int | None = None,
         idle: float = 0.0,
         resume: str = "on_aggregation",
-        local_steps: LocalSteps | int = LocalEpochs(1),
+        local_steps: LocalSteps | int = LocalEpochs(num_epochs=1),
         restart_after: int | None = None,
     ) -> None:
         self.durations, self.local_steps = as_durations(durations), as_local_steps(local_steps)

@@ -59,7 +59,7 @@ class PoissonArrivals(ArrivalProcess):
         self,
         rate: float,
         durations: DurationModel,
-        local_steps: LocalSteps | int = LocalEpochs(1),
+        local_steps: LocalSteps | int = LocalEpochs(num_epochs=1),
     ) -> None:
         self.rate = positive("rate", rate)
         if not 1 / LONGEST <= self.rate <= 1 / SHORTEST:

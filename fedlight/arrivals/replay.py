@@ -12,6 +12,7 @@ import numpy as np
 
 from fedlight._support.checks import one_of, positive
 from fedlight._support.strategy import Summary, digest
+from fedlight.arrivals._device_log import Clients, read_device_log
 from fedlight.arrivals._per_client import as_list, no_client
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, EndRound, Wake
 from fedlight.arrivals.durations import FixedDurations
@@ -51,8 +52,13 @@ class ReplayArrivals(ArrivalProcess):
     Raises:
         FileNotFoundError: There is no such file.
         TypeError: `events` are not `ReplayEvent` objects, or another argument is of the wrong kind.
-        ValueError: There is no record; with ``pull="newest"`` a record has no `dispatched_at`; or
-            (during the run) a record's version cannot exist before its arrival.
+        ValueError: There is no record; with ``pull="newest"`` a record has no `dispatched_at`, or
+            without it no `pulled_version`; or (during the run) a record's version cannot exist
+            before its arrival.
+
+    Attributes:
+        events: The records.
+        clients: The data client of each name of a log (`from_csv`); empty for other records.
 
     Example:
         >>> table = ScheduleTable([ReplayEvent(client=0, pulled_version=0, time=1.0, num_steps=2)])
@@ -88,6 +94,11 @@ class ReplayArrivals(ArrivalProcess):
         for number, event in enumerate(self.events):
             if not isinstance(event, ReplayEvent):
                 raise TypeError(f"events[{number}] must be a ReplayEvent, got {event!r}")
+            if event.pulled_version is None and pull == "recorded":
+                raise ValueError(
+                    f"events[{number}] has no pulled_version, which pull='recorded' needs; add it, "
+                    "or write pull='newest'"
+                )
             if event.dispatched_at is None and pull == "newest":
                 raise ValueError(
                     f"events[{number}] has no dispatched_at, which pull='newest' needs as the time "
@@ -109,7 +120,97 @@ class ReplayArrivals(ArrivalProcess):
         self._stopped = sorted(stopped, key=_stop_order)
         if stopped:
             self._ends.sort(key=lambda end: end[0])
+        self.clients: dict[str, int] = {}
         self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | Path,
+        *,
+        client: str = "client",
+        start: str = "start",
+        duration: str | None = None,
+        end: str | None = None,
+        steps: str | int = 1,
+        unit: float = 1.0,
+        duration_unit: float = 1.0,
+        origin: float | str | None = None,
+        clients: Clients = None,
+        overlap: str = "raise",
+        missing: str = "raise",
+        sep: str = ",",
+        durations: Sequence[float] | FixedDurations | None = None,
+    ) -> ReplayArrivals:
+        r"""Replay a log of devices: a CSV file with a row for each local run, in any order.
+
+        ``pull at (start - origin) / unit``, ``arrive at (end - origin) / unit``, or
+        ``(start - origin + duration_unit * duration) / unit`` units of virtual time.
+
+        Each device pulls the newest version at its start (``pull="newest"``). Times are numbers, or
+        timestamps (ISO 8601; without an offset they are UTC), which are counted in seconds.
+
+        The attribute `clients` says which data client each name stands for. If all names are whole
+        numbers, they are the indices of the data's clients, from 0. Other names are numbered from 0
+        in alphabetical order, as they are by `clients="names"` (numbers in their own order).
+
+        Args:
+            path: The file; its first line names the columns. It may be compressed (``.csv.gz``).
+            client: Name of the column of the device's names or numbers.
+            start: Name of the column of starts.
+            duration: Name of the column of durations; give this or `end`.
+            end: Name of the column of ends.
+            steps: Name of the column of local steps, or their number if it is the same in all rows.
+            unit: Length of one unit of virtual time, in the log's unit of time (seconds for
+                timestamps): 3600 for hours if the log is in seconds.
+            duration_unit: Unit of the durations, in the unit of the starts (seconds for
+                timestamps): 0.001 if durations are in milliseconds and starts in seconds.
+            origin: The time of the log at which virtual time is 0, or "first" for the earliest
+                start. None is 0 for numbers and the earliest start for timestamps.
+            clients: The names in the order of the data's clients, such as
+                ``data.partition.client_ids``; "names" or None as explained above.
+            overlap: What to do if a client starts a local run before its last one has ended:
+                "raise" refuses the log; "keep" replays both at once, and each pulls at its start.
+            missing: What to do with a row without a value in one of the columns, such as a local
+                run that never ended: "raise" refuses the log; "drop" leaves the row out.
+            sep: The character between columns.
+            durations: As in the constructor.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            TypeError: An argument is of the wrong kind.
+            ValueError: The file is not such a log; the error names the row and the column.
+
+        Example:
+            >>> from pathlib import Path
+            >>> from tempfile import TemporaryDirectory
+            >>> with TemporaryDirectory() as folder:
+            ...     log = Path(folder, "log.csv")
+            ...     _ = log.write_text("client,start,duration\ntablet,30,60\nphone,0,90\n")
+            ...     arrivals = ReplayArrivals.from_csv(log, duration="duration", unit=60)
+            >>> arrivals.clients
+            {'phone': 0, 'tablet': 1}
+            >>> [(event.client, event.dispatched_at, event.time) for event in arrivals.events]
+            [(0, 0.0, 1.5), (1, 0.5, 1.5)]
+        """
+        log = read_device_log(
+            path,
+            client=client,
+            start=start,
+            duration=duration,
+            end=end,
+            steps=steps,
+            unit=unit,
+            duration_unit=duration_unit,
+            origin=origin,
+            clients=clients,
+            overlap=overlap,
+            missing=missing,
+            sep=sep,
+        )
+        made = cls(log.events, durations, pull="newest")
+        made.clients = log.clients
+        return made
 
     def setup(self, federation: Federation) -> None:
         """Start at the first record.
@@ -117,6 +218,16 @@ class ReplayArrivals(ArrivalProcess):
         Raises:
             ValueError: A record names a client that does not exist.
         """
+        if self.clients:
+            name, client = list(self.clients.items())[-1]  # they are sorted by client
+            if client >= federation.num_clients:
+                raise ValueError(
+                    f"the log's client {name!r} is client {client}, but the data have only "
+                    f"{federation.num_clients} clients (0 to {federation.num_clients - 1}); the "
+                    f"log names {len(self.clients)} clients: give the data as many, or say which "
+                    'data client each name is (ReplayArrivals.from_csv(…, clients="names") counts '
+                    "them from 0)"
+                )
         for number, event in enumerate(self.events):
             if event.client >= federation.num_clients:
                 raise no_client(f"events[{number}]", event.client, federation)
@@ -138,7 +249,7 @@ class ReplayArrivals(ArrivalProcess):
         for client in self._queues:
             self._want(client)
         named = self.events if self.pull == "recorded" else []
-        self._open = Counter(event.pulled_version for event in named)
+        self._open: Counter[int | None] = Counter(event.pulled_version for event in named)
 
     def on_wake(self, now: float) -> Iterator[Action]:
         """Dispatch records with a `dispatched_at` at the start; later, check for overdue ones."""
@@ -233,7 +344,9 @@ class ReplayArrivals(ArrivalProcess):
         return set().union(*self._wanted.values())
 
     def _want(self, client: int) -> None:
-        self._wanted.setdefault(self._queues[client][-1].pulled_version, set()).add(client)
+        version = self._queues[client][-1].pulled_version
+        assert version is not None  # it is one of the records without a `dispatched_at`
+        self._wanted.setdefault(version, set()).add(client)
 
     def _pull(self, now: float) -> Iterator[Action]:
         """Dispatch the free clients whose version exists."""

@@ -46,7 +46,7 @@ class StaleRounds(ArrivalProcess):
         self,
         per_round: Cohorts,
         max_staleness: int = 0,
-        local_steps: LocalSteps | int = LocalEpochs(1),
+        local_steps: LocalSteps | int = LocalEpochs(num_epochs=1),
     ) -> None:
         self._participants = Participants("per_round", per_round)
         self.per_round = self._participants.given
@@ -136,7 +136,7 @@ class UniformArrivals(StaleRounds):
         self,
         per_round: Cohorts,
         max_staleness: int = 0,
-        local_steps: LocalSteps | int = LocalEpochs(1),
+        local_steps: LocalSteps | int = LocalEpochs(num_epochs=1),
     ) -> None:
         super().__init__(per_round, max_staleness, local_steps)
 
@@ -169,7 +169,7 @@ class BiasedArrivals(StaleRounds):
         per_round: int,
         probabilities: Sequence[float],
         max_staleness: int = 0,
-        local_steps: LocalSteps | int = LocalEpochs(1),
+        local_steps: LocalSteps | int = LocalEpochs(num_epochs=1),
     ) -> None:
         positive_int("per_round", per_round)  # a list of clients leaves nothing to draw
         super().__init__(per_round, max_staleness, local_steps)

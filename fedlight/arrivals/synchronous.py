@@ -71,7 +71,7 @@ class SynchronousArrivals(ArrivalProcess):
         self,
         per_round: Cohorts | None = None,
         durations: DurationModel | None = None,
-        local_steps: LocalSteps | int = LocalEpochs(1),
+        local_steps: LocalSteps | int = LocalEpochs(num_epochs=1),
         over_select: int | None = None,
         timeout: float | None = None,
         late: str = "cancel",

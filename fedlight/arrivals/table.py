@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 _METADATA = b"fedlight.schedule"
 _MOST_SHOWN = 3  # the repr of a longer table is a summary
+_CHECKS: dict[str, Callable[[str, object], Any]] = {
+    "client": non_negative_int,
+    "pulled_version": partial(optional, non_negative_int),
+    "time": positive,
+    "num_steps": non_negative_int,
+    "visit": partial(optional, non_negative_int),
+    "stopped_at_version": partial(optional, non_negative_int),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,8 @@ class ReplayEvent:
 
     Attributes:
         client: The index of the client.
-        pulled_version: The server version that its task started from.
+        pulled_version: The server version that its task started from; None, together with
+            `dispatched_at`, for the newest one at that time (``ReplayArrivals(pull="newest")``).
         time: Virtual time of the arrival or the cancellation.
         num_steps: K, the local steps of its task; 0 only together with `dispatched_at`, for a
             client that was polled before its first step had ended.
@@ -44,9 +53,9 @@ class ReplayEvent:
     """
 
     client: int
-    pulled_version: int
-    time: float
-    num_steps: int
+    pulled_version: int | None = None
+    time: float = 0.0  # which is refused: it has to be given
+    num_steps: int = 1
     dispatched_at: float | None = None
     visit: int | None = None
     stopped_at_version: int | None = None
@@ -60,17 +69,13 @@ class ReplayEvent:
             TypeError: A number is of the wrong kind.
             ValueError: A number is outside its range.
         """
-        # Tables give NumPy's numbers, but JSON and equal reprs need Python's.
-        checks: dict[str, Callable[[str, object], Any]] = {
-            "client": non_negative_int,
-            "pulled_version": non_negative_int,
-            "time": positive,
-            "num_steps": positive_int if self.dispatched_at is None else non_negative_int,
-            "visit": partial(optional, non_negative_int),
-            "stopped_at_version": partial(optional, non_negative_int),
-        }
-        for name, check in checks.items():
-            object.__setattr__(self, name, check(f"ReplayEvent.{name}", getattr(self, name)))
+        for name, check in _CHECKS.items():
+            given = getattr(self, name)
+            # Tables give NumPy's numbers, but JSON and equal reprs need Python's.
+            if (checked := check(f"ReplayEvent.{name}", given)) is not given:
+                object.__setattr__(self, name, checked)
+        if self.dispatched_at is None:
+            positive_int("ReplayEvent.num_steps", self.num_steps)
         if self.dispatched_at is not None and not (
             0 <= number("ReplayEvent.dispatched_at", self.dispatched_at) < self.time
             or (self.stopped_at_version is not None and self.dispatched_at == self.time)
@@ -83,6 +88,11 @@ class ReplayEvent:
             raise ValueError(
                 f"ReplayEvent.stopped_at_version={self.stopped_at_version} needs dispatched_at, "
                 "the virtual time at which the cancelled run began"
+            )
+        if self.pulled_version is None and self.dispatched_at is None:
+            raise ValueError(
+                "ReplayEvent needs pulled_version, the server version that the client pulled, or "
+                "dispatched_at, the virtual time at which it pulled the newest one"
             )
         if self.tag is not None and not isinstance(self.tag, str):
             raise TypeError(f"ReplayEvent.tag must be a string or None, got {self.tag!r}")
@@ -155,8 +165,10 @@ class ScheduleTable:
                 "this schedule does not contain the versions at which its updates were used; make "
                 "one with arrivals.simulate(…) or Recording(arrivals, path)"
             )
-        pairs = zip(self.events, self.versions, strict=True)
-        return np.array([v - e.pulled_version for e, v in pairs if v is not None], dtype=np.int64)
+        pulled = [event.pulled_version for event in self.events]
+        pairs = zip(pulled, self.versions, strict=True)
+        known = [v - p for p, v in pairs if v is not None and p is not None]
+        return np.array(known, dtype=np.int64)
 
     def to_arrow(self) -> pa.Table:
         """Return the events as an Arrow table, one row each; the rest is in the schema's metadata.

@@ -7,8 +7,9 @@ from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
+from rich.text import Text
 
 from fedlight._support.checks import positive
 from fedlight.callbacks.base import Callback
@@ -19,10 +20,20 @@ if TYPE_CHECKING:
     from fedlight.trainer import FedTrainer
 
 _MOST_METRICS = 4
+_SPEED_PERIOD = 3600.0
+"""Seconds over which the time left is estimated; a round may take minutes."""
 
 
 class ProgressBar(Callback):
-    """Shows rounds, virtual time, updates per second, staleness and the newest metrics.
+    """Shows rounds, real time and time left, virtual time, updates a second and the metrics.
+
+    ``round 3/150 ━━━━━━━━━━ 0:04<3:12 t=3.5  49 updates/s  val_acc 0.8765  staleness 1.0``
+
+    ``0:04<3:12`` is the real time so far, and an estimate of the time left. The bar is the share of
+    `max_rounds`, `max_updates` or `max_time` that is done, the largest of them, and full when the
+    run has come to its end. Of the metrics, those that the module asks for (``prog_bar=True``) come
+    first, then the newest ones, then the staleness of the round; a narrow terminal cuts off the end
+    of the line.
 
     In a Jupyter notebook without ipywidgets it is a line of text.
 
@@ -56,8 +67,8 @@ class ProgressBar(Callback):
         else:
             self._progress = Progress(
                 TextColumn("{task.fields[rounds]}", table_column=Column(no_wrap=True)),
-                BarColumn(bar_width=12),
-                TimeElapsedColumn(),
+                BarColumn(bar_width=10),
+                _Clock(table_column=Column(no_wrap=True)),
                 TextColumn(
                     "{task.fields[figures]}",
                     markup=False,
@@ -66,21 +77,33 @@ class ProgressBar(Callback):
                 expand=True,
                 console=console,
                 refresh_per_second=self._refresh_rate,
+                speed_estimate_period=_SPEED_PERIOD,
             )
-        total, _ = _goal(trainer)
-        self._task = self._progress.add_task("", total=total, rounds=_rounds(trainer), figures="")
         self._started, self._before = time.perf_counter(), trainer.num_updates
+        share = _share(trainer)
+        self._task = self._progress.add_task(
+            "",
+            total=None if share is None else 1.0,
+            completed=share or 0.0,  # type: ignore[arg-type]  # as `update`, it takes floats
+            rounds=_rounds(trainer),
+            figures="",
+        )
         self._progress.start()
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Update the bar."""
+        self._draw(trainer, _share(trainer))
+
+    def on_fit_end(self, trainer: FedTrainer, module: LightningModule) -> None:
+        """Fill the bar, unless a callback or a signal has ended the run."""
+        self._draw(trainer, _share(trainer) if trainer.should_stop else 1.0)
+
+    def _draw(self, trainer: FedTrainer, share: float | None) -> None:
         if self._progress is None:
             return
-        record = trainer.history[-1]
         elapsed = max(time.perf_counter() - self._started, 1e-9)
-        # A narrow terminal cuts off the end of the line. So those that the module asks for
-        # (``prog_bar=True``) come first, and all of them; then the newest, such as those of a
-        # validation, which are last in the dict.
+        # All metrics that the module asks for (``prog_bar=True``), then the newest of the others,
+        # such as those of a validation, which are last in the dict.
         first = trainer.progress_bar_metrics
         values = trainer.callback_metrics
         others = [
@@ -89,15 +112,21 @@ class ProgressBar(Callback):
             if name not in first and not name.startswith(("fed/", "clients/", "lr/"))
         ]
         shown = [*reversed(first), *others[: max(0, _MOST_METRICS - len(first))]]
-        figures = [f"{name} {float(values[name]):.4g}" for name in shown]
-        figures += [
-            f"t={trainer.now:g}",
-            f"{(trainer.num_updates - self._before) / elapsed:.0f} updates/s",
-            f"staleness {record.metrics.get('fed/staleness', 0.0):.1f}",
+        speed = (trainer.num_updates - self._before) / elapsed
+        figures = [
+            f"t={trainer.now:.{5 if trainer.now < 1e5 else 9}g}",
+            f"{speed:.{1 if speed < 10 else 0}f} updates/s",
+            *(f"{name} {float(values[name]):.4g}" for name in shown),
         ]
-        _, done = _goal(trainer)
+        if trainer.history:
+            staleness = trainer.history[-1].metrics.get("fed/staleness", 0.0)
+            figures.append(f"staleness {staleness:.1f}")
         self._progress.update(
-            self._task, completed=done, rounds=_rounds(trainer), figures="  ".join(figures)
+            self._task,
+            total=None if share is None else 1.0,
+            completed=share or 0.0,
+            rounds=_rounds(trainer),
+            figures="  ".join(figures),
         )
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
@@ -112,6 +141,19 @@ def lacks_widgets(console: Console) -> bool:
     return console.is_jupyter and find_spec("ipywidgets") is None
 
 
+class _Clock(ProgressColumn):
+    """The real time of the run, and an estimate of the time left."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        """Such as ``0:12<1:05``, in the order of Lightning's bar."""
+        elapsed = task.finished_time if task.finished else task.elapsed
+        left = None if task.finished else task.time_remaining
+        words = [_clock(each) for each in (elapsed or 0.0, left) if each is not None]
+        return Text("<".join(words), style="progress.elapsed")
+
+
 class _TextLine:
     """The part of rich's `Progress` that the bar uses, as one line that is written over."""
 
@@ -119,14 +161,18 @@ class _TextLine:
         self._file, self._interval = file, 1 / refresh_rate
         self._text, self._width, self._drawn = "", 0, 0.0
 
-    def add_task(self, description: str, total: float | None, rounds: str, figures: str) -> TaskID:
+    def add_task(
+        self, description: str, total: float | None, completed: float, rounds: str, figures: str
+    ) -> TaskID:
         self._text = f"{rounds}  {figures}"
         return TaskID(0)
 
     def start(self) -> None:
         self._draw()
 
-    def update(self, task: TaskID, completed: float, rounds: str, figures: str) -> None:
+    def update(
+        self, task: TaskID, total: float | None, completed: float, rounds: str, figures: str
+    ) -> None:
         self._text = f"{rounds}  {figures}"
         if time.perf_counter() - self._drawn >= self._interval:
             self._draw()
@@ -142,13 +188,21 @@ class _TextLine:
         self._drawn = time.perf_counter()
 
 
-def _goal(trainer: FedTrainer) -> tuple[float | None, float]:
-    """The total and the progress so far, in the unit of the first limit that the run has."""
-    if trainer.max_rounds is not None:
-        return trainer.max_rounds, trainer.version
-    if trainer.max_updates is not None:
-        return trainer.max_updates, trainer.num_updates
-    return trainer.max_time, trainer.now
+def _share(trainer: FedTrainer) -> float | None:
+    """The share of the run that is done, by the limit that is nearest; None without a limit."""
+    pairs = (
+        (trainer.version, trainer.max_rounds),
+        (trainer.num_updates, trainer.max_updates),
+        (trainer.now, trainer.max_time),
+    )
+    return max((done / limit for done, limit in pairs if limit is not None), default=None)
+
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds, such as ``1:02:05`` or ``2:05``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _rounds(trainer: FedTrainer) -> str:

@@ -113,6 +113,31 @@ def test_newest(drive):
     assert [pulled for _, _, pulled, _, _ in seen(lines)] == [0, 0, 1, 1, 2, 2]
 
 
+def test_newest_needs_no_version(drive):
+    """The record is the same with and without the version that is ignored."""
+
+    def runs(**ignored):
+        events = [ReplayEvent(client=0, time=v + 1.0, dispatched_at=v, **ignored) for v in range(4)]
+        lines, _ = drive(lambda: ReplayArrivals(events, pull="newest"), 1, buffer_size=2)
+        return seen(lines)
+
+    assert runs() == runs(pulled_version=7)
+    assert [pulled for _, _, pulled, _, _ in runs()] == [0, 0, 1, 1]
+    with pytest.raises(ValueError, match=r"events\[0\] has no pulled_version, .*pull='newest'"):
+        ReplayArrivals([ReplayEvent(client=0, time=1.0, dispatched_at=0.0)])
+    with pytest.raises(ValueError, match=r"ReplayEvent needs pulled_version, .* or dispatched_at"):
+        ReplayEvent(client=0, time=1.0)
+    with pytest.raises(ValueError, match=r"ReplayEvent\.time must be larger than 0"):
+        ReplayEvent(client=0, dispatched_at=0.0)
+
+
+def test_a_table_may_lack_versions(tmp_path):
+    table = ScheduleTable([ReplayEvent(client=0, time=1.0, dispatched_at=0.0)], versions=[0])
+    table.save(tmp_path / "a.parquet")
+    assert ScheduleTable.load(tmp_path / "a.parquet") == table
+    assert table.staleness().tolist() == []
+
+
 @pytest.mark.parametrize(
     "events",
     [

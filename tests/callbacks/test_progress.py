@@ -1,3 +1,4 @@
+import re
 from io import StringIO
 
 import pytest
@@ -7,6 +8,7 @@ from rich.console import Console
 from fedlight import Callback
 from fedlight.aggregators import FedAvg
 from fedlight.callbacks import ProgressBar
+from fedlight.callbacks.progress import _clock
 from fedlight.local_optimizers import LocalSGD
 from tests.boring import Point, points, replay, trainer
 
@@ -61,26 +63,94 @@ def test_names_are_shown_to_the_letter(screen):
     assert "error[/b] [red] 2" in last_line(screen)
 
 
+class Frames(Callback):
+    """The state of the bar after each round and at the end; draws a line for each."""
+
+    def __init__(self, bar, stop_after=None):
+        self.bar, self.stop_after = bar, stop_after
+        self.shares, self.end = [], None
+
+    def on_round_end(self, trainer, module):
+        (task,) = self.bar._progress.tasks
+        self.shares.append(None if task.total is None else task.completed / task.total)
+        self.bar._progress.refresh()
+        trainer.should_stop |= trainer.version == self.stop_after
+
+    def on_fit_end(self, trainer, module):
+        (task,) = self.bar._progress.tasks
+        self.end = None if task.total is None else task.completed / task.total
+
+
 @pytest.mark.parametrize(
-    ("limits", "goal"),
+    ("limits", "shares"),
     [
-        ({"max_rounds": 3}, (3, 3)),
-        ({"max_updates": 2}, (2, 2)),
-        ({"max_time": 4.0}, (4.0, 3.5)),
-        ({}, (None, 3.5)),
+        ({"max_rounds": 3}, [1 / 3, 2 / 3, 1.0]),
+        ({"max_updates": 2}, [0.5, 1.0]),
+        ({"max_time": 4.0}, [0.25, 0.5, 0.875]),
+        ({"max_time": 4.0, "max_updates": 3}, [1 / 3, 2 / 3, 1.0]),
+        ({}, [None, None, None]),
     ],
 )
-def test_the_bar_goes_by_the_limit_that_was_given(screen, limits, goal):
-    class Asks(Callback):
-        seen = None
+def test_the_bar_goes_by_the_nearest_limit_and_is_full_at_its_end(screen, limits, shares):
+    bar = ProgressBar(console=screen)
+    frames = Frames(bar)
+    run([bar, frames], **limits)
+    assert frames.shares == pytest.approx(shares) if limits else frames.shares == shares
+    assert frames.end == 1.0
 
-        def on_fit_end(self, trainer, module):
-            (task,) = bar._progress.tasks
-            self.seen = (task.total, task.completed)
 
-    bar, asks = ProgressBar(console=screen), Asks()
-    run([bar, asks], **limits)
-    assert asks.seen == goal
+def test_updates_after_the_last_round_fill_the_bar(screen):
+    bar = ProgressBar(console=screen)
+    frames = Frames(bar)
+    run([bar, frames], max_updates=3, aggregator=FedAvg(buffer_size=2))
+    assert frames.shares == pytest.approx([2 / 3])
+    assert frames.end == 1.0
+    assert "t=3.5" in last_line(screen)
+
+
+def test_a_run_that_was_stopped_leaves_the_bar_where_it_was(screen):
+    bar = ProgressBar(console=screen)
+    frames = Frames(bar, stop_after=2)
+    run([bar, frames], max_time=4.0)
+    assert frames.end == 0.5
+
+
+def test_a_terminal_of_80_columns_shows_the_figures_that_matter():
+    """A round of 75 s, by a clock of the screen's own."""
+    rounds = [0]
+    screen = Console(
+        file=StringIO(),
+        force_terminal=True,
+        width=80,
+        color_system=None,
+        get_time=lambda: 75.0 * rounds[0],
+    )
+
+    class Clock(Callback):
+        def on_round_end(self, trainer, module):
+            rounds[0] = trainer.version
+
+    class Accuracy(Point):
+        def validation_step(self, batch, batch_idx):
+            self.log("val_acc", torch.tensor(0.87654))
+
+    bar = ProgressBar(console=screen)
+    arrivals = replay((0, 0, 123.456, 1), (1, 0, 246.912, 2, 0.0), (0, 1, 370.368, 1))
+    run([Clock(), bar, Frames(bar, stop_after=3)], Accuracy(), arrivals=arrivals, max_rounds=150)
+    shown = last_line(screen).replace("\x1b[2K", "").rstrip()
+    assert len(shown) <= 80
+    pattern = (
+        r"round 3/150 ━*[╸╺]?[━ ]* 3:45<3:03:4[56] t=370\.37  \d+(\.\d)? updates/s  "
+        r"val_acc 0\.8765(…|  |$)"
+    )
+    assert re.match(pattern, shown), shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0:00"), (65.9, "1:05"), (3599, "59:59"), (3725, "1:02:05")]
+)
+def test_clock(seconds, shown):
+    assert _clock(seconds) == shown
 
 
 def test_it_stops_with_the_run(screen):
@@ -130,5 +200,5 @@ def test_what_the_module_asks_for_comes_first(screen):
     run(ProgressBar(console=screen), Asks())
     line = last_line(screen)
     assert all(f"asked_{k} {k}" in line for k in range(5))
-    assert line.index("asked_0") < line.index("t=3.5")
+    assert line.index("t=3.5") < line.index("asked_4") < line.index("staleness 1.0")
     assert "val_error" not in line  # there is no room left

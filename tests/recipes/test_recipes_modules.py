@@ -21,11 +21,6 @@ def recipe(name, *needs):
     return module
 
 
-@pytest.mark.parametrize("name", ["lora_text", "vision_model"])
-def test_they_are_short(name):
-    assert len((RECIPES / f"{name}.py").read_text().splitlines()) <= 80
-
-
 @pytest.mark.filterwarnings("ignore")  # other packages warn of what they please
 def test_lora(capsys):
     recipe("lora_text", "jsonargparse", "transformers", "peft").main(max_rounds=2)

@@ -1,0 +1,140 @@
+"""LightningCLI's form with a `FedTrainer`: subcommands, files of options, folders of runs."""
+
+import sys
+
+import pytest
+import yaml
+from lightning import seed_everything
+
+from data_partitioners import IidPartitioner
+from fedlight import FederatedDataModule, FedTrainer
+from fedlight.aggregators import FedBuff
+from fedlight.arrivals import UniformArrivals
+from fedlight.cli import FedCLI
+from fedlight.local_optimizers import LocalSGD
+from fedlight.models import LogisticRegression
+
+# Lightning calls functions that are deprecated in new releases of jsonargparse.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+OPTIONS = [
+    *("--trainer.arrivals", "UniformArrivals", "--trainer.arrivals.per_round", "3"),
+    *("--trainer.aggregator", "FedBuff", "--trainer.aggregator.buffer_size", "3"),
+    *("--trainer.local_optimizer", "LocalSGD", "--trainer.local_optimizer.lr", "0.1"),
+    *("--trainer.max_rounds", "2", "--trainer.accelerator", "cpu"),
+    *("--trainer.enable_progress_bar", "false"),
+    *("--model.in_features", "784", "--model.num_classes", "10"),
+    *("--data.partitioner", "IidPartitioner", "--data.partitioner.num_partitions", "10"),
+]
+
+
+def small(partitioner: IidPartitioner, batch_size: int = 64) -> FederatedDataModule:
+    return FederatedDataModule("mnist-mini", partitioner, batch_size=batch_size)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+
+
+def cli(*args, **options):
+    return FedCLI(LogisticRegression, small, args=[*args], **options)
+
+
+def printed(capsys, *args):
+    with pytest.raises(SystemExit) as ended:
+        cli(*args, "--print_config")
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_a_printed_file_of_options_is_the_run_of_a_script(tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text(printed(capsys, "fit", *OPTIONS))
+    made = cli("fit", "--config", "run.yaml")
+    seed_everything(0, verbose=False)
+    trainer = FedTrainer(
+        arrivals=UniformArrivals(per_round=3),
+        aggregator=FedBuff(buffer_size=3),
+        local_optimizer=LocalSGD(lr=0.1),
+        max_rounds=2,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        logger=False,
+    )
+    trainer.fit(LogisticRegression(784, 10), small(IidPartitioner(10)))
+    assert made.trainer.fingerprint() == trainer.fingerprint()
+    (saved,) = tmp_path.glob("fedlight_logs/*/config.yaml")
+    assert yaml.safe_load(saved.read_text())["trainer"]["aggregator"]["init_args"] == {
+        "buffer_size": 3,
+        "staleness": {
+            "class_path": "fedlight.aggregators.staleness.Polynomial",
+            "init_args": {"a": 0.5},
+        },
+        "server_lr": 1.0,
+        "normalize": "buffer",
+        "server_optimizer": None,
+    }
+
+
+def test_an_option_replaces_that_of_a_file(tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text(printed(capsys, "fit", *OPTIONS))
+    one, other = (
+        yaml.safe_load(printed(capsys, "fit", "--config", "run.yaml", *more))
+        for more in ([], ["--trainer.seed=1"])
+    )
+    assert (one["trainer"].pop("seed"), other["trainer"].pop("seed")) == (0, 1)
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    ["ContinuousArrivals", "UniformArrivals", "BiasedArrivals", "SynchronousArrivals"],
+)
+def test_defaults_that_are_objects_can_be_written(arrivals, capsys):
+    """A file with a default that could not be written could not be read."""
+    needed = {
+        "ContinuousArrivals": ["durations=ExponentialDurations", "durations.mean=1"],
+        "BiasedArrivals": ["per_round=1", "probabilities=[0.5, 0.5]"],
+    }.get(arrivals, ["per_round=1"])
+    words = [f"--trainer.arrivals.{word}" for word in needed]
+    text = printed(capsys, "fit", *OPTIONS, f"--trainer.arrivals={arrivals}", *words)
+    assert "Unable to serialize" not in text
+    made = yaml.safe_load(text)["trainer"]["arrivals"]["init_args"]["local_steps"]
+    assert made == {"class_path": "fedlight.arrivals.LocalEpochs", "init_args": {"num_epochs": 1.0}}
+
+
+def test_a_checkpoint_is_validated_tested_and_continued(capsys):
+    cli("fit", *OPTIONS, "--trainer.enable_checkpointing=true")
+    for command, metric in (("validate", "val_acc"), ("test", "test_acc")):
+        made = cli(command, *OPTIONS, "--ckpt_path", "checkpoints/last.ckpt")
+        assert 0.1 < made.trainer.callback_metrics[metric] < 1
+        assert metric in capsys.readouterr().out
+    more = ["--trainer.max_rounds=3", "--trainer.enable_checkpointing=true", "--ckpt_path=last"]
+    made = cli("fit", *OPTIONS, *more)
+    assert made.trainer.version == 3
+    assert made.trainer.fingerprint() == cli("fit", *OPTIONS, more[0]).trainer.fingerprint()
+
+
+def test_objects_without_a_run():
+    made = cli(*OPTIONS, run=False, trainer_defaults={"max_updates": 6})
+    assert isinstance(made.trainer, FedTrainer)
+    assert isinstance(made.datamodule, FederatedDataModule)
+    assert isinstance(made.model, LogisticRegression)
+    assert (made.trainer.max_updates, made.trainer.version) == (6, 0)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["fit", "--optimizer=SGD"], "unrecognized arguments: --optimizer"),
+        (["fit", "--trainer.aggregator=FedBuf"], "FedBuf"),
+        (["fit", "--trainer.max_epochs=3"], "unrecognized arguments: --trainer.max_epochs"),
+        (["tune"], "tune"),
+    ],
+)
+def test_wrong_options(args, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli(args[0], *(OPTIONS if args[0] == "fit" else []), *args[1:])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
