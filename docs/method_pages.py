@@ -121,6 +121,23 @@ def eight_clients() -> FederatedDataModule:
     return FederatedDataModule.from_client_datasets(clients, batch_size=3)
 
 
+def fitted(made: FedTrainer, **options: Any) -> FedTrainer:
+    """A trainer with the strategies of another one that has trained the eight clients."""
+    run = FedTrainer(
+        arrivals=made.arrivals,
+        aggregator=made.aggregator,
+        local_optimizer=made.local_optimizer,
+        channel=made.channel,
+        accelerator="cpu",
+        executor="sequential",
+        logger=False,
+        enable_progress_bar=False,
+        **options,
+    )
+    run.fit(LogisticRegression(4, 2), eight_clients())
+    return run
+
+
 def in_use(name: str) -> str:
     """The call of a page, its timeline, and where to start."""
     texts = TEXTS[name]
@@ -253,19 +270,7 @@ def draw_timeline(name: str) -> None:
     made = next(iter(trainers(name).values()))
     with tempfile.TemporaryDirectory() as folder:
         log = EventLog(Path(folder) / "events.parquet")
-        run = FedTrainer(
-            arrivals=made.arrivals,
-            aggregator=made.aggregator,
-            local_optimizer=made.local_optimizer,
-            channel=made.channel,
-            max_updates=32,
-            accelerator="cpu",
-            executor="sequential",
-            logger=False,
-            enable_progress_bar=False,
-            callbacks=log,
-        )
-        run.fit(LogisticRegression(4, 2), eight_clients())
+        fitted(made, max_updates=32, callbacks=log)
         # Text stays text, and the same numbers give the same file.
         settings = {
             "svg.fonttype": "none",
