@@ -142,16 +142,16 @@ def in_use(name: str) -> str:
     """The call of a page, its timeline, and where to start."""
     texts = TEXTS[name]
     hints = {"Client side": texts.get("side"), "Server rate": texts.get("rate")}
+    called = dict.fromkeys(re.findall(r"\bmethods\.(\w+)\(", texts["call"]))
+    links = [f"[`methods.{each}`](../api/methods.md#fedlight.methods.{each})" for each in called]
     said = "\n".join(f"- **{what}.** {linked(text, name)}" for what, text in hints.items() if text)
     parts = [
         f"```python\n{texts['call'].strip()}\n```",
         f"![The call at work: tasks of eight clients over virtual time]"
         f"(../figures/methods/{name}.svg)",
-        "The first of these calls with eight clients: a bar is a task, from the pull of a model to "
-        "the arrival of the update; a line is a new version of the server's model."
-        if len(trainers(name)) > 1
-        else "This call with eight clients: a bar is a task, from the pull of a model to the "
-        "arrival of the update; a line is a new version of the server's model.",
+        f"{'The first call' if len(trainers(name)) > 1 else 'This call'} with eight clients: a bar "
+        "is a task, from the pull of a model to the arrival of the update; a line is a new version "
+        f"of the server's model. Arguments: {', '.join(links)}.",
         said,
     ]
     return "\n\n".join(part for part in parts if part)
