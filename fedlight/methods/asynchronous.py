@@ -103,7 +103,7 @@ def ca2fl(
     Returns:
         arrivals, aggregator and local optimizer.
 
-    Source: Wang et al., 2024, Algorithm 2, https://openreview.net/forum?id=4aywmeb97I. The
+    Source: Wang et al., 2024, https://openreview.net/forum?id=4aywmeb97I. The
     defaults are those of `fedbuff`, which it corrects.
 
     Example:
@@ -143,7 +143,7 @@ def fadas(
     Returns:
         arrivals, aggregator and local optimizer.
 
-    Source: Wang et al., 2024, Algorithms 1 and 2, https://arxiv.org/abs/2407.18365, and the
+    Source: Wang et al., 2024, https://arxiv.org/abs/2407.18365, and the
     authors' code.
 
     Example:
@@ -175,7 +175,7 @@ def area(
     Returns:
         arrivals, aggregator and local optimizer.
 
-    Source: Iakovidou and Kim, 2024, Algorithm 1, https://arxiv.org/abs/2405.10123.
+    Source: Iakovidou and Kim, 2024, https://arxiv.org/abs/2405.10123.
 
     Example:
         >>> area(buffer_size=4)["aggregator"]
@@ -276,7 +276,7 @@ def dc_asgd(
     Returns:
         arrivals, aggregator and local optimizer.
 
-    Source: Zheng et al., 2017, Algorithms 1 and 2, https://arxiv.org/abs/1609.08326. The values
+    Source: Zheng et al., 2017, https://arxiv.org/abs/1609.08326. The values
     of lam and decay are from the literature.
 
     Example:

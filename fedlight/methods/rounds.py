@@ -211,7 +211,7 @@ def fednova(
     Returns:
         arrivals, aggregator and local optimizer.
 
-    Source: Wang et al., 2020, Algorithm 1, https://arxiv.org/abs/2007.07481.
+    Source: Wang et al., 2020, https://arxiv.org/abs/2007.07481.
 
     Example:
         >>> method = fednova(lr=0.05, momentum=0.9)
@@ -280,7 +280,7 @@ def fedsam(
         arrivals, aggregator and local optimizer.
 
     Source: Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, 2022,
-    Algorithm 1, https://arxiv.org/abs/2206.02618; Foret et al., 2021, Algorithm 1,
+    https://arxiv.org/abs/2206.02618; Foret et al., 2021, Algorithm 1,
     https://arxiv.org/abs/2010.01412. Neither text was checked for this function.
 
     Example:
@@ -313,7 +313,7 @@ def mifa(
     Returns:
         arrivals, aggregator and local optimizer.
 
-    Source: Gu, Huang, Zhang, Huang, 2021, Algorithm 1, https://arxiv.org/abs/2106.04159.
+    Source: Gu, Huang, Zhang, Huang, 2021, https://arxiv.org/abs/2106.04159.
 
     Example:
         >>> from fedlight.arrivals import DiurnalWindows
@@ -346,7 +346,7 @@ def fedvarp(
     Returns:
         arrivals, aggregator and local optimizer.
 
-    Source: Jhunjhunwala et al., 2022, Algorithm 2, https://arxiv.org/abs/2207.14130.
+    Source: Jhunjhunwala et al., 2022, https://arxiv.org/abs/2207.14130.
 
     Example:
         >>> fedvarp(lr=0.1, per_round=5)["aggregator"].beta
@@ -416,7 +416,7 @@ def fedat(
     Raises:
         ValueError: `tiers` and `durations` do not have the same names.
 
-    Source: Chai et al., 2021, Algorithms 1 and 2, https://arxiv.org/abs/2010.05958, without
+    Source: Chai et al., 2021, Section 4, https://arxiv.org/abs/2010.05958, without
     re-tiering and compression. The values of mu and of the epochs are from the literature.
 
     Example:
