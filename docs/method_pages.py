@@ -1,6 +1,7 @@
 """Makes the pages on methods: texts.toml beside docstrings, source and figures.
 
     python docs/method_pages.py                  # writes docs/methods/*.md
+    python docs/method_pages.py --timelines      # also draws what each call does
     python docs/method_pages.py --figures        # also runs their commands and draws the figures
     python docs/method_pages.py --figures MIFA   # those of one method
 
@@ -14,11 +15,20 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from functools import cache
 from inspect import getdoc, getsource, isclass
+from io import StringIO
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import dedent
 from typing import Any
+
+import torch
+from torch.utils.data import TensorDataset
+
+from fedlight import FederatedDataModule, FedTrainer, cite, plot
+from fedlight.callbacks import EventLog
+from fedlight.models import LogisticRegression
 
 FOLDER = Path(__file__).parent / "methods"
 FIGURES = Path(__file__).parent / "figures" / "methods"
@@ -88,6 +98,65 @@ def code(name: str) -> str:
     return "\n\n".join(shown)
 
 
+@cache
+def trainers(name: str) -> dict[str, FedTrainer]:
+    """The trainers that a page's call makes, by name; the first one is the method's."""
+    names: dict[str, Any] = {}
+    exec(TEXTS[name]["call"], names)
+    return {each: value for each, value in names.items() if isinstance(value, FedTrainer)}
+
+
+def entries(name: str) -> str:
+    """The BibTeX of all that a page's call uses, each paper once, without fedlight's own."""
+    found = {each: None for made in trainers(name).values() for each in cite(made).split("\n\n")}
+    return "\n\n".join(each for each in found if not each.startswith("@misc{fedlight,"))
+
+
+def eight_clients() -> FederatedDataModule:
+    """The data of the timelines: eight clients of a few numbers each."""
+    random = torch.Generator().manual_seed(0)
+    clients = [
+        TensorDataset(torch.randn(6, 4, generator=random), torch.arange(6) % 2) for _ in range(8)
+    ]
+    return FederatedDataModule.from_client_datasets(clients, batch_size=3)
+
+
+def fitted(made: FedTrainer, **options: Any) -> FedTrainer:
+    """A trainer with the strategies of another one that has trained the eight clients."""
+    run = FedTrainer(
+        arrivals=made.arrivals,
+        aggregator=made.aggregator,
+        local_optimizer=made.local_optimizer,
+        channel=made.channel,
+        accelerator="cpu",
+        executor="sequential",
+        logger=False,
+        enable_progress_bar=False,
+        **options,
+    )
+    run.fit(LogisticRegression(4, 2), eight_clients())
+    return run
+
+
+def in_use(name: str) -> str:
+    """The call of a page, its timeline, and where to start."""
+    texts = TEXTS[name]
+    hints = {"Client side": texts.get("side"), "Server rate": texts.get("rate")}
+    called = dict.fromkeys(re.findall(r"\bmethods\.(\w+)\(", texts["call"]))
+    links = [f"[`methods.{each}`](../api/methods.md#fedlight.methods.{each})" for each in called]
+    said = "\n".join(f"- **{what}.** {linked(text, name)}" for what, text in hints.items() if text)
+    parts = [
+        f"```python\n{texts['call'].strip()}\n```",
+        f"![The call at work: tasks of eight clients over virtual time]"
+        f"(../figures/methods/{name}.svg)",
+        f"{'The first call' if len(trainers(name)) > 1 else 'This call'} with eight clients: a bar "
+        "is a task, from the pull of a model to the arrival of the update; a line is a new version "
+        f"of the server's model. Arguments: {', '.join(links)}.",
+        said,
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
 def commands(name: str) -> list[list[str]]:
     """The commands of the experiment, as words; the last one makes the figure."""
     options = TEXTS[name]["options"]
@@ -127,12 +196,16 @@ def page(name: str) -> str:
     parts = [
         "<!-- Made by docs/method_pages.py from texts.toml, docstrings and source. -->",
         f"# {title(name)}",
+        f"## In use\n\n{in_use(name)}",
         f"## The rule\n\n{texts['rule'].strip()}",
-        f"In the words of its docstring:\n\n```text\n{wrapped(doc['summary'])}\n```",
         linked(doc["body"], name),
         f"Symbols: [Methods](index.md#symbols). Arguments: {reference}.",
         f"## The code\n\n``` {{ .py }}\n{code(name)}\n```",
         f"## Paper\n\n{linked(doc['Source'], name) or 'None: a tool, no published method.'}",
+        f"`fedlight.cite(trainer)` of the call above, without fedlight's own entry:\n\n"
+        f"```bibtex\n{entries(name)}\n```"
+        if entries(name)
+        else "",
         f"## State\n\n- Server: {texts['server']}\n- Client: {texts['client']}",
         f"## Readings\n\n{linked(table(texts['readings']), name)}",
         "## Other codes\n\n" + "\n".join(f"- {linked(each, name)}" for each in others),
@@ -146,13 +219,6 @@ def page(name: str) -> str:
         f"- **Not for.** {linked(texts['avoid'], name)}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def wrapped(text: str) -> str:
-    """A text in lines of at most 90 characters."""
-    from textwrap import fill
-
-    return fill(text, 90, break_long_words=False, break_on_hyphens=False)
 
 
 SYMBOLS = r"""
@@ -175,8 +241,9 @@ def index() -> str:
     parts = [
         "<!-- Made by docs/method_pages.py. -->",
         "# Methods",
-        "Each method has a page: its rule, the lines of code that are it, the paper, the readings "
-        "that the paper leaves open, how other codes differ, an experiment with its command, and "
+        "Each method has a page: its call and a picture of it at work, its rule, the lines of "
+        "code that are it, the paper, the readings that the paper leaves open, how other codes "
+        "differ, an experiment with its command, and "
         "when to use it. What is said of other codes was read in their sources or in their public "
         "threads; the commit or the number stands beside it if it is on record.",
         f"## Symbols\n\n{SYMBOLS}",
@@ -194,6 +261,31 @@ def pages() -> dict[Path, str]:
     """All pages, by their files."""
     made = {FOLDER / f"{name}.md": page(name) for name in TEXTS}
     return {FOLDER / "index.md": index(), **made}
+
+
+def draw_timeline(name: str) -> None:
+    """Draw the first tasks of a page's call as an SVG."""
+    from matplotlib import pyplot, rc_context
+
+    made = next(iter(trainers(name).values()))
+    with tempfile.TemporaryDirectory() as folder:
+        log = EventLog(Path(folder) / "events.parquet")
+        fitted(made, max_updates=32, callbacks=log)
+        # Text stays text, and the same numbers give the same file.
+        settings = {
+            "svg.fonttype": "none",
+            "svg.hashsalt": name,
+            "font.sans-serif": ["DejaVu Sans"],
+        }
+        with rc_context(settings):
+            figure, ax = pyplot.subplots(figsize=(9.2, 3.1))
+            figure.subplots_adjust(0.06, 0.15, 0.98, 0.9)
+            plot.timeline(log.path, ax=ax)
+            drawn = StringIO()
+            figure.savefig(drawn, format="svg", metadata={"Date": None})
+            pyplot.close(figure)
+    short = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", drawn.getvalue())
+    (FIGURES / f"{name}.svg").write_text(re.sub(r"\s*\n\s*", "\n", short), encoding="utf-8")
 
 
 def draw(name: str) -> None:
@@ -237,8 +329,11 @@ def on_config(config: Any) -> Any:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--figures", nargs="*", metavar="NAME", help="draw these, or all")
-    drawn = parser.parse_args().figures
+    parser.add_argument("--timelines", action="store_true", help="draw what each call does")
+    chosen = parser.parse_args()
     for file, text in pages().items():
         file.write_text(text, encoding="utf-8")
-    for each in [] if drawn is None else drawn or TEXTS:
+    for each in TEXTS if chosen.timelines else ():
+        draw_timeline(each)
+    for each in () if chosen.figures is None else chosen.figures or TEXTS:
         draw(each)

@@ -10,6 +10,7 @@ from fedlight._support.products import make_reproducible
 
 if TYPE_CHECKING:
     from fedlight.callbacks import Callback
+    from fedlight.citation import cite
     from fedlight.data import FederatedDataModule
     from fedlight.independence import check_independence
     from fedlight.participation import participation_report
@@ -27,6 +28,7 @@ __all__ = [
     "FederatedDataModule",
     "Study",
     "check_independence",
+    "cite",
     "compare",
     "participation_report",
     "sweep",
@@ -39,6 +41,7 @@ _HOMES = {
     "FederatedDataModule": "fedlight.data",
     "Study": "fedlight.studies",
     "check_independence": "fedlight.independence",
+    "cite": "fedlight.citation",
     "compare": "fedlight.studies.comparison",
     "participation_report": "fedlight.participation",
     "sweep": "fedlight.studies",

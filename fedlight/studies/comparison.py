@@ -48,12 +48,14 @@ class ComparedRun:
         seed: Its seed.
         history: The records of its rounds, ``trainer.history``.
         fingerprint: That of the server's last model, ``trainer.fingerprint()``.
+        papers: The keys of the papers of its strategies, see `fedlight.cite`.
     """
 
     name: str
     seed: int
     history: list[RoundRecord]
     fingerprint: str
+    papers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ class Comparison:
         self.runs = list(runs)
         self.schedules = dict(schedules)
         cells = [
-            StudyRun({_AXIS: run.name}, run.seed, run.history, run.fingerprint) for run in runs
+            StudyRun({_AXIS: run.name}, run.seed, run.history, run.fingerprint, papers=run.papers)
+            for run in runs
         ]
         self.study = Study(cells, metric, mode, origin=origin)
         self.metric, self.mode = metric, self.study.mode
@@ -350,7 +353,7 @@ def compare(
         where = [f" in the run of {_name(each)!r} with seed {each.seed}" for each in stopped]
         raise KeyboardInterrupt(f"compare was stopped{''.join(where)}") from error
     runs = [
-        ComparedRun(_name(each), run.seed, run.history, run.fingerprint)
+        ComparedRun(_name(each), run.seed, run.history, run.fingerprint, run.papers)
         for each, run in found.items()
     ]
     schedules = {each.seed: each.schedule for each in plan if each.schedule is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from inspect import isfunction, signature
 from itertools import islice, product
@@ -19,6 +19,7 @@ from fedlight.arrivals.durations import DurationModel
 from fedlight.data import FederatedDataModule
 from fedlight.executors import Executor
 from fedlight.local_optimizers import LocalOptimizer
+from fedlight.methods import Method
 from fedlight.plot import X_AXES
 from fedlight.trainer import FedTrainer
 
@@ -99,15 +100,16 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
 
     Args:
         over: The axes. The values of an axis are a mapping of names to values, or a list, of which
-            each value gives its own name. A value is one argument, or a dict of several arguments
-            by name. A single argument is the one that the axis is called after. If the axis has
-            another name, its type decides (an `Aggregator` is ``aggregator``).
-        fixed: The arguments of all cells; an axis may replace them.
+            each value gives its own name. A value is one argument, or several: a dict of arguments
+            by name, or a method of `fedlight.methods`. A single argument is the one that the axis
+            is called after. If the axis has another name, its type decides (an `Aggregator` is
+            ``aggregator``).
+        fixed: The arguments of all cells; an axis may replace them, but for a method.
 
     Raises:
         TypeError: An axis is of the wrong kind, or a value is no argument.
-        ValueError: An axis is empty, two axes give the same argument, two values of an axis have
-            the same name, or a value in a list has none.
+        ValueError: An axis is empty, two axes give the same argument, a method gives a fixed one,
+            two values of an axis have the same name, or a value in a list has none.
     """
     over = {} if over is None else over
     if not isinstance(over, Mapping):
@@ -115,7 +117,8 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
             f'over must map each axis to its values, such as {{"aggregator": {{"AFA-CD": AFACD()}}'
             f"}}, got {over!r}"
         )
-    axes = {axis: _values(axis, given) for axis, given in over.items()}
+    taken = {name for name, value in fixed.items() if value is not None}
+    axes = {axis: _values(axis, given, taken) for axis, given in over.items()}
     givers: dict[str, str] = {}
     for axis, values in axes.items():
         for name in {each for arguments in values.values() for each in arguments}:
@@ -135,8 +138,8 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
     return cells
 
 
-def _values(axis: object, given: object) -> dict[Hashable, dict[str, Any]]:
-    """The values of an axis by name, each as arguments by name."""
+def _values(axis: object, given: object, taken: Set[str]) -> dict[Hashable, dict[str, Any]]:
+    """The values of an axis by name, each as arguments by name; `taken` are those of all cells."""
     if not isinstance(axis, str) or not axis.strip():
         raise TypeError(f"the name of an axis in over must be a word, got {axis!r}")
     if axis == "seed" or axis in _OWN:
@@ -168,6 +171,12 @@ def _values(axis: object, given: object) -> dict[Hashable, dict[str, Any]]:
         where = f"over[{axis!r}][{name!r}]"
         values[name] = _arguments(axis, value, where)
         refuse_own(values[name], where)
+        if isinstance(value, Method) and (both := sorted(taken & values[name].keys())):
+            raise ValueError(
+                f"{where} is the method {value.name}, which gives {' and '.join(both)}, and so "
+                f"does sweep({', '.join(f'{each}=…' for each in both)}); leave that out, or write "
+                f"{{**methods.…(…), {both[0]!r}: …}} to replace what the method gives"
+            )
     return values
 
 
@@ -184,6 +193,8 @@ def _own_name(axis: str, value: object) -> Hashable:
     value = _python_number(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Method):
+        return value.name
     if isinstance(value, type) or (isfunction(value) and value.__name__ != "<lambda>"):
         return value.__name__
     name = repr(value)

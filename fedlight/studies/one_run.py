@@ -159,6 +159,7 @@ class OneRun:
             history=trainer.history,
             fingerprint=trainer.fingerprint(),
             seconds=time.perf_counter() - started,
+            papers=self.planned.papers,
         )
 
     def _fit(self) -> Generator[Sequence[Any], None, None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedlight._runs.records import record_from_list, record_to_list
+from fedlight.methods._papers import papers_of
 from fedlight.types import RoundRecord
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class StudyRun:
         error: Why it failed, in words; None if it ran.
         seconds: Real time that it took; in a study that was stopped, since it was last resumed.
             Runs that are advanced together share their time.
+        papers: The keys of the papers of its strategies, see `fedlight.cite`.
     """
 
     cell: dict[str, Hashable]
@@ -34,6 +36,7 @@ class StudyRun:
     fingerprint: str
     error: str | None = None
     seconds: float = 0.0
+    papers: tuple[str, ...] = ()
 
     def to_plain(self) -> dict[str, Any]:
         """The run as plain data."""
@@ -43,6 +46,7 @@ class StudyRun:
             "fingerprint": self.fingerprint,
             "error": self.error,
             "seconds": self.seconds,
+            "papers": list(self.papers),
             "history": [record_to_list(record) for record in self.history],
         }
 
@@ -52,7 +56,9 @@ class StudyRun:
     ) -> StudyRun:
         """The run of plain data made by `to_plain`; `cell` replaces the names of its cell."""
         history = [record_from_list(record) for record in data["history"]]
-        return cls(**{**data, "cell": data["cell"] if cell is None else cell, "history": history})
+        cell = data["cell"] if cell is None else cell
+        papers = tuple(data.get("papers", ()))  # a run that 0.2 has kept has none
+        return cls(**{**data, "cell": cell, "history": history, "papers": papers})
 
 
 def plain_name(name: Hashable) -> Any:
@@ -91,7 +97,13 @@ class Planned:
     def __str__(self) -> str:
         return f"{self.cell}, seed {self.seed}"
 
+    @property
+    def papers(self) -> tuple[str, ...]:
+        """The keys of the papers of its strategies."""
+        return papers_of(self.cell.arguments)
+
     def failed(self, error: BaseException, seconds: float = 0.0) -> StudyRun:
         """The record of this run if it failed."""
         words = f"{type(error).__name__}: {error}"
-        return StudyRun(dict(self.cell.names), self.seed, [], "", words, seconds)
+        names = dict(self.cell.names)
+        return StudyRun(names, self.seed, [], "", words, seconds, self.papers)

@@ -89,8 +89,9 @@ def sweep(
     Args:
         over: The axes of the grid: ``{axis: {name: value}}``, or ``{axis: [value, …]}``. A value is
             any argument of `FedTrainer` or ``fit``, or a dict of several of them by name (for those
-            that belong together: a server rate and its aggregator, limits and arrivals). An axis
-            called after an argument gives that one; otherwise the type of the value decides.
+            that belong together: a server rate and its aggregator, limits and arrivals), or a
+            method of `fedlight.methods`, which is such a dict. An axis called after an argument
+            gives that one; otherwise the type of the value decides.
         seeds: The seeds.
         module: The module, of which each run trains a copy; or a function without arguments (or the
             class) that returns one, called once per seed with the random generators seeded.

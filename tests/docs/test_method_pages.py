@@ -10,7 +10,17 @@ import pytest
 
 pytest.importorskip("matplotlib")
 DOCS = Path(__file__).parents[2] / "docs"
-PARTS = ("rule", "code", "Paper", "State", "Readings", "Other codes", "experiment", "When to use")
+PARTS = (
+    "In use",
+    "rule",
+    "code",
+    "Paper",
+    "State",
+    "Readings",
+    "Other codes",
+    "experiment",
+    "When to use",
+)
 
 
 def loaded(name):
@@ -40,6 +50,48 @@ def test_a_page_has_its_parts(name):
     assert not missing or (missing == ["Paper"] and name in ("LocalAdam", "LocalSGD")), missing
     assert "$$" in text
     assert (DOCS / "figures" / "methods" / f"{name}.png").is_file()
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
+@pytest.mark.parametrize("name", list(made.TEXTS))
+def test_the_call_of_a_page_trains(name):
+    text = (DOCS / "methods" / f"{name}.md").read_text("utf-8")
+    (block,) = re.findall("^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert block == made.TEXTS[name]["call"]
+    for trainer in made.trainers(name).values():
+        assert made.fitted(trainer, max_rounds=2).version == 2
+    assert re.search(rf"\b{name}\b", "".join(map(repr, made.trainers(name).values())))
+
+
+@pytest.mark.parametrize("name", list(made.TEXTS))
+def test_the_timeline_of_a_page_is_small(name):
+    drawn = (DOCS / "figures" / "methods" / f"{name}.svg").read_text("utf-8")
+    assert "virtual time</text>" in drawn
+    assert len(drawn) < 30_000
+
+
+def test_a_timeline_is_that_of_the_call(monkeypatch, tmp_path):
+    kept = (made.FIGURES / "FedBuff.svg").read_text("utf-8")
+    monkeypatch.setattr(made, "FIGURES", tmp_path)
+    made.draw_timeline("FedBuff")
+    drawn = (tmp_path / "FedBuff.svg").read_text("utf-8")
+    bars = [re.findall(r'id="FillBetween|id="PolyCollection_\d+', each) for each in (drawn, kept)]
+    assert bars[0] == bars[1]
+    assert len(bars[0]) > 20
+
+
+def test_pages_say_where_methods_differ_from_one_another():
+    """FedBuff's clients do not wait; rules that divide by K start from another server rate."""
+    texts = {name: (DOCS / "methods" / f"{name}.md").read_text("utf-8") for name in made.TEXTS}
+    assert 'resume="on_arrival"' in texts["FedBuff"]
+    assert 'resume="on_aggregation"' in texts["FedBuff"]
+    assert "server_lr=5.0" in texts["AFACD"]
+    assert "4 to 10 times slower" in texts["AFACD"]
+    for name in made.TEXTS:
+        if made.kind(name) == "aggregators":
+            assert "**Client side.**" in texts[name]
+            assert "**Server rate.**" in texts[name]
+            assert "```bibtex" in texts[name]
 
 
 def test_the_command_of_a_page_runs(monkeypatch, capsys, tmp_path):

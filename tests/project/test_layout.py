@@ -20,7 +20,7 @@ ORDER = [
     {"loop"},
     {"arrivals", "channel"},
     {"local_optimizers", "aggregators", "settings"},
-    {"_module", "plot"},
+    {"_module", "methods", "plot"},
     {"executors"},
     {"clients"},
     {"_runs"},
@@ -30,7 +30,7 @@ ORDER = [
     {"_fit"},
     {"trainer"},
     {"studies"},
-    {"comparison", "conformance", "cli", "independence"},
+    {"citation", "comparison", "conformance", "cli", "independence"},
 ]
 # Parts that may name higher ones for typing: a callback's hooks are called with the trainer.
 FOR_TYPING = ("callbacks",)

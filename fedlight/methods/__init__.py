@@ -1,0 +1,88 @@
+"""Published methods, each as in its paper: arguments of `FedTrainer` that belong together.
+
+Each function returns the arrivals (with `resume`, pull and concurrency), the aggregator and the
+local optimizer of a paper:
+
+    >>> from fedlight import FedTrainer, methods
+    >>> trainer = FedTrainer(
+    ...     **methods.fedbuff(concurrency=100, buffer_size=10, lr=0.1), max_rounds=500
+    ... )
+
+Defaults are the paper's; a number that the paper tunes has to be given. All functions take
+`local_steps`, and nearly all take `durations`, so that several methods can be compared under the
+same ones. ``lr=None`` leaves the local step to the module's own optimizer.
+
+An axis of `fedlight.sweep` takes methods as its values: ``over={"method": {"FedBuff":
+methods.fedbuff(…), "AFA-CD": methods.afa_cd(…)}}``. To change a part, write a dict:
+``{**methods.fedbuff(…), "local_optimizer": Scaffold(lr=0.1)}``. `fedlight.cite` returns the papers.
+"""
+
+from fedlight.methods._method import Method
+from fedlight.methods.asynchronous import (
+    ace,
+    afa_cd,
+    afa_cs,
+    area,
+    async_fedavg,
+    ca2fl,
+    dc_asgd,
+    delay_adaptive_sgd,
+    fadas,
+    fedasync,
+    fedbuff,
+    fedfix,
+    generalized_async_sgd,
+    malenia,
+    rennala,
+    ringmaster,
+)
+from fedlight.methods.rounds import (
+    async_comm_sgd,
+    favas,
+    fedadam,
+    fedat,
+    fedavg,
+    feddyn,
+    fednova,
+    fedprox,
+    fedsam,
+    fedstale,
+    fedvarp,
+    mifa,
+    quafl,
+    scaffold,
+)
+
+__all__ = [
+    "Method",
+    "ace",
+    "afa_cd",
+    "afa_cs",
+    "area",
+    "async_comm_sgd",
+    "async_fedavg",
+    "ca2fl",
+    "dc_asgd",
+    "delay_adaptive_sgd",
+    "fadas",
+    "favas",
+    "fedadam",
+    "fedasync",
+    "fedat",
+    "fedavg",
+    "fedbuff",
+    "feddyn",
+    "fedfix",
+    "fednova",
+    "fedprox",
+    "fedsam",
+    "fedstale",
+    "fedvarp",
+    "generalized_async_sgd",
+    "malenia",
+    "mifa",
+    "quafl",
+    "rennala",
+    "ringmaster",
+    "scaffold",
+]
