@@ -18,9 +18,8 @@ class LearningRateMonitor(Callback):
     """Logs the clients' and the server's learning rates at each round.
 
     - ``lr/local``: eta_L of a client that pulls the version just made. Of the module's own
-      optimizer it is the rate at the start of a local run; under
-      ``ModuleOptimizer(schedule="version")``, of the whole of it (``lr/local_1`` … if it has several
-      groups of parameters).
+      optimizer it is the rate at the start of a local run (``lr/local_1`` … if it has several
+      groups of parameters), which ``ModuleOptimizer(schedule="version")`` keeps for all of it.
     - ``lr/server``: eta of the step that made the version; of a `server_optimizer` the rate that
       this has after the step.
     - ``lr/alpha``: alpha of that step, before any factor for staleness, of an aggregator that
