@@ -174,8 +174,8 @@ def not_one_number(name: str, value: Any) -> TypeError:
         isinstance(value, Tensor) and value.is_complex()
     ):
         return TypeError(
-            f"self.log({name!r}, …) takes a real number, got the complex {value!r}; log value.abs(), "
-            "or value.real and value.imag under names of their own"
+            f"self.log({name!r}, …) takes a real number, got the complex {value!r}; log "
+            "value.abs(), or value.real and value.imag under names of their own"
         )
     if isinstance(value, Tensor):
         return TypeError(

@@ -96,8 +96,10 @@ class ModuleOptimizer(LocalOptimizer):
         native = run.native
         assert native is not None, "begin comes first"
         (optimizer,) = native.optimizers
+        clips = self.max_grad_norm is not None
         for param, grad in zip(native.params, grads, strict=True):
-            param.grad = grad[0]
+            # Two parameters may share a gradient, and clipping changes it in place.
+            param.grad = grad[0].clone() if clips else grad[0]
         for index in run.unused:
             native.params[index].grad = None
         if self.max_grad_norm is not None:
@@ -110,7 +112,7 @@ class ModuleOptimizer(LocalOptimizer):
             return
         for config in native.lr_scheduler_configs:
             if native.steps % config.frequency == 0:
-                config.scheduler.step()
+                config.scheduler.step()  # type: ignore[call-arg]  # it waits for no metric
 
     def rates(self, module: LightningModule, version: int) -> list[float]:
         """Return the learning rates at the start of a task, one per group of parameters.
@@ -192,13 +194,14 @@ def _set_version(
 def _stepped(module: LightningModule, least: int, most: int) -> list[list[dict[str, Any]]]:
     given, (optimizer,), configured = _configured(module)
     schedulers = [_scheduler(module, given, each, True) for each in configured]
-    optimizer._opt_called = True  # torch warns of a scheduler that steps before its optimizer
+    optimizer.zero_grad()
+    optimizer.step()  # changes nothing; torch warns of a scheduler that steps before its optimizer
     found = [_groups(optimizer)]
     for version in range(1, most):
         try:
             for each in schedulers:
                 if version % each.frequency == 0:
-                    each.scheduler.step()
+                    each.scheduler.step()  # type: ignore[call-arg]  # no metric
         except ValueError:  # OneCycleLR ends after its total_steps
             if version <= least:
                 raise
