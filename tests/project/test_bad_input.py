@@ -558,6 +558,7 @@ FAIL = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:fedlight. Boring has batch normalisation")
 @pytest.mark.parametrize("executor", ["auto", "sequential", "vectorized"])
 @pytest.mark.parametrize("name", FAIL)
 def test_odd_input_that_is_refused(name, executor):
