@@ -82,7 +82,7 @@ class ModuleOptimizer(LocalOptimizer):
                 "attributes of the module (in an nn.ModuleList, not in a list)"
             )
         by_version = self.schedule == "version"
-        schedulers = [_scheduler(module, given, each, by_version) for each in configured]
+        schedulers = [_scheduler(given, each, by_version) for each in configured]
         if by_version and schedulers:
             _set_version(module, optimizers[0], schedulers, run.tasks[0].pulled_version)
         elif schedulers:
@@ -123,7 +123,7 @@ class ModuleOptimizer(LocalOptimizer):
         """
         given, optimizers, configured = _configured(module)
         if self.schedule == "version" and configured:
-            schedulers = [_scheduler(module, given, each, True) for each in configured]
+            schedulers = [_scheduler(given, each, True) for each in configured]
             _set_version(module, optimizers[0], schedulers, version)
         return [float(group["lr"]) for each in optimizers for group in each.param_groups]
 
@@ -193,7 +193,7 @@ def _set_version(
 
 def _stepped(module: LightningModule, least: int, most: int) -> list[list[dict[str, Any]]]:
     given, (optimizer,), configured = _configured(module)
-    schedulers = [_scheduler(module, given, each, True) for each in configured]
+    schedulers = [_scheduler(given, each, True) for each in configured]
     optimizer.zero_grad()
     optimizer.step()  # changes nothing; torch warns of a scheduler that steps before its optimizer
     found = [_groups(optimizer)]
@@ -252,13 +252,10 @@ _OF_OPTIMIZER = ("optimizer", "lr_scheduler", "monitor")
 _OF_SCHEDULER = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
 
 
-def _scheduler(
-    module: LightningModule, given: str, scheduler: Any, by_version: bool
-) -> LRSchedulerConfig:
+def _scheduler(given: str, scheduler: Any, by_version: bool) -> LRSchedulerConfig:
     """A scheduler and the number of steps after which it steps.
 
     Args:
-        module: The module.
         given: The beginning of an error.
         scheduler: A scheduler, or a dictionary with one.
         by_version: Whether it counts versions in place of local steps.
@@ -267,7 +264,7 @@ def _scheduler(
         TypeError: `frequency` is not an integer, or the scheduler has no ``step``.
         ValueError: It waits for a metric or counts epochs, or a key is unknown.
     """
-    frequency, plateau, named = 1, False, False
+    frequency, plateau = 1, False
     if isinstance(scheduler, dict):
         options = dict(scheduler)
         plateau = bool(options.pop("reduce_on_plateau", False))
@@ -281,10 +278,7 @@ def _scheduler(
                 f"steps, or {_BY_ROUNDS}"
             )
         frequency = positive_int("frequency", options.get("frequency", 1))
-        named = "interval" in options
         scheduler = options["scheduler"]
-    if not (named or by_version):
-        _say_of_interval(type(module).__name__)
     if plateau or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ValueError(
             f"{given} a {type(scheduler).__name__}, which waits for a metric that a local run does "
@@ -315,17 +309,9 @@ def _known_keys(given: str, which: str, keys: Iterable[str], known: tuple[str, .
 
 
 @cache
-def _say_of_interval(module: str) -> None:
-    rank_zero_info(
-        f"fedlight: the scheduler of {module} is stepped after each local step, since a local run "
-        "has no epochs (Lightning steps it after each epoch); write interval='step' in its "
-        "dictionary to say so"
-    )
-
-
-@cache
 def _say_of_schedule(module: str) -> None:
     rank_zero_info(
-        f"fedlight: the scheduler of {module} starts anew in each task; for one that goes on over "
+        f"fedlight: the scheduler of {module} starts anew in each task and counts its local steps "
+        "(Lightning steps it after each epoch, unless interval='step'); for one that goes on over "
         'the training write local_optimizer=ModuleOptimizer(schedule="version")'
     )
