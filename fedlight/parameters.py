@@ -2,7 +2,8 @@
 
 ``delta = after - before`` everywhere. The trainable parameters are one vector of length P.
 Floating buffers (BatchNorm's running statistics) and integer buffers are vectors of lengths Q and R
-of their own, because they are averaged or counted and not optimised. Parameters with
+of their own, because they are averaged or counted and not optimised. A complex buffer is two
+floating ones, its real and imaginary parts: a last dimension of 2. Parameters with
 ``requires_grad=False`` and the buffers of torchmetrics objects are in none of them.
 """
 
@@ -109,7 +110,7 @@ class _Slot(NamedTuple):
 
     def restored(self) -> Tensor:
         self.tensors[self.name] = self.own
-        return self.own
+        return as_real(self.own)
 
 
 class ModuleState:
@@ -133,11 +134,9 @@ class ModuleState:
         for name, param in params.items():
             if (reason := _why_untrainable(param)) is not None:
                 raise ValueError(f"parameter {name!r} of {type(module).__name__} {reason}")
-        buffers = dict(_own_buffers(module))
+        buffers = {name: as_real(buffer) for name, buffer in _own_buffers(module)}
         floating = {name: b for name, b in buffers.items() if b.is_floating_point()}
-        counting = {
-            name: b for name, b in buffers.items() if name not in floating and not b.is_complex()
-        }
+        counting = {name: b for name, b in buffers.items() if name not in floating}
         self.module = module
         self._written: tuple[ServerState, list[int]] | None = None
         self._due: ServerState | None = None
@@ -177,10 +176,11 @@ class ModuleState:
             )
         for slots, layout in self._slots:
             for slot, buffer, shape in zip(slots, layout.names, layout.shapes, strict=True):
-                if slot.tensor.shape != shape:
+                now = as_real(slot.tensor).shape
+                if now != shape:
                     raise ValueError(
                         f"the buffer {buffer!r} of {name} has got the shape "
-                        f"{tuple(slot.tensor.shape)} in training_step, and had {tuple(shape)}; the "
+                        f"{tuple(now)} in training_step, and had {tuple(shape)}; the "
                         "server averages buffers of one shape: give it its final shape at once, or "
                         "keep it as a plain attribute"
                     )
@@ -272,7 +272,7 @@ class ModuleState:
     def _flat(self, slots: Sequence[_Slot], layout: FlatLayout) -> Tensor:
         if not slots:
             return torch.empty(0, dtype=layout.dtype, device=self.device)
-        return layout.flatten([slot.tensor for slot in slots])
+        return layout.flatten([as_real(slot.tensor) for slot in slots])
 
 
 def check_kept(
@@ -327,6 +327,11 @@ def _shares_with_itself(tensor: Tensor) -> bool:
     """Whether several elements lie in one place, as in an expanded tensor."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return any(step == 0 and length > 1 for length, step in pairs)
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """A complex tensor as real numbers ``[*shape, 2]`` in the same memory; others unchanged."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def input_dtype(module: nn.Module) -> torch.dtype:

@@ -7,6 +7,7 @@ https://arxiv.org/abs/2206.10189, Theorem 4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -57,6 +58,8 @@ class ParticipationReport:
             large to search.
         num_rounds: Number of rounds.
         remedy: A change that would bring the shares to the importances.
+        surplus: The number of standard deviations by which ``sum of (share_i - p_i)^2 / p_i`` is
+            above its mean under fair arrivals, so that each update counts by its weight.
         throughput: Updates used per unit of virtual time.
         expected_staleness: The mean staleness of the client in the long run, if it is known in
             closed form: for exponential durations and a server that steps after every m arrivals
@@ -72,6 +75,7 @@ class ParticipationReport:
     window: int | None
     num_rounds: int
     remedy: str
+    surplus: float
     throughput: float = float("nan")
     expected_staleness: NDArray[np.float64] | None = None
     expected_throughput: float | None = None
@@ -83,16 +87,8 @@ class ParticipationReport:
 
     @property
     def is_far(self) -> bool:
-        """Whether `distance` is above 0.1 and larger than chance explains.
-
-        Under fair arrivals the number of updates times ``sum of (share_i - p_i)^2 / p_i`` is about
-        M with a standard deviation of ``sqrt(2 M)``. More than M + 5 sqrt(2 M) is not chance.
-        """
-        heard = self.importance > 0
-        excess = (self.share - self.importance)[heard] ** 2 / self.importance[heard]
-        statistic = excess.sum() * self.arrivals.sum()
-        clients = len(self.share)
-        return self.distance > 0.1 and bool(statistic > clients + 5 * np.sqrt(2 * clients))
+        """Whether `distance` is above 0.1 and larger than chance explains: a `surplus` above 4."""
+        return self.distance > 0.1 and self.surplus > 4
 
     def table(self, most: int = 20) -> Table:
         """Return a rich table of the clients whose shares differ most from their importance.
@@ -309,11 +305,12 @@ def _report(
     count = np.bincount(who, minlength=clients)
     with np.errstate(invalid="ignore"):
         staleness = np.bincount(who, [age for *_, age in used], clients) / count
-    total = _total(rounds, clients, aggregator.remembers)
+    weights = _weights(rounds, clients, aggregator.remembers)
+    total = np.bincount(who, weights, clients)
     window = None
     if rtol is not None and len(rounds) * clients <= _MOST_CELLS:
-        weights = _by_round(rounds, clients, aggregator.remembers)
-        window = _window(list(accumulate(weights, initial=np.zeros(clients))), importance, rtol)
+        each = _by_round(rounds, clients, aggregator.remembers)
+        window = _window(list(accumulate(each, initial=np.zeros(clients))), importance, rtol)
     size = aggregator.buffer_size or 1
     network = None if rtol is None else _network(arrivals, aggregator, clients)
     return ParticipationReport(
@@ -324,7 +321,8 @@ def _report(
         importance=importance,
         window=window,
         num_rounds=len(rounds),
-        remedy=_remedy(arrivals, count),
+        remedy=_remedy(arrivals, count, importance),
+        surplus=_surplus(who, weights, total / total.sum(), importance),
         throughput=float(count.sum() / history[-1].now),
         expected_staleness=None if network is None else network.staleness(size),
         expected_throughput=None if network is None else network.throughput,
@@ -343,19 +341,62 @@ def _network(
     return arrivals.closed_network(size)
 
 
-def _total(
+def _weights(
     rounds: Sequence[Sequence[tuple[int, float, int]]], clients: int, remembers: bool
 ) -> NDArray[np.float64]:
-    """Return the weight of each client, summed over the rounds."""
-    total, weight, since = np.zeros(clients), np.zeros(clients), np.zeros(clients, dtype=np.int64)
-    for number, entries in enumerate(rounds):
-        for client, value, _ in entries:
-            if remembers:
-                total[client] += weight[client] * (number - since[client])
-                weight[client], since[client] = value, number
-            else:
-                total[client] += value
-    return total + weight * (len(rounds) - since)
+    """Return the weight of each update, summed over the rounds that used it."""
+    weights = np.array([weight for entries in rounds for _, weight, _ in entries])
+    if remembers:  # until the client's next update, or the end
+        until, serial = np.full(clients, len(rounds)), len(weights)
+        for number, entries in reversed(list(enumerate(rounds))):
+            for client, _, _ in reversed(entries):
+                serial -= 1
+                weights[serial] *= until[client] - number
+                until[client] = number
+    return weights
+
+
+def _surplus(
+    who: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    share: NDArray[np.float64],
+    importance: NDArray[np.float64],
+) -> float:
+    """Return by how many standard deviations the shares deviate more than chance explains.
+
+    Between two updates of client i the server gives the weight S to all clients, of which p_i S is
+    the fair part of client i. The surplus of its update is W_j - p_i S, and the surpluses of a
+    client add up to its deviation. Under fair arrivals they are uncorrelated with mean 0, so the
+    expected square of the deviation is the sum of their squares. If clients are drawn at random,
+    this is the sum of the W_j^2: as if there were ``(sum of W_j)^2 / (sum of W_j^2)`` updates of
+    equal weight. It is larger if the durations of tasks vary more than exponential ones.
+
+    Args:
+        who: The client of each update.
+        weights: W_j, the weight of each update.
+        share: The share of each client.
+        importance: p_i.
+    """
+    fair = np.where(importance > 0, importance, np.inf)  # a share of 0 deviates by nothing
+    order = np.argsort(who, kind="stable")
+    client, so_far = who[order], np.cumsum(weights)[order]
+    first = np.diff(client, prepend=-1) != 0
+    last = np.roll(first, -1)
+    since = np.where(first, 0.0, np.roll(so_far, 1))
+    surpluses = weights[order] - importance[client] * (so_far - since)
+    # Since a client's last update it has got nothing. Clients without an update are left out: for
+    # them it would be all of their deviation.
+    unpaid = importance[client[last]] * (weights.sum() - so_far[last])
+    squares = np.square(np.concatenate([surpluses, unpaid]))
+    client = np.concatenate([client, client[last]])
+    squares /= fair[client]
+    by_client = np.bincount(client, squares, len(fair))
+    mean = max(by_client.sum(), (np.square(weights) / fair[who]).sum())
+    # Only products of two surpluses of one client vary, and more if some weights are far larger.
+    pairs = np.square(by_client).sum() - np.square(squares).sum()
+    deviation = np.sqrt(2 * max(mean**2 / len(fair), pairs))
+    statistic = (np.square(share - importance) / fair).sum() * weights.sum() ** 2
+    return float((statistic - mean) / deviation)
 
 
 def _by_round(
@@ -387,12 +428,16 @@ def _fair(weights: NDArray[np.float64], importance: NDArray[np.float64], rtol: f
     return bool(total > 0 and np.allclose(weights / total, importance, rtol=rtol, atol=1e-12))
 
 
-def _remedy(arrivals: ArrivalProcess, count: NDArray[np.int64]) -> str:
+def _remedy(
+    arrivals: ArrivalProcess, count: NDArray[np.int64], importance: NDArray[np.float64]
+) -> str:
     silent = np.flatnonzero(count == 0)
-    if len(silent):
+    # A client of share p is left out of N fair updates with probability (1 - p)^N.
+    by_chance = float(((1 - importance) ** count.sum()).sum())
+    if len(silent) > by_chance + 3 * math.sqrt(by_chance):
         return (
             f"{len(silent)} clients were never heard (client {silent[0]} is the first), and "
-            "no weights can correct that: let them arrive"
+            "no weights can correct that: let them arrive, or let the run last longer"
         )
     if arrivals.by_rounds:
         return "AFACS(), which uses every client's last update in every round"

@@ -11,7 +11,13 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.profilers import Profiler
 from torch import Tensor
 
-from fedlight._fit.argument_checks import AnyCallback, check_data, check_module, given_module
+from fedlight._fit.argument_checks import (
+    AnyCallback,
+    check_data,
+    check_module,
+    checked_metrics,
+    given_module,
+)
 from fedlight._fit.lightning_arguments import LightningArguments, LightningSettings
 from fedlight._fit.options import Option, options_of
 from fedlight._fit.trainer_attributes import answer_of_trainer, as_tensors, log_dir_of
@@ -336,9 +342,13 @@ class FedTrainer:
         They go into its record in `history`, into `callback_metrics` and to all loggers.
 
         Args:
-            metrics: Numbers by name.
+            metrics: Numbers by name; names that begin with "fed/" belong to the trainer.
+
+        Raises:
+            ValueError: A name begins with "fed/".
+            TypeError: A value is not a real number.
         """
-        self.run.log(metrics)
+        self.run.log(checked_metrics(metrics))
 
     # ------------------------------------------------------------------ what one sees of the run
 

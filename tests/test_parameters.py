@@ -2,9 +2,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lightning import LightningModule
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 
+from fedlight.arrivals import UniformArrivals
 from fedlight.parameters import (
     FlatLayout,
     ModuleState,
@@ -13,6 +15,7 @@ from fedlight.parameters import (
     shrinking,
     weighted_sum,
 )
+from tests.boring import fitted, points
 
 shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(torch.Size), min_size=1, max_size=6)
 
@@ -93,12 +96,39 @@ class Everything(nn.Module):
 def test_what_belongs_to_the_federation():
     state = ModuleState(Everything())
     assert state.param_layout.names == ("embedding.weight", "norm.weight", "norm.bias")
-    assert state.buffer_layout.names == ("norm.running_mean", "norm.running_var")
+    assert state.buffer_layout.names == ("phase", "norm.running_mean", "norm.running_var")
     assert state.counter_layout.names == ("mask", "norm.num_batches_tracked")
     read = state.read(version=7)
-    assert (read.version, read.params.numel(), read.buffers.numel()) == (7, 6 + 2 + 2, 4)
+    assert (read.version, read.params.numel(), read.buffers.numel()) == (7, 6 + 2 + 2, 2 + 4)
     assert read.counters.tolist() == [1, 0, 0]
     assert read.counters.dtype == torch.int64
+
+
+class Phase(LightningModule):
+    """Adds (1 + 2j) times a client's number to a complex buffer."""
+
+    def __init__(self, replaces):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1))
+        self.register_buffer("z", torch.zeros(2, dtype=torch.complex64))
+        self._replaces = replaces
+
+    def training_step(self, batch, batch_idx):
+        added = batch[0].mean() * (1 + 2j)
+        if self._replaces:
+            self.z = self.z + added
+        else:
+            self.z += added
+        return (self.w * batch[0]).mean()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_complex_buffer_is_averaged(executor, replaces):
+    # Clients with the numbers 2 and 4 end at 2 + 4j and 4 + 8j.
+    module, arrivals = Phase(replaces), UniformArrivals(2, local_steps=1)
+    fitted(module, points([2.0], [4.0]), executor=executor, arrivals=arrivals, max_rounds=1)
+    assert module.z.tolist() == [3 + 6j, 3 + 6j]
 
 
 def test_reading_copies_and_writing_brings_back():

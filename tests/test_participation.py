@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from benchmarks.fairness import BIASED, DISCOUNTS, FAIR, rates
 from fedlight import FederatedDataModule, FedTrainer, participation_report
 from fedlight.aggregators import AFACD, AFACS, AsyncFedAvg, FedAsync, FedAT, FedAvg, FedBuff, FedFix
+from fedlight.aggregators.staleness import Polynomial
 from fedlight.arrivals import (
     BiasedArrivals,
     ContinuousArrivals,
+    ExponentialDurations,
     FixedDurations,
     ReplayArrivals,
     ReplayEvent,
@@ -96,7 +99,14 @@ def test_staleness_and_dropped_updates() -> None:
     assert report.arrivals.tolist() == [1, 1, 0]
     assert report.staleness[:2].tolist() == [0.0, 1.0]
     assert np.isnan(report.staleness[2])
-    assert "never heard (client 2" in report.remedy
+    assert "never heard" not in report.remedy  # after two updates of three clients that is chance
+
+
+def test_a_client_that_is_silent_for_longer_than_chance_is_named() -> None:
+    events = [ReplayEvent(v % 2, v, v + 1.0, 1) for v in range(60)]
+    report = participation_report(ScheduleTable(events, num_clients=3), AFACD(buffer_size=1))
+    assert report.is_far
+    assert "1 clients were never heard (client 2" in report.remedy
 
 
 @pytest.mark.parametrize(
@@ -143,6 +153,43 @@ def test_chance_alone_is_not_far() -> None:
     assert not report.is_far
 
 
+def test_the_surplus_by_hand() -> None:
+    # Client 0 comes three times, then client 1 once, each with the weight 1/2 of AFA-CD (K = 1,
+    # M = 2). In units of that weight the surpluses of client 0 are 1/2 each and at the end -1/2,
+    # and that of client 1 is 1 - 4/2 = -1. The squares over p are 4 * 1/2 and 2; four updates drawn
+    # at random have 4 * 2. The statistic is 2 * (1^2 + 1^2) = 4 and its mean 8; products of two
+    # surpluses vary less than those of random draws.
+    events = [ReplayEvent(0, 0, 1.0, 1), ReplayEvent(0, 1, 2.0, 1), ReplayEvent(0, 2, 3.0, 1)]
+    table = ScheduleTable([*events, ReplayEvent(1, 0, 4.0, 1)], num_clients=2)
+    report = participation_report(table, AFACD(buffer_size=1))
+    assert report.surplus == pytest.approx((4 - 8) / np.sqrt(2 * 8**2 / 2))
+
+
+@pytest.mark.parametrize("durations", [FixedDurations([1.0] * 10_000), ExponentialDurations(1.0)])
+def test_stale_weights_and_many_unheard_clients_are_chance(durations) -> None:
+    report = participation_report(
+        ContinuousArrivals(durations, 1000, resume="on_arrival", local_steps=1),
+        FedBuff(10, staleness=Polynomial(0.5)),
+        num_clients=10_000,
+        max_updates=4000,
+    )
+    assert report.distance > 0.6
+    assert (report.arrivals == 0).sum() > 6000
+    assert not report.is_far
+    assert "never heard" not in report.remedy
+
+
+@pytest.mark.parametrize("name", FAIR)
+def test_fair_federations_do_not_warn(name) -> None:
+    assert rates(FAIR[name], clients=20, per_client=20, seeds=12) == [0.0] * len(DISCOUNTS)
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_federations_biased_by_a_factor_of_two_warn(name) -> None:
+    assert min(rates(BIASED[name], clients=20, per_client=60, seeds=5)) == 100.0
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count")
 def test_the_report_of_a_trained_run_is_that_of_its_schedule() -> None:
     trainer = _trained(THREE_SPEEDS, FedBuff(buffer_size=2), max_rounds=22)
     trained = participation_report(trainer)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedlight._fit.trainer_attributes import ATTRIBUTES, of_tasks
+import torch
+from lightning.pytorch.utilities.types import LRSchedulerConfig
+
+from fedlight._fit.trainer_attributes import (
+    ATTRIBUTES,
+    of_tasks,
+    optimizers_of,
+    schedulers_of,
+)
 from fedlight._fit.trainer_strategy import unknown
 from fedlight._module.current_stage import Moment
 
@@ -39,6 +47,16 @@ class ActorTrainer(Moment):
         if not name.startswith("_") and name in vars(self).get("_elsewhere", ()):
             raise AttributeError(_far(name))
         super().__setattr__(name, value)
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The module's own optimizer, alone in a list, in a local run."""
+        return optimizers_of(self)
+
+    @property
+    def lr_scheduler_configs(self) -> list[LRSchedulerConfig]:
+        """The schedulers of the module's own optimizer, in a local run."""
+        return schedulers_of(self)
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print, in the output of the actor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 import torch
 from lightning import LightningDataModule, LightningModule
@@ -157,6 +157,24 @@ def check_data(datamodule: object) -> FederatedDataModule:
             )
         raise TypeError(f"datamodule must be a FederatedDataModule, got {kind}; {way}")
     return datamodule
+
+
+def checked_metrics(metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the metrics of a callback.
+
+    Raises:
+        ValueError: One of them has a name of the trainer's.
+        TypeError: One of them is not a real number.
+    """
+    for name, value in metrics.items():
+        if name.startswith("fed/"):
+            raise ValueError(
+                f"log_metrics({{{name!r}: …}}): names that begin with 'fed/' belong to FedTrainer; "
+                "choose another name"
+            )
+        if not isinstance(value, SupportsFloat):
+            raise TypeError(f"log_metrics({{{name!r}: …}}) takes a number, got {value!r}")
+    return metrics
 
 
 def check_can_discard(aggregator: Aggregator) -> None:

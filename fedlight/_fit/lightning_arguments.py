@@ -138,10 +138,12 @@ ARGUMENTS: Mapping[str, Argument] = {
     "enable_model_summary": _works("as in Lightning; False by default"),
     "accumulate_grad_batches": _refused("write a larger batch_size for the FederatedDataModule", 1),
     "gradient_clip_val": _refused(
-        "write local_optimizer=LocalSGD(lr=…, max_grad_norm={value!r})", None
+        "write local_optimizer=ModuleOptimizer(max_grad_norm={value!r}), which clips for the "
+        "module's own optimizer; LocalSGD and LocalAdam take max_grad_norm, too",
+        None,
     ),
     "gradient_clip_algorithm": _refused(
-        "write local_optimizer=LocalSGD(lr=…, max_grad_norm=…), which clips by the norm",
+        "write local_optimizer=ModuleOptimizer(max_grad_norm=…), which clips by the norm",
         None,
         "norm",
     ),
@@ -232,9 +234,9 @@ def lightning_settings(
         ValueError: A value is outside its range.
     """
     taken = LightningArguments.__annotations__
-    for name, value in given.items():
-        if name not in taken:
-            _refuse(name, value, [*own, *taken])
+    others = {name: value for name, value in given.items() if name not in taken}
+    known = [*own, *taken]
+    _refuse([_objection(name, value, known) for name, value in others.items()])
     settings = {
         name: _CHECKS[name](name, value)
         for name, value in given.items()
@@ -247,20 +249,32 @@ def lightning_settings(
     return LightningSettings(**settings)
 
 
-def _refuse(name: str, value: Any, known: Iterable[str]) -> None:
-    """Raise unless `name` is an argument of Lightning's with a value that asks for nothing."""
+def _objection(name: str, value: Any, known: Iterable[str]) -> str:
+    """Why an argument is refused; "" if it is Lightning's, with a value that asks for nothing."""
     argument = ARGUMENTS.get(name)
     if name in _FORMER:
-        raise TypeError(f"{name}={value!r} is an argument of Lightning 1: {_FORMER[name]}")
+        return f"{name}={value!r} is an argument of Lightning 1: {_FORMER[name]}"
     if argument is None:
         near = difflib.get_close_matches(name, [*known, *ARGUMENTS], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"FedTrainer.__init__() got an unexpected keyword argument {name!r}{hint}")
+        return f"FedTrainer.__init__() got an unexpected keyword argument {name!r}{hint}"
     # By type as well, since 1 == True and 0 == False.
     if any(type(value) is type(each) and value == each for each in argument.neutral):
-        return
-    text = argument.text.format(value=value)
-    raise TypeError(f"{name}={value!r} has no meaning in a federation: {text}")
+        return ""
+    return f"FedTrainer does not take {name}={value!r}: {argument.text.format(value=value)}"
+
+
+def _refuse(objections: Iterable[str]) -> None:
+    """Raise one error with all objections.
+
+    Raises:
+        TypeError: There are some.
+    """
+    found = [each for each in objections if each]
+    if len(found) > 1:
+        found = [f"{len(found)} arguments are refused:", *found]
+    if found:
+        raise TypeError("\n  ".join(found))
 
 
 def refuse_arguments(method: str, given: Mapping[str, Any]) -> None:
@@ -271,14 +285,16 @@ def refuse_arguments(method: str, given: Mapping[str, Any]) -> None:
         given: The arguments that no parameter takes.
 
     Raises:
-        TypeError: One of them asks for something.
+        TypeError: One of them asks for something; the error names all that do.
     """
+    objections = []
     for name, value in given.items():
         text = METHODS.get((method, name))
         if text is None:
-            raise TypeError(f"FedTrainer.{method}() got an unexpected keyword argument {name!r}")
-        if value is not None:
-            raise TypeError(f"{method} takes no {name}: {text}")
+            objections.append(f"FedTrainer.{method}() got an unexpected keyword argument {name!r}")
+        elif value is not None:
+            objections.append(f"{method} takes no {name}: {text}")
+    _refuse(objections)
 
 
 def limit_batches(name: str, value: object) -> int | float | None:

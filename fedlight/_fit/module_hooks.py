@@ -73,7 +73,7 @@ HOOKS: dict[str, Hook] = {
     **_named(_LOCAL, "on_before_backward", "backward", "on_after_backward"),
     **_named(_LOCAL, "on_before_optimizer_step", "optimizer_step", "lr_scheduler_step"),
     **_named(
-        "give the local optimizer a max_grad_norm, for example LocalSGD(lr=0.1, max_grad_norm=1.0)",
+        "give the local optimizer a max_grad_norm, for example ModuleOptimizer(max_grad_norm=1.0)",
         "configure_gradient_clipping",
     ),
     **_named("write configure_model", "configure_sharded_model"),

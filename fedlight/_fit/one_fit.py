@@ -16,6 +16,7 @@ from fedlight._fit.module_hooks import warn_of_hooks
 from fedlight._fit.options import TrainerOptions
 from fedlight._fit.profiling import each_profiled
 from fedlight._fit.start_order import set_up, start_training
+from fedlight._fit.strategy_checks import warn_of_own_optimizer, warn_of_single_examples
 from fedlight._module.evaluation import Evaluator
 from fedlight._module.log_recorder import LogRecorder
 from fedlight._runs.loggers import finalize, log_hyperparams, log_points, open_again
@@ -104,8 +105,10 @@ class Fit:
             run.restore(self._checkpoint, self._path)
         resumed = bool(run.counts.version or run.counts.num_updates)
         start_training(run.module, hooks, None if resumed else self._check_sanity)
+        warn_of_own_optimizer(run.module, run.setting.local_optimizer)
         run.begin()
         say_what_computes(run)
+        warn_of_single_examples(run)
         if resumed:
             say_if_over(run)
             return

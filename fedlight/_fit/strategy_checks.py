@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from lightning.pytorch.utilities import rank_zero_warn
+from collections.abc import Iterable
 
+import numpy as np
+from lightning import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedlight._module.rng import isolated_rng
+from fedlight._module.snapshot import Snapshot
 from fedlight.aggregators import DCASGD, Aggregator, FedDynServer, FedNova, QuAFL
 from fedlight.arrivals import ArrivalProcess, PolledArrivals
 from fedlight.arrivals.wrapper import Wrapper
-from fedlight.local_optimizers import FedDyn, FedProx, LocalOptimizer, LocalSGD, OwnModel
+from fedlight.executors.base import ClientError, Job, trial_task
+from fedlight.local_optimizers import (
+    FedDyn,
+    FedProx,
+    LocalOptimizer,
+    LocalSGD,
+    ModuleOptimizer,
+    OwnModel,
+)
+from fedlight.local_optimizers.module_optimizer import left_to_local_optimizer
+from fedlight.run import Run
+
+_MOST_NAMED = 5
 
 
 def check_partners(
@@ -103,3 +123,56 @@ def _warn_of_half(aggregator: Aggregator, words: str, partner: str) -> None:
         f"fedlight: {type(aggregator).__name__} {words}; the method is complete with "
         f"local_optimizer={partner}"
     )
+
+
+def warn_of_own_optimizer(module: LightningModule, optimizer: LocalOptimizer) -> None:
+    """Warn if a local optimizer trains other parameters than the module's own optimizer would."""
+    own = is_overridden("configure_optimizers", module, LightningModule)
+    if isinstance(optimizer, ModuleOptimizer) or not own:
+        return
+    before = Snapshot(module)
+    try:
+        with isolated_rng():
+            number, left = left_to_local_optimizer(module)
+    except Exception:  # it is not used, so it may be one that does not work here
+        return
+    finally:
+        before.restore()
+    name, method = type(module).__name__, type(optimizer).__name__
+    if number > 1:
+        rank_zero_warn(
+            f"fedlight: {method} trains all parameters of {name} by one rule, in place of the "
+            f"{number} optimizers that configure_optimizers returns"
+        )
+    elif number and left:
+        rank_zero_warn(
+            f"fedlight: {method} also trains {_some(left)}, which the optimizer of "
+            f"{name}.configure_optimizers leaves out; freeze them (param.requires_grad_(False) in "
+            "__init__ or setup), or leave local_optimizer out to train with the module's own"
+        )
+
+
+def warn_of_single_examples(run: Run) -> None:
+    """Warn if clients whose batches hold one example fail in a module with batch normalisation."""
+    if not any(isinstance(layer, _BatchNorm) for layer in run.module.modules()):
+        return
+    sizes, batch_size = run.federation.num_examples, run.federation.batch_size
+    clients = np.flatnonzero(np.minimum(sizes, batch_size) == 1)
+    if not len(clients):
+        return
+    (outcome,) = run.executor.run([Job(trial_task(int(clients[0])), run.state)])
+    if isinstance(outcome, ClientError):
+        rank_zero_warn(
+            f"fedlight: {type(run.module).__name__} has batch normalisation, and the batches of "
+            f"{len(clients)} of {len(sizes)} clients hold one example: client "
+            f"{_some(map(str, clients))}. Their local runs fail ({outcome.__cause__}): give each "
+            "client two or more examples (the partitioner's smallest size), take GroupNorm, or "
+            'write on_client_failure="drop"'
+        )
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first of some names, and how many there are more."""
+    listed = list(names)
+    more = len(listed) - _MOST_NAMED
+    return ", ".join(listed[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -16,6 +16,7 @@ from lightning import LightningModule
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
 
 from fedlight._fit.callback_adapters import as_given
@@ -167,8 +168,14 @@ def _first(kind: type, meaning: str) -> Attribute:
     return Attribute(lambda asked: next(iter(every(asked)), None), meaning)
 
 
-def _nothing(asked: Asked) -> list[Any]:
-    return []
+def optimizers_of(moment: Moment) -> list[torch.optim.Optimizer]:
+    """The optimizers that ``self.trainer.optimizers`` shows."""
+    return [] if moment.native is None else moment.native.optimizers
+
+
+def schedulers_of(moment: Moment) -> list[LRSchedulerConfig]:
+    """The schedulers that ``self.trainer.lr_scheduler_configs`` and ``self.lr_schedulers`` show."""
+    return [] if moment.native is None else moment.native.lr_scheduler_configs
 
 
 def _state(asked: Asked) -> TrainerState:
@@ -312,9 +319,15 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "early_stopping_callback": _first(EarlyStopping, "The first `EarlyStopping`, or None."),
     "early_stopping_callbacks": _every(EarlyStopping, "The `EarlyStopping` callbacks."),
     "progress_bar_callback": _first(ProgressBar, "The progress bar, or None."),
-    "optimizers": Attribute(_nothing, "Empty: an optimizer exists only during one local run."),
+    "optimizers": Attribute(
+        lambda asked: optimizers_of(asked.moment),
+        "In a local run, the module's own optimizer, alone in a list; elsewhere, and under another "
+        "local optimizer, empty.",
+    ),
     "lr_scheduler_configs": Attribute(
-        _nothing, "Empty: a scheduler exists only during one local run."
+        lambda asked: schedulers_of(asked.moment),
+        "In a local run, the schedulers of the module's own optimizer; elsewhere, and under "
+        "another local optimizer, empty.",
     ),
     "save_checkpoint": Attribute(
         _save_checkpoint,

@@ -57,7 +57,7 @@ INSTEAD = {
     "is_last_batch": "a local run has num_training_batches steps; batch_idx counts them",
     "val_check_batch": "validation takes place after a round",
     "precision_plugin": "self.trainer.precision names the precision; to clip gradients, write "
-    "LocalSGD(max_grad_norm=…)",
+    "ModuleOptimizer(max_grad_norm=…)",
     "scaler": "self.trainer.precision names the precision",
     "init_module": "create layers in configure_model, which uses the run's precision and device",
     "distributed_sampler_kwargs": "there is one process",
@@ -65,8 +65,8 @@ INSTEAD = {
     "Path(path).unlink()",
     "strategy.save_checkpoint": "write self.trainer.save_checkpoint(path)",
     "fit_loop": "a federation has no epochs of batches; self.trainer.current_epoch counts rounds",
-    "strategy._lightning_optimizers": "self.optimizers() has nothing to return: an optimizer "
-    "exists only during one local run; LearningRateMonitor logs its rate",
+    "strategy._lightning_optimizers": "write self.optimizers(use_pl_optimizer=False) in "
+    "training_step: an optimizer exists only during one local run",
     "strategy.backward": "manual optimization is not possible in a local run",
 }
 

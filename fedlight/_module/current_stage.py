@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from lightning import LightningModule
 
+    from fedlight.local_optimizers.base import NativeOptimizer
     from fedlight.types import Task
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ class Moment:
         stage: "train", "validate", "sanity_check", "test" or "predict" as Lightning's
             ``RunningStage`` spells it, or None.
         tasks: The tasks whose local steps are being computed; several in a stack.
+        native: The module's own optimizer in the local run that is being computed, or None.
         asked: Attributes of the trainer that ``training_step`` has read and that change in a run.
             Stacked clients would share the answer, and a traced step would keep it for ever.
         times: How often it has asked.
@@ -33,6 +35,7 @@ class Moment:
     def __init__(self) -> None:
         self.stage: str | None = None
         self.tasks: Sequence[Task] = ()
+        self.native: NativeOptimizer | None = None
         self.asked: set[str] = set()
         self.times = 0
         self.touched = False
@@ -77,9 +80,9 @@ def at_stage(module: LightningModule, stage: str) -> Iterator[Moment]:
             "validate", "sanity_check" or "test".
     """
     moment = moment_of(module)
-    before = moment.stage, moment.tasks
+    before = moment.stage, moment.tasks, moment.native
     # An evaluation has no tasks, so that nothing it asks the trainer is noted.
-    moment.tasks = ()
+    moment.tasks, moment.native = (), None
     evaluates = stage != "train"  # an evaluation calls code that may change the module
     moment.touched |= evaluates
     if moment.stage != SANITY_CHECK:  # the validation within a sanity check belongs to it
@@ -87,5 +90,5 @@ def at_stage(module: LightningModule, stage: str) -> Iterator[Moment]:
     try:
         yield moment
     finally:
-        moment.stage, moment.tasks = before
+        moment.stage, moment.tasks, moment.native = before
         moment.touched |= evaluates

@@ -51,7 +51,8 @@ def hint_about_batch(error: BaseException, batch: Any, whose: str) -> str:
 
 
 def _is_out_of_range(error: BaseException) -> bool:
-    return "index out of range" in str(error) or _OUT_OF_RANGE.search(str(error)) is not None
+    # Not "list index out of range": that is an index of Python's, and no label.
+    return "index out of range in" in str(error) or _OUT_OF_RANGE.search(str(error)) is not None
 
 
 def _is_of_form(error: BaseException) -> bool:

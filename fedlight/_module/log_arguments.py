@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
@@ -169,6 +170,13 @@ def _told(how: Options) -> str:
 
 def not_one_number(name: str, value: Any) -> TypeError:
     """The error for a value that cannot be logged."""
+    if isinstance(value, complex | np.complexfloating) or (
+        isinstance(value, Tensor) and value.is_complex()
+    ):
+        return TypeError(
+            f"self.log({name!r}, …) takes a real number, got the complex {value!r}; log "
+            "value.abs(), or value.real and value.imag under names of their own"
+        )
     if isinstance(value, Tensor):
         return TypeError(
             f"self.log({name!r}, …) takes one number, got a tensor of shape {tuple(value.shape)}; "

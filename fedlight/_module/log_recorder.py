@@ -9,6 +9,7 @@ from itertools import islice
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -82,9 +83,9 @@ class LogRecorder(Log):
         self._earlier = set(self._logged)
 
     def _take(self, key: str, value: Any, how: Options, batch_size: int | None) -> None:
-        if isinstance(value, Number):
-            value = sent(float(value), self._module.device)  # type: ignore[arg-type]  # complex fails here
-        if not isinstance(value, Tensor) or value.numel() != 1:
+        if isinstance(value, Number) and not isinstance(value, complex | np.complexfloating):
+            value = sent(float(value), self._module.device)  # type: ignore[arg-type]  # no complex
+        if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
             raise not_one_number(key, value)
         value = value.detach().clone()  # the step may change the tensor before it is read
         if value.device != self._module.device:  # all are read at once later

@@ -84,6 +84,8 @@ class FedCheckpoint(Callback):
             raise ValueError(f"give one interval, got {' and '.join(given)}")
         if not isinstance(dirpath, str | Path):
             raise TypeError(f'dirpath must be a path, got {dirpath!r}; for example "checkpoints"')
+        if dirpath == "":
+            raise ValueError('dirpath must not be empty; write "." for the working directory')
         if not isinstance(monitor, str | None):
             raise TypeError(f"monitor must be the name of a metric, got {monitor!r}")
         self.dirpath = user_path(dirpath)
@@ -115,13 +117,26 @@ class FedCheckpoint(Callback):
         return str(self.dirpath / f"last{self._suffix}.ckpt")
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Begin to count from the present round, and remove files that a killed run left torn."""
+        """Begin to count from the present round, and remove files that a killed run left torn.
+
+        Raises:
+            NotADirectoryError: `dirpath` is a file, or lies below one.
+        """
+        self._check_folder()
         self._since = time.monotonic()
         self._periods = self._period(trainer)
         self._parts = Parts(self.dirpath)  # the parts of an earlier run are not this one's
         self._names_taken = self._validated = False
         if not trainer.fast_dev_run:
             remove_torn(self.dirpath)
+
+    def _check_folder(self) -> None:
+        lowest = next(each for each in (self.dirpath, *self.dirpath.parents) if each.exists())
+        if not lowest.is_dir():
+            raise NotADirectoryError(
+                f"FedCheckpoint(dirpath={str(self.dirpath)!r}) needs a folder, but "
+                f"{str(lowest)!r} is a file; give another dirpath"
+            )
 
     def on_validation_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Note that a validation has taken place."""

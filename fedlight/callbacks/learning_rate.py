@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedlight._support.checks import rate_at
 from fedlight.callbacks.base import Callback
-from fedlight.local_optimizers.module_optimizer import ModuleOptimizer, configured_rates
+from fedlight.local_optimizers.module_optimizer import ModuleOptimizer
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -19,7 +19,7 @@ class LearningRateMonitor(Callback):
 
     - ``lr/local``: eta_L of a client that pulls the version just made. Of the module's own
       optimizer it is the rate at the start of a local run (``lr/local_1`` … if it has several
-      groups of parameters).
+      groups of parameters), which ``ModuleOptimizer(schedule="version")`` keeps for all of it.
     - ``lr/server``: eta of the step that made the version; of a `server_optimizer` the rate that
       this has after the step.
     - ``lr/alpha``: alpha of that step, before any factor for staleness, of an aggregator that
@@ -34,20 +34,26 @@ class LearningRateMonitor(Callback):
     """
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
-        """Ask the module for its rates, once."""
-        own = isinstance(trainer.local_optimizer, ModuleOptimizer)
-        rates = configured_rates(module) if own else []
-        names = ["lr/local", *(f"lr/local_{k}" for k in range(1, len(rates)))]
-        self._own = dict(zip(names, rates, strict=False))
+        """Ask the module for its rates."""
+        self._ask(trainer, module)
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Log the rates."""
+        own = trainer.local_optimizer
+        if isinstance(own, ModuleOptimizer) and own.schedule == "version":
+            self._ask(trainer, module)
         rates = dict(self._own)
         if trainer.local_optimizer.lr is not None:
             rates["lr/local"] = rate_at("lr", trainer.local_optimizer.lr, trainer.version)
         used = trainer.aggregator.rates(trainer.version - 1)
         rates |= {f"lr/{name}": value for name, value in used.items()}
         trainer.log_metrics(rates)
+
+    def _ask(self, trainer: FedTrainer, module: LightningModule) -> None:
+        own = trainer.local_optimizer
+        rates = own.rates(module, trainer.version) if isinstance(own, ModuleOptimizer) else []
+        names = ["lr/local", *(f"lr/local_{k}" for k in range(1, len(rates)))]
+        self._own = dict(zip(names, rates, strict=False))
 
     def __repr__(self) -> str:
         return "LearningRateMonitor()"

@@ -27,13 +27,19 @@ def read_images(dataset: datasets.Dataset, name: str) -> Tensor:
     Grey images have one channel. Images with a palette become RGB.
 
     Raises:
-        ValueError: An image is missing or cannot be decoded, differs in size from the first one,
-            or has pixels of more than 8 bits.
+        ValueError: An image is missing or cannot be decoded, differs in size or in channels
+            from the first one, or has pixels of more than 8 bits.
     """
     images: np.ndarray | None = None
     for row, pixels in _decoded(dataset, name):
         if images is None:
             images = np.empty((len(dataset), *pixels.shape[1:]), dtype=np.uint8)
+        if pixels.shape[1] != images.shape[1]:
+            raise ValueError(
+                f"column {name!r} has images with {images.shape[1]} channels (row 0) and with "
+                f"{pixels.shape[1]} (row {row}), such as grey ones and RGB ones; bring them to one "
+                f'mode with dataset.cast_column({name!r}, datasets.Image(mode="RGB")) first'
+            )
         if pixels.shape[1:] != images.shape[1:]:
             raise ValueError(
                 f"column {name!r} has images of several sizes: row 0 is {images.shape[1:]}, "

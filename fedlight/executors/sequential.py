@@ -222,7 +222,9 @@ class SequentialExecutor(Executor):
             if work.optimizer.needs_full_gradient:
                 run.full_gradient = self._full_gradient(task)
                 work.state.write(job.pulled)  # the pass over the data has moved the buffers
+            self._moment.native = None
             work.optimizer.begin(run, work.module)
+            self._moment.native = run.native
             batches = StackedBatches(work.examples, rows, self._example_bytes)
             for k in range(task.num_steps):
                 loss, grads, unused = self._gradient(batches.step(k), k, task)

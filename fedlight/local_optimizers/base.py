@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlight._support.strategy import Strategy
 from fedlight.parameters import shrinking
@@ -22,9 +22,27 @@ from fedlight.randomness import generator
 if TYPE_CHECKING:
     import numpy as np
     from lightning import LightningModule
+    from lightning.pytorch.utilities.types import LRSchedulerConfig
 
     from fedlight._support.checks import Rate
     from fedlight.types import ServerState, Task
+
+
+@dataclass(slots=True)
+class NativeOptimizer:
+    """The module's own optimizer during a local run.
+
+    Attributes:
+        optimizers: The optimizer, alone in a list, as ``self.trainer.optimizers`` shows it.
+        lr_scheduler_configs: Its schedulers.
+        params: The module's trainable parameters, in order.
+        steps: Number of steps so far.
+    """
+
+    optimizers: list[torch.optim.Optimizer]
+    lr_scheduler_configs: list[LRSchedulerConfig]
+    params: list[nn.Parameter]
+    steps: int = 0
 
 
 @dataclass(slots=True)
@@ -71,7 +89,7 @@ class LocalRun:
     shared: list[Tensor] = field(default_factory=list)
     full_gradient: list[Tensor] = field(default_factory=list)
     memory: dict[str, list[Tensor]] = field(default_factory=dict)
-    native: Any = None
+    native: NativeOptimizer | None = None
     tasks: Sequence[Task] = ()
     seed: int = 0
     seeds: Sequence[int] = ()

@@ -3,50 +3,64 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.types import LRSchedulerConfig
+from torch import Tensor, nn
 
-from fedlight._support.checks import positive_int
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun
+from fedlight._support.checks import one_of, optional, positive, positive_int
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, NativeOptimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lightning import LightningModule
-from torch import Tensor, nn
 
 
 class ModuleOptimizer(LocalOptimizer):
     """The optimizer that the module's ``configure_optimizers`` returns, created for each task.
 
-    A learning-rate scheduler starts with the task and steps after each local step, or after every
-    `frequency` local steps if its dictionary says so. An ``interval`` of "epoch" is refused, since
-    a local run has no epochs, and so is a scheduler that waits for a metric. For a rate that
-    depends on the round, use a function of the version instead
-    (``LocalSGD(lr=lambda version: …)``). This optimizer works on one client at a time.
+    Its moments start anew in each task, and so does a learning-rate scheduler, unless `schedule`
+    says otherwise. A scheduler that waits for a metric is refused. This optimizer works on one
+    client at a time.
+
+    Args:
+        schedule: The time of the module's scheduler. "task": it starts with the task and steps
+            after each local step, or after every `frequency` local steps if its dictionary says
+            so; an ``interval`` of "epoch" is refused, since a local run has no epochs. "version": a
+            client that pulled version v has in its whole task the rates of the scheduler after v
+            steps (v // `frequency`), whatever its ``interval``. The rates of all versions follow
+            from what ``configure_optimizers`` returns; the number of versions is
+            ``self.trainer.max_epochs``.
+        max_grad_norm: A gradient with a larger Euclidean norm, over all parameters of the
+            optimizer, is scaled down to this norm, as by Lightning's ``gradient_clip_val``.
 
     Raises:
-        TypeError: (at the start of ``fit``) the scheduler has no ``step``, or its `frequency` is
-            not an integer.
-        ValueError: (at the start of ``fit``) the module returns no optimizer, several, one that
-            needs a closure, or one with parameters that are not the module's; a scheduler that does
-            not count local steps; or a dictionary with an unknown key.
+        TypeError: `max_grad_norm` is not a number; (at the start of ``fit``) the scheduler has no
+            ``step``, or its `frequency` is not an integer.
+        ValueError: An argument is outside its range; (at the start of ``fit``) the module returns
+            no optimizer, several, one that needs a closure, or one with parameters that are not the
+            module's; a scheduler that does not count steps; or a dictionary with an unknown key.
 
     Example:
-        >>> ModuleOptimizer()
-        ModuleOptimizer()
+        >>> ModuleOptimizer(schedule="version", max_grad_norm=1.0)
+        ModuleOptimizer(schedule='version', max_grad_norm=1.0)
     """
 
     stackable = False
+    _repr_optional = ("schedule", "max_grad_norm")
+
+    def __init__(self, schedule: str = "task", max_grad_norm: float | None = None) -> None:
+        self.schedule = one_of("schedule", schedule, ("task", "version"))
+        self.max_grad_norm = optional(positive, "max_grad_norm", max_grad_norm)
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:
         """Ask the module for a new optimizer."""
-        given = f"configure_optimizers of {type(module).__name__} returns"
-        optimizers, schedulers = _unpack(given, module.configure_optimizers())
+        given, optimizers, configured = _configured(module)
         if len(optimizers) != 1:
             raise ValueError(
                 f"{given} {len(optimizers)} optimizers, but a local run needs exactly one; return "
@@ -59,7 +73,7 @@ class ModuleOptimizer(LocalOptimizer):
             )
         params = list(module.parameters())
         own = set(map(id, params))
-        trained = [param for group in optimizers[0].param_groups for param in group["params"]]
+        trained = _params(optimizers[0])
         foreign = sum(id(param) not in own for param in trained)
         if foreign:
             raise ValueError(
@@ -67,43 +81,145 @@ class ModuleOptimizer(LocalOptimizer):
                 "module's and would not be trained; give it self.parameters(), and keep layers as "
                 "attributes of the module (in an nn.ModuleList, not in a list)"
             )
-        run.native = _Native(
-            optimizer=optimizers[0],
-            schedulers=[_scheduler(module, given, each) for each in schedulers],
-            params=[param for param in params if param.requires_grad],
+        by_version = self.schedule == "version"
+        schedulers = [_scheduler(given, each, by_version) for each in configured]
+        if by_version and schedulers:
+            _set_version(module, optimizers[0], schedulers, run.tasks[0].pulled_version)
+        elif schedulers:
+            _say_of_schedule(type(module).__name__)
+        run.native = NativeOptimizer(
+            optimizers, schedulers, [param for param in params if param.requires_grad]
         )
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """Make one step of the module's optimizer, then of its schedulers."""
-        native: _Native = run.native
+        native = run.native
+        assert native is not None, "begin comes first"
+        (optimizer,) = native.optimizers
+        clips = self.max_grad_norm is not None
         for param, grad in zip(native.params, grads, strict=True):
-            param.grad = grad[0]
+            # Two parameters may share a gradient, and clipping changes it in place.
+            param.grad = grad[0].clone() if clips else grad[0]
         for index in run.unused:
             native.params[index].grad = None
-        native.optimizer.step()
+        if self.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(_params(optimizer), self.max_grad_norm)
+        optimizer.step()
         for param in native.params:
             param.grad = None
         native.steps += 1
-        for scheduler, frequency in native.schedulers:
-            if native.steps % frequency == 0:
-                scheduler.step()
+        if self.schedule == "version":
+            return
+        for config in native.lr_scheduler_configs:
+            if native.steps % config.frequency == 0:
+                config.scheduler.step()  # type: ignore[call-arg]  # it waits for no metric
+
+    def rates(self, module: LightningModule, version: int) -> list[float]:
+        """Return the learning rates at the start of a task, one per group of parameters.
+
+        Args:
+            module: The module.
+            version: The version that the client pulled.
+        """
+        given, optimizers, configured = _configured(module)
+        if self.schedule == "version" and configured:
+            schedulers = [_scheduler(given, each, True) for each in configured]
+            _set_version(module, optimizers[0], schedulers, version)
+        return [float(group["lr"]) for each in optimizers for group in each.param_groups]
 
 
-def configured_rates(module: LightningModule) -> list[float]:
-    """Return the initial learning rates of the module's optimizer, one per group."""
+def left_to_local_optimizer(module: LightningModule) -> tuple[int, list[str]]:
+    """How another local optimizer differs from the module's ``configure_optimizers``.
+
+    Returns:
+        The number of optimizers that the module returns, and the names of the trainable parameters
+        that are in none of them.
+    """
+    _, optimizers, _ = _configured(module)
+    trained = {id(param) for each in optimizers for param in _params(each)}
+    named = module.named_parameters()
+    left = [name for name, each in named if each.requires_grad and id(each) not in trained]
+    return len(optimizers), left
+
+
+def _configured(module: LightningModule) -> tuple[str, list[Any], list[Any]]:
+    """The beginning of an error, and what ``configure_optimizers`` returns as two lists."""
     given = f"configure_optimizers of {type(module).__name__} returns"
-    optimizers, _ = _unpack(given, module.configure_optimizers())
-    return [float(group["lr"]) for each in optimizers for group in each.param_groups]
+    return given, *_unpack(given, module.configure_optimizers())
 
 
-@dataclass(slots=True)
-class _Native:
-    """The module's optimizer during a run: its parameters, and schedulers with frequencies."""
+def _params(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
-    optimizer: torch.optim.Optimizer
-    schedulers: list[tuple[Any, int]]
-    params: list[nn.Parameter]
-    steps: int = 0
+
+class _Rates(NamedTuple):
+    """The hyper-parameters of an optimizer's groups under its schedulers.
+
+    Attributes:
+        start: The state of optimizer and schedulers at version 0, in words.
+        of_version: For each version, those of each group.
+    """
+
+    start: str
+    of_version: list[list[dict[str, Any]]]
+
+
+_RATES: WeakKeyDictionary[LightningModule, _Rates] = WeakKeyDictionary()
+"""Schedulers can only be stepped, so what they have led to is kept for the next tasks."""
+
+
+def _set_version(
+    module: LightningModule,
+    optimizer: torch.optim.Optimizer,
+    schedulers: Sequence[LRSchedulerConfig],
+    version: int,
+) -> None:
+    """Give an optimizer the hyper-parameters that its schedulers lead to in `version` steps."""
+    start = repr((_groups(optimizer), [each.scheduler.state_dict() for each in schedulers]))
+    rates = _RATES.get(module)
+    # The first task of a fit is at version 0: it forgets those of an earlier fit.
+    if rates is None or rates.start != start or version == 0:
+        rates = _Rates(start, [])
+    if version >= len(rates.of_version):
+        # Twice as many as needed, so that the cost of all versions grows as their number.
+        rates = _Rates(start, _stepped(module, version, 2 * version + 1))
+        _RATES[module] = rates
+    for group, found in zip(optimizer.param_groups, rates.of_version[version], strict=True):
+        group.update(found)
+    for each in schedulers:
+        each.scheduler.last_epoch = version // each.frequency
+        each.scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+
+def _stepped(module: LightningModule, least: int, most: int) -> list[list[dict[str, Any]]]:
+    given, (optimizer,), configured = _configured(module)
+    schedulers = [_scheduler(given, each, True) for each in configured]
+    optimizer.zero_grad()
+    optimizer.step()  # changes nothing; torch warns of a scheduler that steps before its optimizer
+    found = [_groups(optimizer)]
+    for version in range(1, most):
+        try:
+            for each in schedulers:
+                if version % each.frequency == 0:
+                    each.scheduler.step()  # type: ignore[call-arg]  # no metric
+        except ValueError:  # OneCycleLR ends after its total_steps
+            if version <= least:
+                raise
+            break
+        found.append(_groups(optimizer))
+    return found
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The hyper-parameters of each group; tensors are copied, since schedulers change them."""
+    return [
+        {
+            name: value.clone() if isinstance(value, Tensor) else value
+            for name, value in group.items()
+            if name != "params"
+        }
+        for group in optimizer.param_groups
+    ]
 
 
 def _unpack(given: str, configured: Any) -> tuple[list[Any], list[Any]]:
@@ -136,31 +252,33 @@ _OF_OPTIMIZER = ("optimizer", "lr_scheduler", "monitor")
 _OF_SCHEDULER = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
 
 
-def _scheduler(module: LightningModule, given: str, scheduler: Any) -> tuple[Any, int]:
-    """A scheduler and the number of local steps after which it steps.
+def _scheduler(given: str, scheduler: Any, by_version: bool) -> LRSchedulerConfig:
+    """A scheduler and the number of steps after which it steps.
+
+    Args:
+        given: The beginning of an error.
+        scheduler: A scheduler, or a dictionary with one.
+        by_version: Whether it counts versions in place of local steps.
 
     Raises:
         TypeError: `frequency` is not an integer, or the scheduler has no ``step``.
         ValueError: It waits for a metric or counts epochs, or a key is unknown.
     """
-    frequency, plateau, named = 1, False, False
+    frequency, plateau = 1, False
     if isinstance(scheduler, dict):
         options = dict(scheduler)
         plateau = bool(options.pop("reduce_on_plateau", False))
         _known_keys(given, "the lr_scheduler", options, _OF_SCHEDULER)
         if "scheduler" not in options:
             raise ValueError(f"{given} an lr_scheduler without the key 'scheduler'; add it")
-        if options.get("interval", "step") != "step":
+        if options.get("interval", "step") != "step" and not by_version:
             raise ValueError(
                 f"{given} a scheduler with interval={options['interval']!r}, but a local run has "
                 "no epochs; write interval='step', which steps it after every `frequency` local "
                 f"steps, or {_BY_ROUNDS}"
             )
         frequency = positive_int("frequency", options.get("frequency", 1))
-        named = "interval" in options
         scheduler = options["scheduler"]
-    if not named:
-        _say_of_interval(type(module).__name__)
     if plateau or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ValueError(
             f"{given} a {type(scheduler).__name__}, which waits for a metric that a local run does "
@@ -172,12 +290,13 @@ def _scheduler(module: LightningModule, given: str, scheduler: Any) -> tuple[Any
             f"{given} the lr_scheduler {scheduler!r}, which has no step(); use one from "
             "torch.optim.lr_scheduler"
         )
-    return scheduler, frequency
+    interval = "epoch" if by_version else "step"
+    return LRSchedulerConfig(scheduler, interval=interval, frequency=frequency)
 
 
 _BY_ROUNDS = (
-    "FedTrainer(local_optimizer=LocalSGD(lr=lambda version: 0.1 * 0.99**version)) for a rate that "
-    "depends on the round"
+    'local_optimizer=ModuleOptimizer(schedule="version") for a scheduler that counts the server\'s '
+    "versions, or local_optimizer=LocalSGD(lr=lambda version: 0.1 * 0.99**version)"
 )
 
 
@@ -190,9 +309,9 @@ def _known_keys(given: str, which: str, keys: Iterable[str], known: tuple[str, .
 
 
 @cache
-def _say_of_interval(module: str) -> None:
+def _say_of_schedule(module: str) -> None:
     rank_zero_info(
-        f"fedlight: the scheduler of {module} is stepped after each local step, since a local run "
-        "has no epochs (Lightning steps it after each epoch); write interval='step' in its "
-        "dictionary to say so"
+        f"fedlight: the scheduler of {module} starts anew in each task and counts its local steps "
+        "(Lightning steps it after each epoch, unless interval='step'); for one that goes on over "
+        'the training write local_optimizer=ModuleOptimizer(schedule="version")'
     )

@@ -135,6 +135,14 @@ def test_a_broken_file_among_good_ones_is_named():
         read_images(column([GOOD, png([0, 1], 1, 1)]), "image")
 
 
+def test_grey_images_beside_rgb_ones_are_named_as_such():
+    rgb = saved(Image.fromarray(np.zeros((2, 2, 3), dtype=np.uint8)))
+    with pytest.raises(
+        ValueError, match=r"1 channels \(row 0\) and with 3 \(row 1\).*mode=\"RGB\""
+    ):
+        read_images(column([GOOD, rgb]), "image")
+
+
 def test_sizes_may_not_differ_between_chunks(monkeypatch):
     monkeypatch.setattr("fedlight.data.reading._CHUNK", 1)
     with pytest.raises(ValueError, match=r"several sizes: row 0 is \(1, 2, 2\), row 1"):

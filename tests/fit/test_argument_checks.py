@@ -14,7 +14,7 @@ from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight._fit.argument_checks import as_callbacks, as_loggers
 from fedlight.aggregators import AFACD, FedAvg
 from fedlight.arrivals import BiasedArrivals, ReplayArrivals, ReplayEvent, UniformArrivals
-from fedlight.callbacks import ProgressBar
+from fedlight.callbacks import FedCheckpoint, ProgressBar
 from fedlight.executors import SequentialExecutor, VectorizedExecutor
 from fedlight.local_optimizers import LocalOptimizer, LocalSGD
 from tests.boring import Boring, Point, classes, fitted, points, trainer
@@ -362,3 +362,31 @@ def test_a_local_optimizer_that_fails_for_several_clients_is_named():
 
     with pytest.raises(ValueError, match=r"Normalized.step fails for two clients .*leading client"):
         trainer(local_optimizer=Normalized()).fit(Boring(), classes())
+
+
+class Overwrites(Callback):
+    """Logs a number under a name."""
+
+    def __init__(self, name, value=1.0) -> None:
+        self.name, self.value = name, value
+
+    def on_round_end(self, trainer, module) -> None:
+        trainer.log_metrics({self.name: self.value})
+
+
+def test_a_callback_may_not_overwrite_the_trainers_metrics() -> None:
+    with pytest.raises(ValueError, match=r"log_metrics\({'fed/gradients': …}\): names that begin"):
+        fitted(Point(), points([1.0], [2.0]), max_rounds=1, callbacks=Overwrites("fed/gradients"))
+    with pytest.raises(TypeError, match=r"log_metrics\({'a': …}\) takes a number, got 1j"):
+        fitted(Point(), points([1.0], [2.0]), max_rounds=1, callbacks=Overwrites("a", 1j))
+    run = fitted(Point(), points([1.0], [2.0]), max_rounds=1, callbacks=Overwrites("fedora"))
+    assert run.history[-1].metrics["fedora"] == 1
+
+
+def test_a_file_for_a_folder_is_noticed_before_the_first_round(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        run = trainer(max_rounds=1, callbacks=FedCheckpoint(place))
+        with pytest.raises(NotADirectoryError, match=r"needs a folder, but '.*file' is a file"):
+            run.fit(Point(), points([1.0], [2.0]))
+        assert run.history == []

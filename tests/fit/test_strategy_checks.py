@@ -1,6 +1,9 @@
 """Strategies that belong together are refused if their numbers contradict each other."""
 
 import pytest
+import torch
+from lightning import LightningModule
+from torch import nn
 
 from fedlight import FedTrainer
 from fedlight.aggregators import DCASGD, FedBuff, FedDynServer, FedNova, QuAFL
@@ -12,6 +15,7 @@ from fedlight.arrivals import (
     UniformArrivals,
 )
 from fedlight.local_optimizers import FedDyn, FedProx, LocalSGD, OwnModel
+from tests.boring import Point, fitted, points
 
 ROUNDS = UniformArrivals(2)
 
@@ -87,3 +91,69 @@ def test_an_aggregator_that_waits_for_rounds_needs_some() -> None:
     with pytest.raises(ValueError, match="steps at the end of rounds, but ContinuousArrivals"):
         made(FedNova(), LocalSGD(0.1), clock)
     assert made(FedBuff(2), LocalSGD(0.1), clock).version == 0
+
+
+# --- warnings at the start of a fit ---
+
+
+class TwoLayers(LightningModule):
+    """Its optimizers hold the parameters of the layers named in each of the lists given."""
+
+    def __init__(self, *trained) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(1, 2), nn.Linear(2, 1)
+        self.trained, self.calls = trained, 0
+
+    def training_step(self, batch, batch_idx):
+        return self.head(self.body(batch[0])).mean()
+
+    def configure_optimizers(self):
+        self.calls += 1
+        layers = [[getattr(self, name) for name in names] for names in self.trained]
+        return [
+            torch.optim.SGD([p for layer in each for p in layer.parameters()], lr=0.1)
+            for each in layers
+        ]
+
+
+@pytest.mark.parametrize(
+    ("trained", "words"),
+    [
+        ([["head"]], "LocalSGD also trains body.weight, body.bias, which the optimizer of TwoL"),
+        ([["head"], ["body"]], "LocalSGD trains all .*, in place of the 2 optimizers"),
+    ],
+)
+def test_a_local_optimizer_that_trains_more_than_the_modules_own_is_named(trained, words) -> None:
+    module = TwoLayers(*trained)
+    with pytest.warns(UserWarning, match=words):
+        fitted(module, points([1.0], [2.0], val=None), max_rounds=1)
+    assert module.calls == 0  # what the look has changed is undone
+
+
+@pytest.mark.parametrize("freezes", [False, True])
+def test_there_is_nothing_to_say_of_the_same_parameters(freezes) -> None:
+    module = TwoLayers(["head"] if freezes else ["head", "body"])
+    module.body.requires_grad_(not freezes)
+    fitted(module, points([1.0], [2.0], val=None), max_rounds=1)  # warnings are errors
+
+
+class Normed(Point):
+    """A point with batch normalisation."""
+
+    def __init__(self, norm) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def training_step(self, batch, batch_idx):
+        return ((self.w - self.norm(batch[0])) ** 2).mean()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_clients_of_one_example_are_named_before_the_first_round(executor) -> None:
+    data = points([1.0, 2.0], [3.0], [4.0, 5.0], [6.0], val=None)
+    rounds = UniformArrivals([[0, 2]], local_steps=1)
+    with pytest.warns(UserWarning, match="2 of 4 clients hold one example: client 1, 3. Their"):
+        fitted(Normed(nn.BatchNorm1d(1)), data, executor=executor, arrivals=rounds)
+    fitted(Normed(nn.LayerNorm(1)), data, executor=executor, arrivals=rounds)
+    several = points([1.0, 2.0], [3.0, 3.0], [4.0, 5.0], val=None)
+    fitted(Normed(nn.BatchNorm1d(1)), several, executor=executor, arrivals=rounds)

@@ -6,7 +6,8 @@ from torch.utils.data import TensorDataset
 
 from fedlight import FederatedDataModule, FedTrainer
 from fedlight.aggregators import FedAvg
-from fedlight.arrivals import ReplayArrivals, ReplayEvent
+from fedlight.arrivals import ReplayArrivals, ReplayEvent, SynchronousArrivals
+from fedlight.callbacks import LearningRateMonitor
 from fedlight.executors import ClientError
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
 
@@ -198,3 +199,180 @@ def test_parameters_that_share_a_gradient_are_stepped_once(options, executor):
     data = [TensorDataset(torch.zeros(2, 1))]
     trainer.fit(module, FederatedDataModule.from_client_datasets(data, batch_size=1))
     torch.testing.assert_close(trainer.state.params, params.detach())
+
+
+# --- schedules over versions ---
+
+
+def cosine(optimizer):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+
+
+BY_VERSION = {
+    "StepLR": (lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5), {}, [1, 1, 0.5, 0.5, 0.25]),
+    "epoch": (halves, {"interval": "epoch"}, [1, 0.5, 0.25, 0.125, 0.0625]),
+    "frequency": (halves, {"frequency": 2}, [1, 1, 0.5, 0.5, 0.25]),
+    # (1 + cos(pi v / 4)) / 2
+    "cosine": (cosine, {}, [1, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4, 0]),
+}
+
+
+def with_scheduler(make, options):
+    def configure(module):
+        optimizer = sgd(module)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": make(optimizer), **options}}
+
+    return configure
+
+
+@pytest.mark.parametrize("name", BY_VERSION)
+def test_a_schedule_stands_at_the_pulled_version(name):
+    make, options, expected = BY_VERSION[name]
+    module = Slope(with_scheduler(make, options))
+    trainer = fit(module, steps=3, visits=5, optimizer=ModuleOptimizer(schedule="version"))
+    assert trainer.state.params.tolist() == pytest.approx([-3 * sum(expected)] * 2)
+    rates = [trainer.local_optimizer.rates(module, version) for version in (4, 1, 3, 0)]
+    assert [each[0] for each in rates] == pytest.approx([expected[v] for v in (4, 1, 3, 0)])
+
+
+def test_versions_may_be_pulled_in_any_order():
+    events = [ReplayEvent(0, 0, 1.0, 1), ReplayEvent(1, 0, 2.0, 1)]
+    events += [ReplayEvent(0, 2, 3.0, 1), ReplayEvent(1, 1, 4.0, 1)]
+    module = Slope(with_scheduler(halves, {}))
+    trainer = FedTrainer(
+        arrivals=ReplayArrivals(events, pull="recorded"),
+        aggregator=FedAvg(1),
+        local_optimizer=ModuleOptimizer(schedule="version"),
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+    )
+    data = [TensorDataset(torch.zeros(2, 1))] * 2
+    trainer.fit(module, FederatedDataModule.from_client_datasets(data, batch_size=1))
+    pulled = [used.pulled_version for each in trainer.history for used in each.updates]
+    assert trainer.state.params[0].item() == -sum(0.5**version for version in pulled)
+    assert pulled != sorted(pulled)
+
+
+def test_a_scheduler_of_a_fixed_length_ends_with_the_run():
+    def configure(module):
+        optimizer = sgd(module)
+        total = module.trainer.max_epochs
+        made = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=total)
+        return [optimizer], [made]
+
+    def judge(rounds):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        made = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=rounds)
+        for _ in range(rounds):
+            yield optimizer.param_groups[0]["lr"]
+            optimizer.step()
+            made.step()
+
+    trainer = FedTrainer(
+        arrivals=SynchronousArrivals(local_steps=1),
+        aggregator=FedAvg(),
+        local_optimizer=ModuleOptimizer(schedule="version"),
+        max_rounds=5,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+    )
+    data = FederatedDataModule.from_client_datasets([TensorDataset(torch.zeros(2, 1))])
+    trainer.fit(Slope(configure), data)
+    assert trainer.state.params[0].item() == pytest.approx(-sum(judge(5)))
+
+
+def test_a_resumed_run_has_the_rates_of_one_that_never_stopped(tmp_path):
+    def run(rounds, path=None):
+        trainer = FedTrainer(
+            arrivals=SynchronousArrivals(local_steps=2),
+            aggregator=FedAvg(),
+            local_optimizer=ModuleOptimizer(schedule="version"),
+            max_rounds=rounds,
+            callbacks=LearningRateMonitor(),
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+        )
+        data = FederatedDataModule.from_client_datasets([TensorDataset(torch.zeros(2, 1))])
+        trainer.fit(Slope(with_scheduler(cosine, {})), data, ckpt_path=path)
+        return trainer
+
+    run(3).save_checkpoint(tmp_path / "a.ckpt")
+    whole, resumed = run(5), run(5, tmp_path / "a.ckpt")
+    assert whole.fingerprint() == resumed.fingerprint()
+    shown = [record.metrics["lr/local"] for record in whole.history]
+    assert shown == pytest.approx([*BY_VERSION["cosine"][2][1:], (2 - 2**0.5) / 4])
+
+
+def test_a_scheduler_that_starts_anew_is_named_with_the_option(caplog):
+    class Anew(Slope):
+        pass
+
+    with caplog.at_level("INFO"):
+        fit(Anew(with_scheduler(cosine, {"interval": "step"})))
+        fit(Anew(with_scheduler(cosine, {"interval": "step"})))
+    said = [each.message for each in caplog.records if "starts anew" in each.message]
+    assert len(said) == 1
+    assert 'ModuleOptimizer(schedule="version")' in said[0]
+
+
+# --- clipping, and the objects in a step ---
+
+
+def test_gradients_are_clipped_as_by_lightning():
+    # The gradient (1, 1) has the norm sqrt(2): clipped to 0.5 each part is 0.5 / sqrt(2).
+    trainer = fit(Slope(sgd), steps=1, optimizer=ModuleOptimizer(max_grad_norm=0.5))
+    clipped = 0.5 / (2**0.5 + 1e-6)
+    assert trainer.state.params.tolist() == pytest.approx([-clipped] * 2, rel=1e-6)
+    # Of an optimizer of y alone the norm is 1, as Lightning clips the optimizer's parameters.
+    module = Slope(lambda module: torch.optim.SGD([module.y], lr=1.0))
+    trainer = fit(module, steps=1, optimizer=ModuleOptimizer(max_grad_norm=0.5))
+    assert trainer.state.params.tolist() == pytest.approx([0.0, -0.5], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"schedule": "round"}, ValueError, "schedule must be one of 'task', 'version'"),
+        ({"max_grad_norm": 0}, ValueError, "max_grad_norm must be larger than 0"),
+        ({"max_grad_norm": "1"}, TypeError, "max_grad_norm must be a number"),
+    ],
+)
+def test_bad_arguments(options, error, words):
+    with pytest.raises(error, match=words):
+        ModuleOptimizer(**options)
+
+
+def test_a_step_sees_the_running_optimizer_and_scheduler():
+    seen = []
+
+    class Looks(Slope):
+        def training_step(self, batch, batch_idx):
+            scheduler = self.lr_schedulers()
+            (own,) = self.trainer.optimizers
+            assert self.optimizers(use_pl_optimizer=False) is own
+            assert scheduler.optimizer is own
+            seen.append((own.param_groups[0]["lr"], scheduler.get_last_lr()))
+            return super().training_step(batch, batch_idx)
+
+        def on_train_end(self):
+            assert self.trainer.optimizers == []
+            assert self.lr_schedulers() is None
+
+    fit(Looks(pair), steps=3)
+    assert seen == [(1.0, [1.0]), (0.5, [0.5]), (0.25, [0.25])]
+    seen.clear()
+    fit(Looks(pair), steps=1, visits=3, optimizer=ModuleOptimizer(schedule="version"))
+    assert seen == [(1.0, [1.0]), (0.5, [0.5]), (0.25, [0.25])]
+
+
+def test_an_index_error_in_a_step_is_no_matter_of_labels():
+    class Looks(Slope):
+        def training_step(self, batch, batch_idx):
+            return self.trainer.optimizers[0]
+
+    with pytest.raises(ClientError) as caught:
+        fit(Looks(sgd), optimizer=LocalSGD(0.1))
+    assert "integers are" not in str(caught.value)

@@ -156,19 +156,15 @@ def test_loaders_may_be_the_second_argument_of_predict_as_in_lightning():
     assert len(run.predict(Doubles(), [loader, loader])) == 2
 
 
-def test_a_scheduler_that_names_no_interval_is_mentioned(caplog):
+def test_the_time_of_a_scheduler_is_mentioned(caplog):
     class Schedules(Point):
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), 0.1)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
-    class Names(Schedules):
-        def configure_optimizers(self):
-            (optimizer,), (scheduler,) = super().configure_optimizers()
-            return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
-
     with caplog.at_level("INFO"):
-        fitted(Names(), points([1.0], [2.0]), local_optimizer=None, max_rounds=1)
-        assert "scheduler" not in caplog.text
         fitted(Schedules(), points([1.0], [2.0]), local_optimizer=None, max_rounds=1)
-    assert "the scheduler of Schedules is stepped after each local step" in caplog.text
+    assert (
+        "the scheduler of Schedules starts anew in each task and counts its local steps"
+        in caplog.text
+    )

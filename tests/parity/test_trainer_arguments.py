@@ -60,7 +60,7 @@ REFUSED = {
     "val_check_interval": (0.25, "write check_val_every_n_rounds or check_val_every_n_updates"),
     "check_val_every_n_epoch": (2, "write check_val_every_n_rounds or check_val_every_n_updates"),
     "accumulate_grad_batches": (4, "larger batch_size"),
-    "gradient_clip_val": (0.5, r"local_optimizer=LocalSGD\(lr=…, max_grad_norm=0.5\)"),
+    "gradient_clip_val": (0.5, r"local_optimizer=ModuleOptimizer\(max_grad_norm=0.5\)"),
     "gradient_clip_algorithm": ("value", "max_grad_norm=…"),
     "use_distributed_sampler": (None, "no distributed sampler"),
     "detect_anomaly": (True, r"with torch.autograd.detect_anomaly\(\)"),
@@ -76,11 +76,22 @@ REFUSED = {
 @pytest.mark.parametrize("name", [n for n, each in ARGUMENTS.items() if each.status == "refused"])
 def test_what_has_no_meaning_is_refused_with_what_to_write(name):
     value, words = REFUSED[name]
-    with pytest.raises(TypeError, match=f"^{name}=.* has no meaning in a federation: .*{words}"):
+    with pytest.raises(TypeError, match=f"^FedTrainer does not take {name}=.*: .*{words}"):
         trainer(**{name: value})
     with pytest.raises(TypeError) as caught:
         trainer(**{name: value})
-    assert f"{name}={value!r} has" in str(caught.value)
+    assert f"{name}={value!r}: " in str(caught.value)
+
+
+def test_all_refused_arguments_are_in_one_error():
+    with pytest.raises(TypeError) as caught:
+        trainer(max_epochs=3, gradient_clip_val=0.5, logger=False, gpus=1, agregator=None)
+    first, *lines = str(caught.value).splitlines()
+    assert first == "4 arguments are refused:"
+    said = ["max_epochs=3: ", "gradient_clip_val=0.5: ", "gpus=1 is", "'agregator'; did you mean"]
+    assert [words in line for words, line in zip(said, lines, strict=True)] == [True] * 4
+    with pytest.raises(TypeError, match=r"(?s)2 arguments .*train_dataloaders.*val_dataloaders"):
+        trainer().fit(Point(), train_dataloaders=[], val_dataloaders=[])
 
 
 def test_what_asks_for_nothing_is_accepted():

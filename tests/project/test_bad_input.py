@@ -135,7 +135,7 @@ ROWS = [
     (
         "trainer(max_epochs=5)",
         TypeError,
-        "max_epochs=5 has no meaning in a federation: write max_r",
+        "FedTrainer does not take max_epochs=5: write max_rounds",
     ),
     ("trainer(max_round=5)", TypeError, "unexpected keyword argument 'max_round'; did you mean 'm"),
     ("trainer(on_client_failure='ignore')", ValueError, "must be one of 'raise', 'drop', 'retry'"),
@@ -400,6 +400,7 @@ ROWS = [
     ),
     ("FedCheckpoint('x', mode='best')", ValueError, "mode must be one of 'min', 'max', got 'best'"),
     ("FedCheckpoint('x', save_top_k=-2)", ValueError, "save_top_k must be -1 (all), 0 or more"),
+    ("FedCheckpoint('')", ValueError, 'dirpath must not be empty; write "." for the working dir'),
     ("FedCheckpoint(3)", TypeError, "dirpath must be a path, got 3"),
     ("FedCheckpoint('x', monitor=3)", TypeError, "monitor must be the name of a metric, got 3"),
     ("EarlyStopping('x', patience=0)", ValueError, "patience must be at least 1, got 0"),
@@ -557,6 +558,7 @@ FAIL = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:fedlight. Boring has batch normalisation")
 @pytest.mark.parametrize("executor", ["auto", "sequential", "vectorized"])
 @pytest.mark.parametrize("name", FAIL)
 def test_odd_input_that_is_refused(name, executor):

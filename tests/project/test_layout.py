@@ -193,13 +193,13 @@ def test_there_is_one_event_loop() -> None:
 
 
 # Private attributes of other libraries' objects that have no public counterpart: Lightning's
-# modules and checkpoint callback, torchmetrics' collections, TensorBoard's writer, tensors, and
-# the datasets library's data sets.
+# modules and checkpoint callback, torch's schedulers, torchmetrics' collections, TensorBoard's
+# writer, tensors, and the datasets library's data sets.
 FOREIGN = {
     "_base", "_buffers", "_default_hp_metric", "_device", "_enable_compute_groups",
     "_experiment", "_fabric", "_fingerprint", "_forward_cache", "_get_file_writer", "_trainer",
     "_groups_checked", "_log_hyperparams", "_schema", "_version", "_unsafe_view", "_log_softmax",
-    "_ConvNd",
+    "_ConvNd", "_last_lr",
     "_every_n_epochs", "_every_n_train_steps", "_train_time_interval",
     "_foreach_add_", "_foreach_addcmul_", "_foreach_copy_", "_foreach_mul", "_foreach_sub",
 }  # fmt: skip

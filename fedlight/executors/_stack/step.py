@@ -22,7 +22,7 @@ from fedlight.executors._stack.steady_functions import SteadyFunctions
 from fedlight.executors._stack.step_log import LOSS, StackedLog, StepLog, detached_copy
 from fedlight.executors._stack.unused_parameters import warn_of_skipped
 from fedlight.executors.base import Workplace, loss_of
-from fedlight.parameters import check_kept
+from fedlight.parameters import as_real, check_kept
 
 
 class StepInputs(NamedTuple):
@@ -85,6 +85,8 @@ class StackedStep:
             [f"module.{name}" for name in layout.names]
             for layout in (state.param_layout, state.buffer_layout, state.counter_layout)
         ]
+        buffers = dict(self._call.named_buffers())
+        self._complex = [name for name in self._names[1] if buffers[name].is_complex()]
         self._log = StepLog(workplace)
         self._layers = SteadyFunctions if steady and state.device.type == "cpu" else nullcontext
         self._streams = Streams(stacked=True)
@@ -173,6 +175,8 @@ class StackedStep:
         tensors: dict[str, Tensor] = {}
         for names, values in zip(self._names, (params, buffers, counters), strict=True):
             tensors.update(zip(names, values, strict=True))
+        for name in self._complex:
+            tensors[name] = torch.view_as_complex(tensors[name])
         with self._layers(), log.recording(), log.deferring_metrics():
             try:
                 output, buffers, counters = functional_call(self._call, tensors, (batch, index))
@@ -220,7 +224,7 @@ class _TrainingStep(nn.Module):
         check_kept(self.module, before, self._names)
         return (
             output,
-            [self.module.get_buffer(name) for name in self._floating],
+            [as_real(self.module.get_buffer(name)) for name in self._floating],
             [self.module.get_buffer(name) for name in self._counting],
         )
 
