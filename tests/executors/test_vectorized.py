@@ -158,4 +158,5 @@ def test_teardown_lets_go():
         "_reduced_to",
         "dependence",
         "_threads",
+        "_one_thread",
     }

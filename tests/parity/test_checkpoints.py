@@ -30,10 +30,10 @@ class Scored(Point):
     def __init__(self, scores=(), **hparams):
         super().__init__()
         self.save_hyperparameters(ignore=["scores"])
-        self.scores = list(scores)
+        self.scores = iter(scores)  # a list would be a setting, which a resumed run has again
 
     def validation_step(self, batch, batch_idx):
-        self.log("score", self.scores.pop(0))
+        self.log("score", next(self.scores))
 
 
 def judge(**options) -> lightning.Trainer:
