@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "from-lightning.md"
-WIDEST = 58
+WIDEST = 60
 """Characters of a line that fit into half of the page."""
 
 
