@@ -396,7 +396,7 @@ def _surplus(
     pairs = np.square(by_client).sum() - np.square(squares).sum()
     deviation = np.sqrt(2 * max(mean**2 / len(fair), pairs))
     statistic = (np.square(share - importance) / fair).sum() * weights.sum() ** 2
-    return float((statistic - mean) / deviation)
+    return float((statistic - mean) / deviation) if deviation else 0.0  # all weights are zero
 
 
 def _by_round(

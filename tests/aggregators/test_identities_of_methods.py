@@ -162,6 +162,7 @@ def test_dc_asgd_of_fresh_updates_is_asynchronous_sgd(executor):
     )
 
 
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
 @EXECUTORS
 def test_ringmaster_of_delay_1_is_rennala_of_batch_1(executor):
     same(
