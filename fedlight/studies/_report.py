@@ -25,14 +25,15 @@ _MOST_PANELS = 12
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #212529; background: #fff;
-  max-width: 68rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
+  max-width: 68rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem;
   border-bottom: 1px solid #dee2e6; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 th.number { text-align: right; }
-pre, code { font: .85rem/1.4 ui-monospace, monospace; white-space: pre-wrap; margin: 0; }
+pre, code { font: .85rem/1.4 ui-monospace, monospace; white-space: pre-wrap; margin: 0;
+  overflow-wrap: anywhere; }
 figure { margin: 0; } figcaption { font-weight: 600; } img { width: 100%; height: auto; }
 .figures { display: grid; gap: 1rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
