@@ -72,6 +72,11 @@ def as_module(module: object) -> LightningModule:
                 "from lightning.pytorch import LightningModule"
             )
         advice = "pass an object of your subclass of lightning.LightningModule"
+        if isinstance(module, torch.nn.Module):
+            advice += (
+                "; to wrap a torch model, write its training_step, or forward in a subclass of "
+                "fedlight.models.Classifier"
+            )
         for child in module.children() if isinstance(module, torch.nn.Module) else ():
             if isinstance(child, LightningModule):  # as wrapped by DataParallel or Fabric
                 advice = f"pass the {type(child).__name__} in it"

@@ -177,10 +177,17 @@ def _shared_out(data: FederatedDataModule, split: str) -> tuple[Partition, Any]:
             'write data="train" to evaluate on the clients\' training examples'
         )
     if not is_a("Dataset", dataset) or examples is None or ids is None:
+        missing = (
+            f"there are no {split} data"
+            if examples is None
+            else f"{data.partitioner!r} gives no client an id"
+            if ids is None
+            else f"the {split} data are no datasets.Dataset, which has a column for the ids"
+        )
         raise ValueError(
             f"ClientEvaluation(data={split!r}) needs {split} data with the clients' ids in a "
-            'column, and a NaturalIdPartitioner over them; write data="train" to evaluate on the '
-            "clients' training examples"
+            f"column, and a NaturalIdPartitioner over them, but {missing}; data='train' evaluates "
+            "on the clients' training examples instead, which are no held-out ones"
         )
     partitioner: Any = data.partitioner
     return partitioner.partition(dataset, client_ids=ids), examples
