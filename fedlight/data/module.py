@@ -448,6 +448,13 @@ class FederatedDataModule(LightningDataModule):
         return _sole(self._ready().val)
 
     @property
+    def lacks_validation(self) -> bool:
+        """Whether it is known, before any data are read, that there are none for validation."""
+        if self._loaded is not None:
+            return not self._loaded.val
+        return isinstance(self._source, Dataset) and self.val_dataset is None
+
+    @property
     def test_data(self) -> Examples | list[Examples] | None:
         """The examples for `test`, likewise."""
         return _sole(self._ready().test)
