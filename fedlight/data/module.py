@@ -516,12 +516,18 @@ class FederatedDataModule(LightningDataModule):
         try:
             partition = _checked_partition(self.partitioner, rows, self._partition_seed)
         except MissingColumnError as error:
+            labels = "labels=…" if error.column == "label" else f"labels={{{error.column!r}: …}}"
+            why = f"labels that {type(source).__name__} is not known to have; write {labels}"
+            if self._labels is not None or error.columns != ["row"]:  # of a table without labels
+                why = (
+                    f"the column {error.column!r}, and the labels are in {error.columns}; write "
+                    f"partition_by={error.columns[0]!r} in the partitioner, or "
+                    f"labels={{{error.column!r}: …}}"
+                )
             raise ValueError(
-                f"{self.partitioner!r} needs labels that {type(source).__name__} is not known to "
-                f"have ({error}); write labels= with one for each example, the name of an "
-                "attribute or key, or a function such as lambda example: example[1]; for another "
-                "column than 'label' write labels={COLUMN: …}"
-            ) from error
+                f"{self.partitioner!r} needs {why} with one for each example, the name of an "
+                "attribute or key, or a function such as lambda example: example[1]"
+            ) from None
         how = self._collate_fn, self._transform
         train = examples_of([source], self._collate_fn, ["dataset"], self._transform)
         val = _evaluated("val_dataset", self.val_dataset, *how)
