@@ -123,8 +123,8 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
     for axis, values in axes.items():
         for name in {each for arguments in values.values() for each in arguments}:
             if name in givers:
-                given = (*axes[givers[name]].values(), *values.values())
-                methods = any(isinstance(each, Method) for each in given)
+                both = (*axes[givers[name]].values(), *values.values())
+                methods = any(isinstance(each, Method) for each in both)
                 remedy = (
                     "write lr=None in the methods, which then give none, or "
                     if methods and name == "local_optimizer"
