@@ -12,7 +12,19 @@ if TYPE_CHECKING:
 
 
 class MissingColumnError(ValueError):
-    """A partitioner asks for a column that the data set does not have."""
+    """A partitioner asks for a column that the data set does not have.
+
+    Args:
+        column: The column.
+        columns: Those that the data set has.
+    """
+
+    def __init__(self, column: str, columns: list[str]) -> None:
+        super().__init__(column, columns)
+        self.column, self.columns = column, columns
+
+    def __str__(self) -> str:
+        return f"the data set has no column {self.column!r}; its columns are {self.columns}"
 
 
 def encode(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -32,9 +44,7 @@ def read_codes(dataset: datasets.Dataset, column: str) -> tuple[NDArray[np.int64
     import datasets
 
     if column not in dataset.column_names:
-        raise MissingColumnError(
-            f"the data set has no column {column!r}; its columns are {dataset.column_names}"
-        )
+        raise MissingColumnError(column, dataset.column_names)
     # Formatting as Arrow bypasses what the user chose by set_format or set_transform.
     arrow = dataset.select_columns([column]).with_format("arrow")[:].column(column)
     if arrow.null_count:

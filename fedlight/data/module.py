@@ -448,6 +448,13 @@ class FederatedDataModule(LightningDataModule):
         return _sole(self._ready().val)
 
     @property
+    def lacks_validation(self) -> bool:
+        """Whether it is known, before any data are read, that there are none for validation."""
+        if self._loaded is not None:
+            return not self._loaded.val
+        return isinstance(self._source, Dataset) and self.val_dataset is None
+
+    @property
     def test_data(self) -> Examples | list[Examples] | None:
         """The examples for `test`, likewise."""
         return _sole(self._ready().test)
@@ -509,12 +516,18 @@ class FederatedDataModule(LightningDataModule):
         try:
             partition = _checked_partition(self.partitioner, rows, self._partition_seed)
         except MissingColumnError as error:
+            labels = "labels=…" if error.column == "label" else f"labels={{{error.column!r}: …}}"
+            why = f"labels that {type(source).__name__} is not known to have; write {labels}"
+            if self._labels is not None or error.columns != ["row"]:  # of a table without labels
+                why = (
+                    f"the column {error.column!r}, and the labels are in {error.columns}; write "
+                    f"partition_by={error.columns[0]!r} in the partitioner, or "
+                    f"labels={{{error.column!r}: …}}"
+                )
             raise ValueError(
-                f"{self.partitioner!r} needs labels that {type(source).__name__} is not known to "
-                f"have ({error}); write labels= with one for each example, the name of an "
-                "attribute or key, or a function such as lambda example: example[1]; for another "
-                "column than 'label' write labels={COLUMN: …}"
-            ) from error
+                f"{self.partitioner!r} needs {why} with one for each example, the name of an "
+                "attribute or key, or a function such as lambda example: example[1]"
+            ) from None
         how = self._collate_fn, self._transform
         train = examples_of([source], self._collate_fn, ["dataset"], self._transform)
         val = _evaluated("val_dataset", self.val_dataset, *how)

@@ -133,7 +133,17 @@ def check_metric(runs: Sequence[StudyRun], metric: str) -> None:
     """
     known = metrics_of(run.history for run in runs)
     if known and metric not in known:
-        raise ValueError(f"metric={metric!r} is in no round; the metrics are {known}")
+        raise ValueError(
+            f"metric={metric!r} is in no round; the metrics are {known}"
+            f"{of_validation(metric, known)}"
+        )
+
+
+def of_validation(metric: str, known: Sequence[str]) -> str:
+    """A remedy for a metric of validation, if there has been none."""
+    if not metric.startswith("val") or any(each.startswith("val") for each in known):
+        return ""
+    return "; those that validation_step logs need a validation set (val_dataset=)"
 
 
 def metrics_of(histories: Iterable[Sequence[RoundRecord]]) -> list[str]:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from fedlight import __version__
+from fedlight._runs.identity import content
 
 if TYPE_CHECKING:
     from fedlight.studies.grid import Cell
@@ -61,7 +62,7 @@ class Origin:
         """
         names = dict.fromkeys(name for cell in cells for name in cell.arguments)
         given = {name: [cell.arguments.get(name) for cell in cells] for name in names}
-        same = {name for name, values in given.items() if all(v is values[0] for v in values)}
+        same = {name for name, values in given.items() if _all_equal(name, values)}
         shared = {name: given[name][0] for name in names if name in same} | dict(settings)
         differing: dict[str, dict[str, dict[str, str]]] = {}
         for axis in cells[0].names:
@@ -90,6 +91,14 @@ class Origin:
     def to_plain(self) -> dict[str, Any]:
         """The origin as plain data."""
         return asdict(self)
+
+
+def _all_equal(name: str, values: Sequence[Any]) -> bool:
+    """Whether all cells have an argument in common: one object, or equal ones of each cell."""
+    if all(value is values[0] for value in values):
+        return True
+    # Data and weights are not hashed for a report.
+    return name not in ("module", "datamodule") and len(set(map(content, values))) == 1
 
 
 def _depends(cells: Sequence[Cell], axis: str, argument: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from fedlight.methods._papers import bibtex
 from fedlight.plot import X_AXES
 from fedlight.plot.figures import of_matplotlib
 from fedlight.studies._measures import has_metric
@@ -72,6 +73,8 @@ def page(study: Study, table: StudyTable, metric: str, title: str) -> str:
         "<h2>Figures</h2>",
         f'<div class="figures">{"".join(_figures(study, metric))}</div>',
         *_made(study.origin),
+        "<h2>References</h2>",
+        f"<pre>{escape(bibtex({key for run in study.runs for key in run.papers}))}</pre>",
     ]
     return "\n".join(
         [

@@ -123,9 +123,17 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
     for axis, values in axes.items():
         for name in {each for arguments in values.values() for each in arguments}:
             if name in givers:
+                both = (*axes[givers[name]].values(), *values.values())
+                methods = any(isinstance(each, Method) for each in both)
+                remedy = (
+                    "write lr=None in the methods, which then give none, or "
+                    if methods and name == "local_optimizer"
+                    else ""
+                )
                 raise ValueError(
-                    f"the axes {givers[name]!r} and {axis!r} both give {name}; put what goes "
-                    "together into one axis, each of whose values is a dict of several arguments"
+                    f"the axes {givers[name]!r} and {axis!r} both give {name}; {remedy}put what "
+                    "goes together into one axis, each of whose values is a dict of several "
+                    "arguments"
                 )
             givers[name] = axis
     cells = []
@@ -138,7 +146,7 @@ def cells_of(over: Axes | None, fixed: Mapping[str, Any]) -> list[Cell]:
     return cells
 
 
-def _values(axis: object, given: object, taken: Set[str]) -> dict[Hashable, dict[str, Any]]:
+def _values(axis: object, given: object, taken: Set[str]) -> dict[Hashable, Mapping[str, Any]]:
     """The values of an axis by name, each as arguments by name; `taken` are those of all cells."""
     if not isinstance(axis, str) or not axis.strip():
         raise TypeError(f"the name of an axis in over must be a word, got {axis!r}")
@@ -159,7 +167,7 @@ def _values(axis: object, given: object, taken: Set[str]) -> dict[Hashable, dict
         named = [(_python_number(name), value) for name, value in given.items()]
     if not named:
         raise ValueError(f"over[{axis!r}] must have one or more values, got none")
-    values: dict[Hashable, dict[str, Any]] = {}
+    values: dict[Hashable, Mapping[str, Any]] = {}
     words: dict[str, Hashable] = {}
     for name, value in named:
         if str(name) in words or name in values:  # a list may hold 1 and True
@@ -206,8 +214,10 @@ def _own_name(axis: str, value: object) -> Hashable:
     return name
 
 
-def _arguments(axis: str, value: Any, where: str) -> dict[str, Any]:
+def _arguments(axis: str, value: Any, where: str) -> Mapping[str, Any]:
     """A value of an axis as arguments by name."""
+    if isinstance(value, Method):
+        return value
     if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
         return dict(value)
     if axis in known_arguments():

@@ -462,9 +462,9 @@ class Study:
         """Write one HTML file that shows the study and how it was made.
 
         It has the table, figures over virtual time and rounds, the settings that all runs share and
-        those that differ, the seeds, the versions of packages, and the command of the process. The
-        figures are part of the file, which loads nothing. The command is written as it was typed,
-        so keep passwords out of it.
+        those that differ, the seeds, the versions of packages, the command of the process, and the
+        references that `fedlight.cite` gives. The figures are part of the file, which loads
+        nothing. The command is written as it was typed, so keep passwords out of it.
 
         Args:
             path: The file.

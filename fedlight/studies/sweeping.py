@@ -16,9 +16,10 @@ from fedlight._support.checks import one_of, optional, positive
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
+from fedlight.data import FederatedDataModule
 from fedlight.studies._cell_checks import check_callbacks, check_cell
 from fedlight.studies._cell_key import cell_key
-from fedlight.studies._measures import metrics_of
+from fedlight.studies._measures import metrics_of, of_validation
 from fedlight.studies._modes import chosen_mode
 from fedlight.studies._origin import Origin
 from fedlight.studies.grid import MOST_RUNS, Axes, Cell, cells_of, refuse_own, seeds_of
@@ -178,6 +179,7 @@ def sweep(
             if cell.arguments.get(name) is None:
                 raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
         check_cell(cell)
+    _warn_without_validation(metric, cells)
     how = chosen_workers(workers)
     board = optional(folder_of, "logger_dir", logger_dir)
     if board is not None:
@@ -224,6 +226,18 @@ def _check_folders(cells: Sequence[Cell]) -> None:
         )
 
 
+def _warn_without_validation(metric: str, cells: Sequence[Cell]) -> None:
+    """Warn before training that a metric of validation will have no values."""
+    given = [cell.arguments["datamodule"] for cell in cells]
+    known = {id(data): data for data in given if isinstance(data, FederatedDataModule)}
+    if metric.startswith("val") and any(data.lacks_validation for data in known.values()):
+        rank_zero_warn(
+            f"fedlight: metric={metric!r} is a metric of validation, and the data have no "
+            "validation set: give it to the data module as val_dataset=, or write metric= with "
+            "another one"
+        )
+
+
 def _warn_of_metric(metric: str, run: OneRun, first: bool) -> None:
     """Warn after the first run, not after the last one, that there is no such metric."""
     if not first or run.result is None or not run.result.history:
@@ -233,6 +247,7 @@ def _warn_of_metric(metric: str, run: OneRun, first: bool) -> None:
         rank_zero_warn(
             f"fedlight: metric={metric!r} is in no round of the first run ({run.planned}); unless "
             f"it was too short, tables need metric= with one of {known}"
+            f"{of_validation(metric, known)}"
         )
 
 

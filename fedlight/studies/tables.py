@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,6 +129,7 @@ class StudyTable:
         columns: The axis of the columns, or None.
         entries: The entries by row and column, in their order.
         digits: Decimal places.
+        confidence: Confidence of the intervals of differences.
 
     Attributes:
         title: The title.
@@ -143,8 +145,10 @@ class StudyTable:
         columns: str | None,
         entries: Mapping[tuple[Any, Any], Entry],
         digits: int = 4,
+        confidence: float = 0.95,
     ) -> None:
         self.title, self.entries = title, dict(entries)
+        self.confidence = confidence
         self.axes, self.column_axis = list(axes), columns
         self._digits = non_negative_int("digits", digits)
 
@@ -173,10 +177,15 @@ class StudyTable:
         names = dict(zip(self.axes, row, strict=True))
         return names if self.column_axis is None else {**names, self.column_axis: column}
 
-    def with_entries(self, entries: Mapping[tuple[Any, Any], Entry], title: str = "") -> StudyTable:
+    def with_entries(
+        self,
+        entries: Mapping[tuple[Any, Any], Entry],
+        title: str = "",
+        confidence: float | None = None,
+    ) -> StudyTable:
         """The table with other entries."""
-        title = title or self.title
-        return StudyTable(title, self.axes, self.column_axis, entries, self._digits)
+        title, confidence = title or self.title, confidence or self.confidence
+        return StudyTable(title, self.axes, self.column_axis, entries, self._digits, confidence)
 
     def beside(self, numbers: Mapping[Any, float]) -> StudyTable:
         """The table with published numbers in brackets.
@@ -232,35 +241,48 @@ class StudyTable:
     @property
     def legend(self) -> str:
         """The meaning of ± and of brackets in the entries; "" if there are none."""
+        return " ".join(f"{words[0].upper()}{words[1:]}." for words in self._meanings())
+
+    def _meanings(self) -> list[str]:
         entries, words = self.entries.values(), []
         if any(each.difference is None and not math.isnan(each.std) for each in entries):
-            words.append("Entries are means ± the sample standard deviation over the seeds.")
+            words.append("entries are means ± the sample standard deviation over the seeds")
         if any(each.difference and not math.isnan(each.difference.low) for each in entries):
-            words.append("Brackets after a difference hold its bootstrap interval over the seeds.")
+            words.append(
+                f"brackets after a difference hold the {100 * self.confidence:g} % bootstrap "
+                "interval of the mean difference over the seeds"
+            )
         if any(each.beside is not None for each in entries):
-            words.append("Single numbers in brackets are published ones.")
-        return " ".join(words)
+            words.append("single numbers in brackets are published ones")
+        return words
 
     def to_latex(self, label: str | None = None, caption: str | None = None) -> str:
         r"""The table in LaTeX, with the rules of the package booktabs.
 
-        It is a float. Below the caption stand the meaning of ± and why runs failed.
+        It is a float. The caption ends with a sentence that has the title of the table (the metric
+        and the number of seeds) and the meaning of ± and brackets, and with why runs failed.
 
         Args:
             label: The label, for ``\ref``; None for none.
-            caption: The caption, as plain text; None for the title of the table.
+            caption: The beginning of the caption, as plain text; None for none.
         """
         head, lines = self.lines()
         form = "l" * len(self.axes) + "r" * (len(head) - len(self.axes))
-        body = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
-        sentence = (self.title if caption is None else caption).rstrip().removesuffix(".")
-        words = [f"{sentence}.", *filter(None, [self.legend]), *self.failures]
+        body = [
+            " & ".join(
+                [*map(_latex, line[: len(self.axes)]), *map(_latex_numbers, line[len(self.axes) :])]
+            )
+            + r" \\"
+            for line in lines
+        ]
+        sentences = [caption or "", "; ".join([self.title, *self._meanings()])]
+        words = [f"{each.rstrip().removesuffix('.')}." for each in sentences if each.strip()]
         named = [] if label is None else [rf"\label{{{label}}}"]
         return "\n".join(
             [
                 r"\begin{table}",
                 r"\centering",
-                rf"\caption{{{_latex(' '.join(words))}}}",
+                rf"\caption{{{_latex(' '.join([*words, *self.failures]))}}}",
                 *named,
                 rf"\begin{{tabular}}{{{form}}}",
                 r"\toprule",
@@ -270,6 +292,7 @@ class StudyTable:
                 r"\bottomrule",
                 r"\end{tabular}",
                 r"\end{table}",
+                "",
             ]
         )
 
@@ -409,7 +432,7 @@ def differences(
                 of_target=entry.of_target,
                 absent=len(entry.values) + len(entry.errors) + entry.absent - len(paired),
             )
-    return table.with_entries(entries, title)
+    return table.with_entries(entries, title, confidence)
 
 
 _LATEX = str.maketrans(
@@ -425,3 +448,8 @@ _LATEX = str.maketrans(
 
 def _latex(word: str) -> str:
     return " ".join(word.split()).translate(_LATEX)
+
+
+def _latex_numbers(entry: str) -> str:
+    """An entry; a negative number is in math mode, where a hyphen is a minus sign."""
+    return re.sub(r"(?<!\w)-[\d.,]*\d(e[+-]?\d+)?", r"$\g<0>$", _latex(entry))

@@ -165,10 +165,21 @@ def test_a_picture_of_a_partition_of_tensors():
 
 def test_missing_labels_are_asked_for():
     data = FederatedDataModule(Pictures(), DirichletPartitioner(2, alpha=1.0))
-    with pytest.raises(ValueError, match=r"needs labels that Pictures .* write labels= with one"):
+    with pytest.raises(
+        ValueError, match=r"needs labels that Pictures .*; write labels=… with"
+    ) as e:
         data.setup()
+    assert "row" not in str(e.value)
+    assert e.value.__suppress_context__
+    by_class = {"cls": lambda example: example[1]}
+    data = FederatedDataModule(Pictures(), DirichletPartitioner(2, alpha=1.0), labels=by_class)
+    remedy = r"column 'label', .* in \['cls'\]; write partition_by='cls' .* labels=\{'label': …\}"
+    with pytest.raises(ValueError, match=remedy):
+        data.setup()
+    with pytest.raises(ValueError, match=r"needs labels .*; write labels=\{'user': …\} with one"):
+        FederatedDataModule(Pictures(), NaturalIdPartitioner("user")).setup()
     data = FederatedDataModule(PAIRS, NaturalIdPartitioner("user"))
-    with pytest.raises(ValueError, match=r"no column 'user'.*write labels=\{COLUMN: …\}"):
+    with pytest.raises(ValueError, match=r"the column 'user'.* or labels=\{'user': …\}"):
         data.setup()
     # Numbers with a fraction are no classes.
     data = FederatedDataModule(

@@ -598,3 +598,13 @@ def test_repartition_shares_the_data_and_leaves_the_first_partition_alone() -> N
     lists = FederatedDataModule.from_client_datasets([[1, 2], [3]])
     with pytest.raises(ValueError, match="one data set per client"):
         lists.repartition(IidPartitioner(2))
+
+
+def test_data_know_early_that_they_lack_validation() -> None:
+    rows = TensorDataset(torch.zeros(4, 1), torch.zeros(4).long())
+    assert FederatedDataModule(rows, IidPartitioner(2)).lacks_validation
+    assert not FederatedDataModule(rows, IidPartitioner(2), val_dataset=rows).lacks_validation
+    assert FederatedDataModule.from_client_datasets([rows]).lacks_validation
+    named = FederatedDataModule.from_client_datasets([rows], val_dataset=rows)
+    assert not named.lacks_validation
+    assert not FederatedDataModule("mnist-mini", IidPartitioner(2)).lacks_validation  # unknown yet

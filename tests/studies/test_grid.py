@@ -31,13 +31,25 @@ def test_methods_in_a_list_have_their_names():
 
 
 def test_what_a_method_gives_is_given_once():
-    with pytest.raises(ValueError, match="the axes 'method' and 'rate' both give local_optimizer"):
+    both = "the axes 'method' and 'rate' both give local_optimizer; "
+    with pytest.raises(ValueError, match=f"{both}write lr=None in the methods"):
         cells_of({"method": [BUFF], "rate": {0.1: LocalSGD(0.1)}}, {})
+    with pytest.raises(ValueError, match=f"{both}put what goes together"):
+        cells_of({"method": {"a": dict(BUFF)}, "rate": {0.1: LocalSGD(0.1)}}, {})
     fixed = {"arrivals": UniformArrivals(2), "aggregator": FedAvg(), "local_optimizer": None}
     with pytest.raises(ValueError, match="method FedBuff, which gives aggregator and arrivals, an"):
         cells_of({"method": [BUFF]}, fixed)
     (cell,) = cells_of({"method": {"own": {**BUFF, "local_optimizer": Scaffold(0.1)}}}, {})
     assert isinstance(cell.arguments["local_optimizer"], Scaffold)
+
+
+def test_a_method_without_a_rate_leaves_the_rate_to_another_axis():
+    method = methods.fedbuff(concurrency=None, buffer_size=2, lr=None, durations=TIMES)
+    rates = {lr: LocalSGD(lr) for lr in (0.1, 0.2)}
+    cells = cells_of({"method": {"FedBuff": method}, "lr": rates}, {})
+    assert [cell.arguments for cell in cells] == [
+        {**method, "local_optimizer": rate} for rate in rates.values()
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")

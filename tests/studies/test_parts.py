@@ -19,7 +19,7 @@ from fedlight import Study
 from fedlight.aggregators import FedAsync, FedBuff
 from fedlight.callbacks import ClientEvaluation, TensorBoardMetrics
 from fedlight.callbacks._tensorboard_pages import summary_of
-from fedlight.studies import Entry, StudyRun, bootstrap
+from fedlight.studies import Entry, Interval, StudyRun, StudyTable, bootstrap
 from fedlight.studies._cell_key import cell_key
 from fedlight.studies.comparison import ComparedRun, Comparison
 from fedlight.studies.grid import cells_of
@@ -535,8 +535,10 @@ def test_tables_are_written_in_each_form() -> None:
         "| 2 | 0.3 ± 0.0 | 0.3 ± 0.0 |",
     ]
     assert r"1 & 0.3 $\pm$ 0.0 & 0.3 $\pm$ 0.0 \\" in table.to_latex()
-    means = r"Entries are means $\pm$ the sample standard deviation over the seeds."
-    assert rf"\caption{{last val\_acc, 2 seeds. {means}}}" in table.to_latex()
+    means = r"entries are means $\pm$ the sample standard deviation over the seeds."
+    means = rf"last val\_acc, 2 seeds; {means}"
+    assert rf"\caption{{{means}}}" in table.to_latex()
+    assert table.to_latex().endswith("\\end{table}\n")
     named = table.to_latex(label="tab:rules", caption="The rules & their ends.").splitlines()
     assert named[2:4] == [rf"\caption{{The rules \& their ends. {means}}}", r"\label{tab:rules}"]
     failed = made(error="ValueError: no 5% of ~{x}$").table(rows="p", columns="rule")
@@ -548,13 +550,30 @@ def test_tables_are_written_in_each_form() -> None:
 
 
 def test_a_caption_explains_what_its_table_has() -> None:
-    apart = made().table("p", "rule", reference="a").to_latex()
-    assert "Brackets after a difference hold its bootstrap interval over the seeds." in apart
+    apart = made().table("p", "rule", reference="a", confidence=0.9)
+    brackets = (
+        "brackets after a difference hold the 90 % bootstrap interval of the mean difference over "
+        "the seeds."
+    )
+    assert brackets.replace("%", r"\%") in apart.to_latex(caption="Rules")
+    assert r"\caption{Rules. best val\_acc, 2 seeds; " in apart.to_latex(caption="Rules.")
+    assert apart.legend.endswith("B" + brackets[1:])
     published = made().only(p=1).table("p", "rule", reference={(1, "a"): 0.5}).to_latex()
-    assert "Single numbers in brackets are published ones." in published
+    assert "; single numbers in brackets are published ones." in published
     assert "difference" not in published
     alone = Study([StudyRun({"p": 1}, 0, history(0.5), "f")]).table().to_latex()
     assert r"\pm" not in alone
+
+
+def test_negative_numbers_have_a_minus_sign_in_latex() -> None:
+    interval = Interval(-0.02, -0.03, 0.01, 2)
+    entries = {
+        (("a-1",), "loss"): Entry({0: -0.5, 1: -1.5}),
+        (("a-1",), "loss - b"): Entry({0: -0.01, 1: -0.03}, difference=interval),
+    }
+    lines = StudyTable("losses", ["rule"], None, entries, digits=2).to_latex().splitlines()
+    assert r"a-1 & $-1.00$ $\pm$ 0.71 & $-0.02$ [$-0.03$, +0.01] \\" in lines
+    assert r"rule & loss & loss - b \\" in lines
 
 
 def test_tables_and_rounds_are_written_as_csv(tmp_path) -> None:

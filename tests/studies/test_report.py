@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedlight
-from fedlight import Study, compare
+from fedlight import Study, cite, compare
 from fedlight.aggregators import FedAsync, FedBuff
 from fedlight.local_optimizers import LocalSGD
 from fedlight.studies import StudyRun
@@ -175,6 +175,21 @@ def test_any_study_has_a_report(study, tmp_path) -> None:
     if not measured:
         assert "1: ValueError: <no>" in str(page)
         assert "no run has a value of val_acc" in str(page)
+
+
+def test_settings_that_all_values_of_an_axis_give_are_shared() -> None:
+    rules = {"x": FedAsync(0.5), "y": FedAsync(0.25), "z": FedAsync(0.1)}
+    axis = {
+        name: {"aggregator": rule, "local_optimizer": LocalSGD(0.1), "module": lambda: 3}
+        for name, rule in rules.items()
+    }
+    origin = Origin.of("sweep", cells_of({"rule": axis}, {}), [1], {})
+    assert origin.shared == {"local_optimizer": "LocalSGD(lr=0.1)"}
+    assert origin.differing["rule"]["y"].keys() == {"aggregator", "module"}
+
+
+def test_a_report_has_the_references(reported) -> None:
+    assert " ".join(cite(reported[0]).split()) in str(Page(reported[2]))
 
 
 def test_settings_are_words_of_their_own() -> None:

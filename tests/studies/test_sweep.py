@@ -6,9 +6,10 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import fedlight.studies.workers_choice
-from fedlight import Callback, FedTrainer, Study, compare
+from fedlight import Callback, FederatedDataModule, FedTrainer, Study, compare
 from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff
 from fedlight.arrivals import ContinuousArrivals, FixedDurations, UniformArrivals
 from fedlight.local_optimizers import FedProx, LocalSGD, Scaffold
@@ -302,3 +303,18 @@ def test_the_look_leaves_nothing_behind(tmp_path) -> None:
     study = swept(workers="auto", path=tmp_path)
     assert isinstance(study, Study)
     assert len(list((tmp_path / "runs").iterdir())) == 4
+
+
+def test_a_metric_of_validation_needs_a_validation_set() -> None:
+    x, y = torch.zeros(6, 4), torch.tensor([0, 1, 2] * 2)
+    clients = [TensorDataset(x, y), TensorDataset(x, y)]
+    alone = FederatedDataModule.from_client_datasets(clients)
+    given = {"seeds": [0], "datamodule": alone, "max_updates": 4}
+    with (
+        pytest.warns(UserWarning, match="have no validation set: .* val_dataset="),
+        pytest.warns(UserWarning, match="of the first run .* need a validation set"),
+    ):
+        study = swept(**given)
+    with pytest.raises(ValueError, match=r"is in no round; .* need a validation set"):
+        study.table()
+    assert len(swept(**given, metric="train_loss").table().rows) == 2
