@@ -30,6 +30,7 @@ __all__ = [
     "check_independence",
     "cite",
     "compare",
+    "methods",
     "participation_report",
     "sweep",
 ]
