@@ -117,7 +117,7 @@ def read_device_log(
     if left_out:
         told.append(f"{left_out} of {left_out + len(events)} rows are left out ({why})")
     if overlaps:
-        told.append(f"{overlaps} local runs overlap an earlier one of their device")
+        told.append(f"local runs that overlap an earlier one of their device: {overlaps}")
     if told:
         from lightning.pytorch.utilities import rank_zero_info  # it loads torch
 

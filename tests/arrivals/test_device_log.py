@@ -114,7 +114,7 @@ def test_overlaps(tmp_path, drive, caplog):
     with caplog.at_level("INFO"):
         _, tasks = drive(lambda: read(tmp_path, text, overlap="keep"), 2, buffer_size=1)
     assert [t.dispatched_at for t in tasks if t.client_id == 0] == [0.0, 2.0, 4.0]
-    assert "log.csv': 1 local runs overlap an earlier one of their device" in caplog.text
+    assert "log.csv': local runs that overlap an earlier one of their device: 1" in caplog.text
 
 
 def test_a_run_that_overlaps_one_before_the_last_counts(tmp_path):
