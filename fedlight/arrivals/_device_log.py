@@ -28,10 +28,14 @@ class DeviceLog(NamedTuple):
     Attributes:
         events: A record for each row, in the order of arrivals.
         clients: The data client of each name.
+        left_out: How many rows were left out since they lack a value.
+        overlaps: How many local runs start before an earlier one of their client has ended.
     """
 
     events: list[ReplayEvent]
     clients: dict[str, int]
+    left_out: int
+    overlaps: int
 
 
 class _Times(NamedTuple):
@@ -76,7 +80,7 @@ def read_device_log(
         named["steps"] = steps
     columns = {argument: name for argument, name in named.items() if name is not None}
     rows = _Rows(path, columns, sep)
-    rows.drop_missing(missing, client, list(columns.values()))
+    left_out, why = rows.drop_missing(missing, client, list(columns.values()))
 
     starts = rows.times(start)
     origin = _origin(starts, origin)
@@ -93,15 +97,14 @@ def read_device_log(
         assert duration is not None
         finish = begin + rows.numbers(duration) * duration_unit
     begin, finish = (np.round(times / unit * TICKS_PER_UNIT) for times in (begin, finish))
-    if (row := _first(finish <= begin)) is not None:
-        rule = "must be after its start" if end is not None else "must be larger than 0"
-        raise rows.error(row, end or duration or "", f"{rule} by at least 1e-9 virtual time")
+    rule = "must be after its start" if end is not None else "must be larger than 0"
+    rule += " by at least 1e-9 virtual time"
+    rows.refuse(finish <= begin, end or duration or "", rule)
     rows.check_ticks(begin, start)
     rows.check_ticks(finish, start)
 
     index, names = rows.clients(client, clients)
-    if overlap == "raise":
-        _refuse_overlaps(rows, client, index, begin, finish)
+    overlaps = _overlaps(rows, client, index, begin, finish, keep=overlap == "keep")
     made = positive_int("steps", steps) if not isinstance(steps, str) else rows.whole(steps)
     order = np.lexsort((begin, index, finish))
     times = ((each[order] / TICKS_PER_UNIT).tolist() for each in (begin, finish))
@@ -110,7 +113,16 @@ def read_device_log(
         ReplayEvent(who, None, until, count, since)
         for who, count, since, until in zip(index[order].tolist(), counts, *times, strict=True)
     ]
-    return DeviceLog(events, names)
+    told = []
+    if left_out:
+        told.append(f"{left_out} of {left_out + len(events)} rows are left out ({why})")
+    if overlaps:
+        told.append(f"local runs that overlap an earlier one of their device: {overlaps}")
+    if told:
+        from lightning.pytorch.utilities import rank_zero_info  # it loads torch
+
+        rank_zero_info(f"fedlight: {str(path)!r}: {'; '.join(told)}")
+    return DeviceLog(events, names, left_out, overlaps)
 
 
 class _Rows:
@@ -150,29 +162,39 @@ class _Rows:
         self._table = table[(table != "").any(axis=1)]  # without blank lines
         self._check_that_there_are_rows()
 
-    def error(self, row: int, column: str, rule: str) -> ValueError:
-        """The error for a value."""
-        return ValueError(
-            f"{self.where(row)}, column {column!r}: the value {rule}, "
-            f"got {self._table[column].iloc[row]!r}"
-        )
+    def refuse(self, wrong: Any, column: str, rule: str) -> None:
+        """Raise the error for the first of the rows that break a rule, if there are any."""
+        wrong = np.asarray(wrong)
+        if wrong.any():
+            row, more = int(wrong.argmax()), int(wrong.sum()) - 1
+            others = f" (and {more} more row{'s' * (more > 1)})" if more else ""
+            raise ValueError(
+                f"{self.where(row)}, column {column!r}: the value {rule}, "
+                f"got {self.value(row, column)!r}{others}"
+            )
+
+    def value(self, row: int, column: str) -> str:
+        """The text of a row in a column."""
+        return str(self._table[column].iloc[row])
 
     def where(self, row: int) -> str:
         """The place of a row, for errors; the first row is the one below the header."""
         place = int(self._table.index[row])
         return f"row {place + 1} of {self._name} (line {place + 2})"
 
-    def drop_missing(self, missing: str, client: str, columns: list[str]) -> None:
-        """Leave out the rows without a value, or refuse the first one."""
+    def drop_missing(self, missing: str, client: str, columns: list[str]) -> tuple[int, str]:
+        """Leave out the rows without a value, or refuse them; return their number and the cause."""
         empty = self._table[columns].isin(_MISSING)
         empty[client] = self._table[client] == ""  # "NA" may be a name
+        lacking = [column for column in columns if empty[column].any()]
         if missing == "raise":
-            for column in columns:
-                if (row := _first(empty[column])) is not None:
-                    rule = 'must not be missing (write missing="drop" to leave such rows out)'
-                    raise self.error(row, column, rule)
-        self._table = self._table[~empty.any(axis=1)]
+            for column in lacking:
+                rule = 'must not be missing (write missing="drop" to leave such rows out)'
+                self.refuse(empty[column], column, rule)
+        incomplete = empty.any(axis=1)
+        self._table = self._table[~incomplete]
         self._check_that_there_are_rows()
+        return int(incomplete.sum()), f"no {' or '.join(map(repr, lacking))}"
 
     def _check_that_there_are_rows(self) -> None:
         if self._table.empty:
@@ -183,15 +205,14 @@ class _Rows:
         import pandas as pd
 
         found = pd.to_numeric(self._table[column], errors="coerce").to_numpy(np.float64)
-        if (row := _first(~np.isfinite(found))) is not None:
-            raise self.error(row, column, "must be a finite number")
+        self.refuse(~np.isfinite(found), column, "must be a finite number")
         return np.asarray(found)
 
     def whole(self, column: str) -> NDArray[np.int64]:
         """A column of integers of at least 1."""
         found = self.numbers(column)
-        if (row := _first((found < 1) | (found != np.floor(found)) | (found > 2**31))) is not None:
-            raise self.error(row, column, "must be an integer of at least 1")
+        wrong = (found < 1) | (found != np.floor(found)) | (found > 2**31)
+        self.refuse(wrong, column, "must be an integer of at least 1")
         return found.astype(np.int64)
 
     def times(self, column: str) -> _Times:
@@ -202,20 +223,21 @@ class _Rows:
         if pd.notna(pd.to_numeric(text.iloc[:1], errors="coerce")).all():
             return _Times(self.numbers(column), 1.0)
         stamps = pd.to_datetime(text, errors="coerce", utc=True, format="ISO8601")
-        if (row := _first(stamps.isna())) is not None:
-            rule = "must be a number, or a timestamp such as 2026-05-01T13:45:00Z (ISO 8601)"
-            raise self.error(row, column, f"{rule}, of one kind in all rows")
+        rule = "must be a number, or a timestamp such as 2026-05-01T13:45:00Z (ISO 8601)"
+        self.refuse(stamps.isna(), column, f"{rule}, of one kind in all rows")
         return _Times(stamps.dt.as_unit("ns").astype("int64").to_numpy(), 1e9)
 
     def check_ticks(self, ticks: NDArray[np.float64], column: str) -> None:
         """Check that times lie between virtual time 0 and the largest one."""
-        if (row := _first(ticks < 0)) is not None:
-            rule = f"must be at or after virtual time 0, which is {-ticks[row] / 1e9:g} units later"
-            raise self.error(row, column, f'{rule} (write origin="first" for the earliest start)')
-        if (row := _first(ticks > MAX_TICKS)) is not None:
-            most = MAX_TICKS // TICKS_PER_UNIT
-            rule = f"must be at most {most} units of virtual time, not {ticks[row] / 1e9:g}"
-            raise self.error(row, column, f'{rule} (write origin="first", or a larger unit)')
+        units = ticks / TICKS_PER_UNIT
+        early, late = ticks < 0, ticks > MAX_TICKS
+        rule = (
+            f"must be at or after virtual time 0, which is {-units[early.argmax()]:g} units later"
+        )
+        self.refuse(early, column, f'{rule} (write origin="first" for the earliest start)')
+        most = MAX_TICKS // TICKS_PER_UNIT
+        rule = f"must be at most {most} units of virtual time, not {units[late.argmax()]:g}"
+        self.refuse(late, column, f'{rule} (write origin="first", or a larger unit)')
 
     def clients(self, column: str, clients: Clients) -> tuple[NDArray[np.int64], dict[str, int]]:
         """The data client of each row and of each name."""
@@ -241,8 +263,8 @@ class _Rows:
                 ((twice, _),) = Counter(listed).most_common(1)
                 raise ValueError(f"clients must hold each name once, got {twice!r} more than once")
             places = names.map(given).fillna(-1).to_numpy(np.int64)
-            if (row := _first(places[codes] < 0)) is not None:
-                raise self.error(row, column, f"must be one of the {len(given)} names in clients=")
+            unknown = places[codes] < 0
+            self.refuse(unknown, column, f"must be one of the {len(given)} names in clients=")
         order = places.argsort()
         by_name = zip(names.iloc[order].tolist(), places[order].tolist(), strict=True)
         return places[codes], dict(by_name)
@@ -267,23 +289,32 @@ def _origin(starts: _Times, origin: float | str | None) -> Any:
     return moment.value
 
 
-def _refuse_overlaps(
+def _overlaps(
     rows: _Rows,
     column: str,
     index: NDArray[np.int64],
     begin: NDArray[np.float64],
     finish: NDArray[np.float64],
-) -> None:
+    keep: bool,
+) -> int:
+    """Count the local runs that start before an earlier one of their client has ended.
+
+    Raises:
+        ValueError: There are some, and they are not kept.
+    """
+    import pandas as pd
+
     order = np.lexsort((finish, begin, index))
     same = index[order][1:] == index[order][:-1]
-    place = _first(same & (begin[order][1:] < finish[order][:-1]))
-    if place is not None:
+    busy = pd.Series(finish[order]).groupby(index[order]).cummax().to_numpy()
+    found = same & (begin[order][1:] < busy[:-1])
+    count = int(found.sum())
+    if count and not keep:
+        place = int(found.argmax())  # the client's first overlap: it is with the run just before
         one, other = int(order[place]), int(order[place + 1])
-        rule = f"is that of {rows.where(one)}, whose local run has not ended when this one starts"
-        raise rows.error(other, column, f'{rule}; write overlap="keep" to replay both at once')
-
-
-def _first(wrong: Any) -> int | None:
-    """The number of the first row for which a condition holds."""
-    wrong = np.asarray(wrong)
-    return int(wrong.argmax()) if wrong.any() else None
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        raise ValueError(
+            f"{rows.value(other, column)!r} starts in {rows.where(other)} before its run of "
+            f'{rows.where(one)} has ended{more}; write overlap="keep" to replay both at once'
+        )
+    return count

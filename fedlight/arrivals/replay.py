@@ -59,6 +59,9 @@ class ReplayArrivals(ArrivalProcess):
     Attributes:
         events: The records.
         clients: The data client of each name of a log (`from_csv`); empty for other records.
+        left_out: How many rows of a log were left out since they lack a value.
+        overlaps: How many local runs of a log start before an earlier one of their client has
+            ended.
 
     Example:
         >>> table = ScheduleTable([ReplayEvent(client=0, pulled_version=0, time=1.0, num_steps=2)])
@@ -121,6 +124,7 @@ class ReplayArrivals(ArrivalProcess):
         if stopped:
             self._ends.sort(key=lambda end: end[0])
         self.clients: dict[str, int] = {}
+        self.left_out = self.overlaps = 0
         self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
 
     @classmethod
@@ -161,6 +165,7 @@ class ReplayArrivals(ArrivalProcess):
             duration: Name of the column of durations; give this or `end`.
             end: Name of the column of ends.
             steps: Name of the column of local steps, or their number if it is the same in all rows.
+                Without it each local run makes one step.
             unit: Length of one unit of virtual time, in the log's unit of time (seconds for
                 timestamps): 3600 for hours if the log is in seconds.
             duration_unit: Unit of the durations, in the unit of the starts (seconds for
@@ -171,8 +176,10 @@ class ReplayArrivals(ArrivalProcess):
                 ``data.partition.client_ids``; "names" or None as explained above.
             overlap: What to do if a client starts a local run before its last one has ended:
                 "raise" refuses the log; "keep" replays both at once, and each pulls at its start.
+                A message says how many there are, as does the attribute `overlaps`.
             missing: What to do with a row without a value in one of the columns, such as a local
-                run that never ended: "raise" refuses the log; "drop" leaves the row out.
+                run that never ended: "raise" refuses the log; "drop" leaves the row out. A
+                message says how many there are, as does the attribute `left_out`.
             sep: The character between columns.
             durations: As in the constructor.
 
@@ -187,11 +194,11 @@ class ReplayArrivals(ArrivalProcess):
             >>> with TemporaryDirectory() as folder:
             ...     log = Path(folder, "log.csv")
             ...     _ = log.write_text("client,start,duration\ntablet,30,60\nphone,0,90\n")
-            ...     arrivals = ReplayArrivals.from_csv(log, duration="duration", unit=60)
+            ...     arrivals = ReplayArrivals.from_csv(log, duration="duration", steps=5, unit=60)
             >>> arrivals.clients
             {'phone': 0, 'tablet': 1}
-            >>> [(event.client, event.dispatched_at, event.time) for event in arrivals.events]
-            [(0, 0.0, 1.5), (1, 0.5, 1.5)]
+            >>> [(e.client, e.dispatched_at, e.time, e.num_steps) for e in arrivals.events]
+            [(0, 0.0, 1.5, 5), (1, 0.5, 1.5, 5)]
         """
         log = read_device_log(
             path,
@@ -209,7 +216,7 @@ class ReplayArrivals(ArrivalProcess):
             sep=sep,
         )
         made = cls(log.events, durations, pull="newest")
-        made.clients = log.clients
+        made.clients, made.left_out, made.overlaps = log.clients, log.left_out, log.overlaps
         return made
 
     def setup(self, federation: Federation) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
@@ -32,8 +37,8 @@ class ProgressBar(Callback):
     ``0:04<3:12`` is the real time so far, and an estimate of the time left. The bar is the share of
     `max_rounds`, `max_updates` or `max_time` that is done, the largest of them, and full when the
     run has come to its end. Of the metrics, those that the module asks for (``prog_bar=True``) come
-    first, then the newest ones, then the staleness of the round; a narrow terminal cuts off the end
-    of the line.
+    first, then the newest ones, then the staleness of the round. A narrow terminal shows the first
+    ones, as many as fit. Messages of the run are printed above the bar.
 
     In a Jupyter notebook without ipywidgets it is a line of text.
 
@@ -69,11 +74,7 @@ class ProgressBar(Callback):
                 TextColumn("{task.fields[rounds]}", table_column=Column(no_wrap=True)),
                 BarColumn(bar_width=10),
                 _Clock(table_column=Column(no_wrap=True)),
-                TextColumn(
-                    "{task.fields[figures]}",
-                    markup=False,
-                    table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
-                ),
+                _Figures(table_column=Column(ratio=1)),
                 expand=True,
                 console=console,
                 refresh_per_second=self._refresh_rate,
@@ -86,9 +87,19 @@ class ProgressBar(Callback):
             total=None if share is None else 1.0,
             completed=share or 0.0,  # type: ignore[arg-type]  # as `update`, it takes floats
             rounds=_rounds(trainer),
-            figures="",
+            figures=[],
         )
+        stderr = sys.stderr
         self._progress.start()
+        # rich moves all that is written to `sys.stderr` above the bar. Lightning's log keeps the
+        # stream of before, and would write behind the bar.
+        self._logs = [
+            handler
+            for handler in logging.getLogger("lightning.pytorch").handlers
+            if isinstance(handler, logging.StreamHandler) and handler.stream is stderr
+        ]
+        for handler in self._logs:
+            handler.setStream(sys.stderr)
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Update the bar."""
@@ -126,7 +137,7 @@ class ProgressBar(Callback):
             total=None if share is None else 1.0,
             completed=share or 0.0,
             rounds=_rounds(trainer),
-            figures="  ".join(figures),
+            figures=figures,
         )
 
     def teardown(self, trainer: FedTrainer, module: LightningModule, stage: str) -> None:
@@ -134,6 +145,8 @@ class ProgressBar(Callback):
         if stage == "fit" and self._progress is not None:
             self._progress.stop()
             self._progress = None
+            for handler in self._logs:
+                handler.setStream(sys.stderr)
 
 
 def lacks_widgets(console: Console) -> bool:
@@ -154,6 +167,30 @@ class _Clock(ProgressColumn):
         return Text("<".join(words), style="progress.elapsed")
 
 
+class _Figures(ProgressColumn):
+    """The figures of the run."""
+
+    def render(self, task: Task) -> _Fitting:
+        """Those that fit."""
+        return _Fitting(task.fields["figures"])
+
+
+class _Fitting:
+    """The first of some words, as many as fit on a line."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        words = list(self._words)
+        while cell_len("  ".join(words)) > options.max_width:
+            words.pop()
+        yield Text("  ".join(words))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(0, options.max_width)
+
+
 class _TextLine:
     """The part of rich's `Progress` that the bar uses, as one line that is written over."""
 
@@ -162,18 +199,28 @@ class _TextLine:
         self._text, self._width, self._drawn = "", 0, 0.0
 
     def add_task(
-        self, description: str, total: float | None, completed: float, rounds: str, figures: str
+        self,
+        description: str,
+        total: float | None,
+        completed: float,
+        rounds: str,
+        figures: Sequence[str],
     ) -> TaskID:
-        self._text = f"{rounds}  {figures}"
+        self._text = "  ".join([rounds, *figures])
         return TaskID(0)
 
     def start(self) -> None:
         self._draw()
 
     def update(
-        self, task: TaskID, total: float | None, completed: float, rounds: str, figures: str
+        self,
+        task: TaskID,
+        total: float | None,
+        completed: float,
+        rounds: str,
+        figures: Sequence[str],
     ) -> None:
-        self._text = f"{rounds}  {figures}"
+        self._text = "  ".join([rounds, *figures])
         if time.perf_counter() - self._drawn >= self._interval:
             self._draw()
 

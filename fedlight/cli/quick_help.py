@@ -6,6 +6,7 @@ import ast
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
+from textwrap import TextWrapper, dedent
 
 _CLASSES = ("fedlight.aggregators", "fedlight.arrivals", "fedlight.local_optimizers")
 
@@ -38,6 +39,17 @@ def help_first(name: str, file: str) -> None:
     sys.exit()
 
 
+class _Formatter(RawDescriptionHelpFormatter):
+    """Wraps paragraphs at the terminal's width; indented ones, such as commands, stay."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        wrapped = TextWrapper(width, break_on_hyphens=False, break_long_words=False)
+        return "\n\n".join(
+            block if block.startswith(" ") else wrapped.fill(" ".join(block.split()))
+            for block in dedent(text).strip().split("\n\n")
+        )
+
+
 def _parser_of(script: ast.Module, program: str) -> ArgumentParser:
     from docstring_parser import parse
 
@@ -48,7 +60,7 @@ def _parser_of(script: ast.Module, program: str) -> ArgumentParser:
     parser = ArgumentParser(
         prog=program,
         description=f"{ast.get_docstring(script)}\n\n{summary}",
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
     )
     imported = [node for node in script.body if isinstance(node, ast.ImportFrom)]
     classes = {each.name for node in imported if node.module in _CLASSES for each in node.names}

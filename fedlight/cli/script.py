@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from inspect import isabstract
+from inspect import getdoc, isabstract
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
@@ -148,6 +148,12 @@ def run(main: Callable[..., Any], args: Sequence[str] | None = None) -> Any:
     for name in names:
         if names.count(name) > 1 and name != "--config" and not name.endswith("+"):
             _end(f"{name} is given {names.count(name)} times; give it once")
+    for word, following in zip(given, [*given[1:], "--"], strict=True):
+        option = word.removeprefix("--").removesuffix(".help")
+        bare = word == f"--{option}.help" and following.startswith("-")
+        if bare and (classes := _classes_of(get_type_hints(main).get(option))):
+            _list_classes(option, classes)  # jsonargparse shows the empty help of the base class
+            sys.exit()
     try:
         return auto_cli(
             main, args=given, as_positional=False, parser_class=Parser, allow_abbrev=False
@@ -213,7 +219,7 @@ def _sentence(message: str, main: Callable[..., Any], given: list[str], usage: s
     written = _written(option, given)
     got = "" if written is None else f", got {written!r}"
     if re.search("dot import path string|does not correspond to a subclass", reason):
-        names = sorted(_classes(message, main, keys))
+        names = list(_classes(message, main, keys))
         return f"{option} must be one of {', '.join(names)}{got}{_nearest(written or '', names)}"
     if match := re.search(r"Option '([\w.]+)' is not accepted", reason):
         return f"{classes[-1]} has no {match[1]}; {option}.help {classes[-1]} lists what it has"
@@ -250,13 +256,32 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _classes(message: str, main: Callable[..., Any], keys: list[str]) -> set[str]:
-    """The names of the classes that can be given."""
-    hint = get_type_hints(main)[keys[0]]
-    bases = set(get_args(hint) or (hint,)) - {type(None)}
-    if len(keys) > 1:  # of an argument of a class, of which jsonargparse tells the types
-        tried = re.findall(r"<class '([\w.]+)'>", message.rpartition("Subtypes: ")[2])
-        bases = {resolve_name(name) for name in tried if name.startswith(_PACKAGES[:2])}
+def _classes(message: str, main: Callable[..., Any], keys: list[str]) -> dict[str, type]:
+    """The classes that can be given, by name."""
+    if len(keys) == 1:
+        return _classes_of(get_type_hints(main)[keys[0]])
+    # An argument of a class, of which jsonargparse tells the types.
+    tried = re.findall(r"<class '([\w.]+)'>", message.rpartition("Subtypes: ")[2])
+    return _concrete({resolve_name(name) for name in tried if name.startswith(_PACKAGES[:2])})
+
+
+def _classes_of(hint: Any) -> dict[str, type]:
+    """The classes of this project that an annotation allows, by name."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if isinstance(kind, type)]
+    return _concrete({kind for kind in kinds if kind.__module__.startswith(_PACKAGES[:2])})
+
+
+def _concrete(bases: set[type]) -> dict[str, type]:
     kinds = bases.union(*map(get_all_subclasses, bases))
-    public = {kind.__name__ for kind in kinds if not isabstract(kind)}
-    return {name for name in public if not name.startswith(("_", "LazyInstance_"))}
+    public = {kind.__name__: kind for kind in kinds if not isabstract(kind)}
+    hidden = ("_", "LazyInstance_")
+    return {name: public[name] for name in sorted(public) if not name.startswith(hidden)}
+
+
+def _list_classes(option: str, classes: dict[str, type]) -> None:
+    width = max(map(len, classes))
+    print(f"--{option} is one of:\n")
+    for name, kind in classes.items():
+        summary, *_ = (getdoc(kind) or "").splitlines() or [""]
+        print(f"  {name:<{width}}  {summary}".rstrip())
+    print(f"\n--{option}.help NAME lists the arguments of one.")

@@ -104,24 +104,45 @@ def test_a_log_with_more_clients_than_the_data_is_refused(tmp_path, federation):
     read(tmp_path, "4,0,1,,\n9,0,1,,\n", clients="names").setup(federation(2))
 
 
-def test_overlaps(tmp_path, drive):
+def test_overlaps(tmp_path, drive, caplog):
     text = "b,0,1,,\na,0,3,,\na,2,2,,\na,4,1,,\n"
-    with pytest.raises(ValueError, match="has not ended when this one starts") as caught:
+    says = (
+        r"'a' starts in row 3 of .* \(line 4\) before its run of row 2 .*has ended; write overlap"
+    )
+    with pytest.raises(ValueError, match=says):
         read(tmp_path, text)
-    assert "row 3 of" in str(caught.value)
-    assert "(line 4), column 'device'" in str(caught.value)
-    assert "row 2 of" in str(caught.value)
-    _, tasks = drive(lambda: read(tmp_path, text, overlap="keep"), 2, buffer_size=1)
+    with caplog.at_level("INFO"):
+        _, tasks = drive(lambda: read(tmp_path, text, overlap="keep"), 2, buffer_size=1)
     assert [t.dispatched_at for t in tasks if t.client_id == 0] == [0.0, 2.0, 4.0]
+    assert "log.csv': local runs that overlap an earlier one of their device: 1" in caplog.text
 
 
-def test_rows_that_lack_a_value(tmp_path):
-    text = "a,0,1,,\n\nb,0,NaN,,\nc,0,1,,\n"
-    with pytest.raises(ValueError, match=r"row 3 .*line 4\), column 'took'.*missing=\"drop\""):
+def test_a_run_that_overlaps_one_before_the_last_counts(tmp_path):
+    text = "a,0,9,,\na,1,1,,\na,3,1,,\nb,3,9,,\nb,4,1,,\na,9,1,,\n"
+    assert read(tmp_path, text, overlap="keep").overlaps == 3
+    with pytest.raises(ValueError, match=r"'a' starts in row 2 .*row 1 .*ended \(and 2 more\)"):
         read(tmp_path, text)
-    assert read(tmp_path, text, missing="drop").clients == {"a": 0, "c": 1}
+
+
+def test_rows_that_lack_a_value(tmp_path, caplog):
+    text = "a,0,1,,\n\nb,0,NaN,,\nc,0,1,,\nd,0,,,\n"
+    says = r"row 3 .*line 4\), column 'took'.*missing=\"drop\".*got 'NaN' \(and 1 more row\)"
+    with pytest.raises(ValueError, match=says):
+        read(tmp_path, text)
+    with caplog.at_level("INFO"):
+        arrivals = read(tmp_path, text, missing="drop", overlap="keep")
+    assert arrivals.clients == {"a": 0, "c": 1}
+    assert (arrivals.left_out, arrivals.overlaps) == (2, 0)
+    assert "log.csv': 2 of 4 rows are left out (no 'took')" in caplog.text
+    assert "local runs" not in caplog.text
     with pytest.raises(ValueError, match="at least one complete row"):
         read(tmp_path, "a,0,,,\n", missing="drop")
+
+
+def test_a_complete_log_is_read_without_a_message(tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        read(tmp_path, "a,0,1,,\na,1,1,,\n", missing="drop", overlap="keep")
+    assert not caplog.text
 
 
 def test_other_files(tmp_path):

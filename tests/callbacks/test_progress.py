@@ -1,3 +1,4 @@
+import logging
 import re
 from io import StringIO
 
@@ -61,6 +62,40 @@ def test_names_are_shown_to_the_letter(screen):
 
     run(ProgressBar(console=screen), Brackets())
     assert "error[/b] [red] 2" in last_line(screen)
+
+
+@pytest.mark.parametrize("width", range(40, 130, 7))
+def test_figures_that_do_not_fit_are_left_out_whole(width):
+    class Logs(Point):
+        def training_step(self, batch, batch_idx):
+            self.log_dict({f"asked_{k}": 1.25 for k in range(5)}, prog_bar=True)
+            return super().training_step(batch, batch_idx)
+
+    screen = Console(file=StringIO(), force_terminal=True, width=width, color_system=None)
+    run(ProgressBar(console=screen), Logs())
+    shown = last_line(screen).replace("\x1b[2K", "").rstrip()
+    assert len(shown) <= width
+    figure = r"(t=3\.5|\d+(\.\d)? updates/s|asked_\d 1\.25|staleness 1\.0)"
+    assert re.fullmatch(rf"round 3 ━+ \d:\d\d( {figure}(  {figure})*)?", shown), shown
+    assert (width < 50) or "t=3.5" in shown
+
+
+def test_messages_are_printed_above_the_bar(monkeypatch):
+    """Lightning's log writes to the stream that was standard error when it was imported."""
+    stderr = StringIO()
+    monkeypatch.setattr("sys.stderr", stderr)
+    log = logging.getLogger("lightning.pytorch")
+    handler = logging.StreamHandler(stderr)
+    monkeypatch.setattr(log, "handlers", [handler])
+
+    class Says(Callback):
+        def on_fit_start(self, trainer, module):
+            log.warning("a message")
+
+    run([ProgressBar(console=Console(file=stderr, force_terminal=True, width=100)), Says()])
+    assert handler.stream is stderr
+    lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", stderr.getvalue()).replace("\r", "\n").split("\n")
+    assert lines.count("a message") == 1  # alone on its line
 
 
 class Frames(Callback):
@@ -141,7 +176,7 @@ def test_a_terminal_of_80_columns_shows_the_figures_that_matter():
     assert len(shown) <= 80
     pattern = (
         r"round 3/150 ━*[╸╺]?[━ ]* 3:45<3:03:4[56] t=370\.37  \d+(\.\d)? updates/s  "
-        r"val_acc 0\.8765(…|  |$)"
+        r"val_acc 0\.8765(  |$)"
     )
     assert re.match(pattern, shown), shown
 

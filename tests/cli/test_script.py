@@ -146,6 +146,23 @@ def test_what_is_wrong_is_one_line(args, said, capsys):
     assert all(each in line for each in rest)
 
 
+@pytest.mark.parametrize("args", [["--rule.help"], ["--other.help", "--rate=0.2"]])
+def test_help_without_a_class_lists_the_classes(args, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.run(main, args)
+    assert not ended.value.code
+    text = " ".join(capsys.readouterr().out.split())
+    assert " FedBuff x <- x + eta * (1/m) * sum of s(tau_i) * delta_i" in text
+    assert f"{args[0]} NAME lists the arguments of one" in text
+    assert " Aggregator " not in text
+
+
+def test_help_with_a_class_has_its_arguments(capsys):
+    with pytest.raises(SystemExit):
+        cli.run(main, ["--rule.help", "FedBuff"])
+    assert "--rule.buffer_size" in capsys.readouterr().out
+
+
 def test_a_defect_keeps_its_traceback():
     with pytest.raises(ValueError, match="not enough values to unpack"):
         cli.run(main, ["--act", "defect"])

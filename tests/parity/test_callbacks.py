@@ -591,9 +591,9 @@ def test_the_bar_is_plain_text_in_a_notebook_without_widgets(monkeypatch):
 def test_a_shorter_line_covers_a_longer_one(monkeypatch):
     file = io.StringIO()
     line = _TextLine(file, 1e9)
-    task = line.add_task("", 1.0, 0.0, rounds="round 0/3", figures="a long figure")
+    task = line.add_task("", 1.0, 0.0, rounds="round 0/3", figures=["a long figure"])
     line.start()
-    line.update(task, 1.0, 1 / 3, rounds="round 1/3", figures="")
+    line.update(task, 1.0, 1 / 3, rounds="round 1/3", figures=[])
     line.stop()
     first, second = file.getvalue().split("\r")[1:3]
     assert first == "round 0/3  a long figure"
