@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import yaml
-from lightning import seed_everything
+from lightning import LightningDataModule, seed_everything
 
 from data_partitioners import IidPartitioner
 from fedlight import FederatedDataModule, FedTrainer
@@ -127,9 +127,8 @@ def test_objects_without_a_run():
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["fit", "--optimizer=SGD"], "unrecognized arguments: --optimizer"),
+        (["fit", "--trainer.max_rouns=3"], "unrecognized arguments: --trainer.max_rouns"),
         (["fit", "--trainer.aggregator=FedBuf"], "FedBuf"),
-        (["fit", "--trainer.max_epochs=3"], "unrecognized arguments: --trainer.max_epochs"),
         (["tune"], "tune"),
     ],
 )
@@ -138,3 +137,36 @@ def test_wrong_options(args, says, capsys):
         cli(args[0], *(OPTIONS if args[0] == "fit" else []), *args[1:])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def refused(capsys, *args, **options):
+    with pytest.raises(SystemExit) as ended:
+        cli(*args, **options)
+    assert ended.value.code == 2
+    return [line.partition("error: ")[2] for line in capsys.readouterr().err.splitlines()]
+
+
+LIGHTNINGS = [
+    "FedTrainer does not take max_epochs=3: write max_rounds, the number of server updates",
+    "FedTrainer does not take gradient_clip_val=1.0: write "
+    "local_optimizer=ModuleOptimizer(max_grad_norm=1.0), which clips for the module's own "
+    "optimizer; LocalSGD and LocalAdam take max_grad_norm, too",
+]
+
+
+def test_options_of_lightning_end_with_what_to_write(tmp_path, capsys):
+    words = ["--trainer.max_epochs", "3", "--trainer.gradient_clip_val=1.0"]
+    assert refused(capsys, "fit", *OPTIONS, *words) == LIGHTNINGS
+    text = "trainer: {max_epochs: 3, gradient_clip_val: 1.0, strategy: auto}"
+    (tmp_path / "old.yaml").write_text(text)
+    found = refused(capsys, "fit", "--config", "old.yaml", *OPTIONS)
+    assert found == [*LIGHTNINGS, "leave out strategy='auto'"]
+    (tmp_path / "old.yaml").write_text("optimizer: {class_path: torch.optim.SGD}")
+    for words in (["--optimizer", "SGD"], ["--config=old.yaml"]):
+        (line,) = refused(capsys, "fit", *OPTIONS, *words)
+        assert line.startswith("FedCLI has no --optimizer: write --trainer.local_optimizer")
+
+
+def test_a_data_module_of_lightning_is_refused_with_the_function_to_write():
+    with pytest.raises(TypeError, match=r"FederatedDataModule\.from_lightning\("):
+        FedCLI(LogisticRegression, LightningDataModule, args=["fit"])
