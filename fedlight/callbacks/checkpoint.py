@@ -195,9 +195,9 @@ class FedCheckpoint(Callback):
         Raises:
             CheckpointError: There are files, and none of them is whole.
         """
-        return self._newest()[0]
+        return self.newest()[0]
 
-    def _newest(self) -> tuple[dict[str, Any] | None, str]:
+    def newest(self) -> tuple[dict[str, Any] | None, str]:
         """The newest whole checkpoint and its path, or None and the folder.
 
         Raises:
@@ -337,7 +337,7 @@ def content_of(
             "its files are; or give the path of a file"
         )
     if ckpt_path == "last":
-        return keeper._newest()
+        return keeper.newest()
     if not keeper.best_model_path:
         raise ValueError(
             'ckpt_path="best": the FedCheckpoint has kept no best checkpoint; fit first, with '

@@ -110,7 +110,11 @@ def test_a_checkpoint_is_validated_tested_and_continued(capsys):
         made = cli(command, *OPTIONS, "--ckpt_path", "checkpoints/last.ckpt")
         assert 0.1 < made.trainer.callback_metrics[metric] < 1
         assert metric in capsys.readouterr().out
-    more = ["--trainer.max_rounds=3", "--trainer.enable_checkpointing=true", "--ckpt_path=last"]
+    kept = ["--trainer.enable_checkpointing=true", "--ckpt_path=last"]
+    assert cli("test", *OPTIONS, *kept).trainer.callback_metrics[metric] == pytest.approx(
+        made.trainer.callback_metrics[metric], abs=0
+    )
+    more = ["--trainer.max_rounds=3", *kept]
     made = cli("fit", *OPTIONS, *more)
     assert made.trainer.version == 3
     assert made.trainer.fingerprint() == cli("fit", *OPTIONS, more[0]).trainer.fingerprint()
