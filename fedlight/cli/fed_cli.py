@@ -152,10 +152,18 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
         option, equals, value = word.partition("=")
         value = value if equals else following
         if option in ("--config", "-c") and Path(value).is_file():
-            content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+            content = _read(Path(value).read_text(encoding="utf-8"))
             # A file that was given before the subcommand has the options below its name.
-            for part in (content, *(content or {}).values()):
-                if isinstance(part, dict):
-                    yield from (part.get("trainer") or {}).items()
+            for part in (content, *content.values()) if isinstance(content, dict) else ():
+                trainer = part.get("trainer") if isinstance(part, dict) else None
+                yield from trainer.items() if isinstance(trainer, dict) else ()
         elif option.startswith("--trainer."):
-            yield option.removeprefix("--trainer."), yaml.safe_load(value)
+            yield option.removeprefix("--trainer."), _read(value)
+
+
+def _read(text: str) -> Any:
+    """The value of an option, or the content of a file; the text itself if it is no YAML."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text

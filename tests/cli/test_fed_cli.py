@@ -133,10 +133,13 @@ def test_objects_without_a_run():
     [
         (["fit", "--trainer.max_rouns=3"], "unrecognized arguments: --trainer.max_rouns"),
         (["fit", "--trainer.aggregator=FedBuf"], "FedBuf"),
+        (["fit", "--trainer.aggregator={"], "trainer.aggregator"),
+        (["fit", "--config=broken.yaml"], "did not find expected"),
         (["tune"], "tune"),
     ],
 )
-def test_wrong_options(args, says, capsys):
+def test_wrong_options(args, says, capsys, tmp_path):
+    (tmp_path / "broken.yaml").write_text("trainer: {max_rounds: 1")
     with pytest.raises(SystemExit) as ended:
         cli(args[0], *(OPTIONS if args[0] == "fit" else []), *args[1:])
     assert ended.value.code == 2
@@ -165,6 +168,8 @@ def test_options_of_lightning_end_with_what_to_write(tmp_path, capsys):
     (tmp_path / "old.yaml").write_text(text)
     found = refused(capsys, "fit", "--config", "old.yaml", *OPTIONS)
     assert found == [*LIGHTNINGS, "leave out strategy='auto'"]
+    (tmp_path / "all.yaml").write_text("fit: {trainer: {max_epochs: 3, gradient_clip_val: 1.0}}")
+    assert refused(capsys, "--config=all.yaml", "fit", *OPTIONS) == LIGHTNINGS
     (tmp_path / "old.yaml").write_text("optimizer: {class_path: torch.optim.SGD}")
     for words in (["--optimizer", "SGD"], ["--config=old.yaml"]):
         (line,) = refused(capsys, "fit", *OPTIONS, *words)
