@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickletools
 import struct
 import sys
+import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -229,6 +231,12 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     archive = data[: -_TAIL - 2] + b"\0\0"
     expected = struct.pack("<H", _TAIL) + _MARK + hashlib.sha256(archive).hexdigest().encode()
     if len(data) < _TAIL + 2 or data[-_TAIL - 2 :] != expected:
+        if _is_lightnings(data):
+            raise CheckpointError(
+                f"{str(path)!r} is a checkpoint of lightning.Trainer; write "
+                "Net.load_from_checkpoint(path), with your module's class for Net, and pass that "
+                "module"
+            )
         raise CheckpointError(
             f"{str(path)!r} is damaged, cut short, or not a checkpoint written by fedlight "
             "(its checksum does not fit); give another one"
@@ -248,6 +256,17 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             f"fedlight reads format {FORMAT}; use the version that wrote it"
         )
     return {**content, "fedlight": _joined(content["fedlight"], path)}
+
+
+def _is_lightnings(data: bytes) -> bool:
+    """Whether a file is a checkpoint of `lightning.Trainer`; nothing in it is executed."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            (name,) = (each for each in archive.namelist() if each.endswith("/data.pkl"))
+            words = {word for _, word, _ in pickletools.genops(archive.read(name))}
+    except Exception:  # damaged, or of another kind
+        return False
+    return "pytorch-lightning_version" in words and "fedlight" not in words
 
 
 def _joined(value: Any, path: Path) -> Any:

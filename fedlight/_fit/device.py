@@ -53,7 +53,7 @@ def one_device(value: object) -> int | list[int]:
     if several != 1:
         raise ValueError(
             f"devices must be 1, got {value}: all clients share one device; "
-            "to use several, give a distributed executor"
+            "to use several, write executor=RayExecutor(…)"
         )
     return 1
 

@@ -101,7 +101,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     "strategy": _refused(
         "all clients share one device; write executor=RayExecutor(…) for several", "auto"
     ),
-    "devices": _differs('one device: 1, "auto" (one) or [k] for the k-th'),
+    "devices": _differs(
+        'one device: 1, "auto" (one) or [k] for the k-th; executor=RayExecutor(…) for several'
+    ),
     "num_nodes": _refused(
         "a run has one process; write executor=RayExecutor(…) for several machines", 1
     ),
@@ -111,7 +113,11 @@ ARGUMENTS: Mapping[str, Argument] = {
     "fast_dev_run": _differs("the number of rounds and of validation batches"),
     "max_epochs": _refused("write max_rounds, the number of server updates", None),
     "min_epochs": _refused("only EarlyStopping ends a run early: give it a larger patience", None),
-    "max_steps": _refused("write max_updates, the number of client updates", -1, None),
+    "max_steps": _refused(
+        "write max_updates, the number of client updates; an update is local_steps batches",
+        -1,
+        None,
+    ),
     "min_steps": _refused("only EarlyStopping ends a run early: give it a larger patience", None),
     "max_time": _differs("a virtual time; max_wall_time is the limit in real time"),
     "limit_train_batches": _refused(
@@ -197,6 +203,8 @@ _FORMER = {
     "weights_summary": "write enable_model_summary=…",
     "weights_save_path": "write default_root_dir=…",
     "gpus": 'write accelerator="gpu" and devices=1, or devices=[k] for the card k',
+    "auto_lr_find": "compare several rates of the local optimizer with compare or Grid",
+    "auto_scale_batch_size": "write batch_size=… of the FederatedDataModule",
 }
 
 
@@ -251,17 +259,40 @@ def lightning_settings(
 
 def _objection(name: str, value: Any, known: Iterable[str]) -> str:
     """Why an argument is refused; "" if it is Lightning's, with a value that asks for nothing."""
-    argument = ARGUMENTS.get(name)
+    if name in ARGUMENTS or name in _FORMER:
+        return lightning_objection(name, value) or ""
+    unknown = f"FedTrainer.__init__() got an unexpected keyword argument {name!r}"
+    near = difflib.get_close_matches(name, [*known, *ARGUMENTS], n=1)
+    if not near:
+        return unknown
+    if near[0] in known:
+        return f"{unknown}; did you mean {near[0]!r}?"
+    return f"{unknown}; Lightning's {near[0]} is not taken: {_remedy(near[0], value)}"
+
+
+def lightning_objection(name: str, value: Any) -> str | None:
+    """Why an argument of Lightning's trainer is refused; None if it is not one that is.
+
+    Args:
+        name: The argument.
+        value: Its value.
+
+    Returns:
+        The reason and what to write instead, or "" for a value that asks for nothing.
+    """
     if name in _FORMER:
         return f"{name}={value!r} is an argument of Lightning 1: {_FORMER[name]}"
-    if argument is None:
-        near = difflib.get_close_matches(name, [*known, *ARGUMENTS], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"FedTrainer.__init__() got an unexpected keyword argument {name!r}{hint}"
+    argument = ARGUMENTS.get(name)
+    if argument is None or argument.status != "refused":
+        return None
     # By type as well, since 1 == True and 0 == False.
     if any(type(value) is type(each) and value == each for each in argument.neutral):
         return ""
-    return f"FedTrainer does not take {name}={value!r}: {argument.text.format(value=value)}"
+    return f"FedTrainer does not take {name}={value!r}: {_remedy(name, value)}"
+
+
+def _remedy(name: str, value: Any) -> str:
+    return ARGUMENTS[name].text.format(value=value)
 
 
 def _refuse(objections: Iterable[str]) -> None:

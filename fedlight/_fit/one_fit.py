@@ -20,6 +20,7 @@ from fedlight._fit.strategy_checks import warn_of_own_optimizer, warn_of_single_
 from fedlight._module.evaluation import Evaluator
 from fedlight._module.log_recorder import LogRecorder
 from fedlight._runs.loggers import finalize, log_hyperparams, log_points, open_again
+from fedlight._support.messages import voice
 from fedlight.callbacks.checkpoint import keeper_of
 from fedlight.data import FederatedDataModule
 from fedlight.executors.base import ClientError
@@ -103,6 +104,7 @@ class Fit:
         set_up(run.module, hooks, options.fabric, "fit")
         if self._checkpoint is not None:
             run.restore(self._checkpoint, self._path)
+            voice().checkpoint(f"resumed after round {run.counts.version} from {self._path}")
         resumed = bool(run.counts.version or run.counts.num_updates)
         start_training(run.module, hooks, None if resumed else self._check_sanity)
         warn_of_own_optimizer(run.module, run.setting.local_optimizer)

@@ -22,6 +22,7 @@ from fedlight._module.evaluation import lent, show_metrics
 from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.prediction import are_loaders, batches_to_predict, predict
 from fedlight._support.interrupts import Alone, Interrupt, graceful_interrupts
+from fedlight._support.messages import voice
 from fedlight.callbacks.checkpoint import content_of
 from fedlight.checkpoint import load_weights
 from fedlight.data import FederatedDataModule
@@ -98,9 +99,11 @@ class Calls:
             self._prepared("fit", module, ckpt_path) as logs,
             graceful_interrupts() as self.interrupt,
         ):
-            content = self._with_callbacks_of(module, ckpt_path)
+            content, path = self._with_callbacks_of(module, ckpt_path)
+            if path and content is None:
+                voice().checkpoint(f"no checkpoint in {path}: a new run")
             self.given, self.datamodule = module, data
-            fit = Fit(self._trainer, self._options, logs, module, data, content, str(ckpt_path))
+            fit = Fit(self._trainer, self._options, logs, module, data, content, path)
             self._run = run = fit.run
             self.counts, self.history, self.metrics = run.counts, run.history, run.metrics
             with fit.ended():
@@ -184,13 +187,16 @@ class Calls:
         self.given, self.datamodule = module, data
         module = self.module  # called within a fit, with the server's newest model in it
         with self._prepared(verb, module, ckpt_path):
-            content = self._with_callbacks_of(module, ckpt_path)
+            content, path = self._with_callbacks_of(module, ckpt_path)
             hooks = Hooks(self._trainer, self._options)
             ready = get_ready()
             try:
                 set_up(module, hooks, self._options.fabric, verb)
                 if content is not None:
-                    load_weights(module, content, str(ckpt_path))
+                    load_weights(module, content, path)
+                    voice().checkpoint(f"weights of {path}")
+                elif path:
+                    voice().checkpoint(f"no checkpoint in {path}: the module keeps its weights")
                 yield hooks, ready
             finally:
                 if data is not None:
@@ -214,8 +220,8 @@ class Calls:
 
     def _with_callbacks_of(
         self, module: LightningModule, ckpt_path: str | Path | None
-    ) -> dict[str, Any] | None:
-        """Add the module's own callbacks; return the content of the checkpoint."""
+    ) -> tuple[dict[str, Any] | None, str]:
+        """Add the module's own callbacks; return the content of the checkpoint and its path."""
         callbacks = self._options.callbacks
         callbacks[:] = with_callbacks_of(module, callbacks, self._options.default_root_dir)
         return content_of(ckpt_path, callbacks)

@@ -42,6 +42,11 @@ class Voice:
         """Print, once a process, which executor computes the local runs, and the reason."""
         say_once(f"fedlight: {executor!r} on {device}: {reason}")
 
+    def checkpoint(self, words: str) -> None:
+        """Print which checkpoint a call begins with; a study resumes its runs without a word."""
+        if not self.of_many:
+            rank_zero_info(f"fedlight: {words}")
+
     def note(self, run: object, note: Note) -> None:
         """Print a note about how a run went."""
         say(note)

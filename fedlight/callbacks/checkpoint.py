@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._support.checks import integer, one_of, optional, positive, positive_int
 from fedlight._support.files import remove_torn, user_path
-from fedlight.callbacks._monitoring import check_logged
+from fedlight.callbacks._monitoring import check_logged, no_validation
 from fedlight.callbacks.base import Callback
 from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint, run_of
 
@@ -125,6 +125,7 @@ class FedCheckpoint(Callback):
         self._check_folder()
         self._since = time.monotonic()
         self._periods = self._period(trainer)
+        self._first = len(trainer.history)
         self._parts = Parts(self.dirpath)  # the parts of an earlier run are not this one's
         self._names_taken = self._validated = False
         if not trainer.fast_dev_run:
@@ -180,14 +181,24 @@ class FedCheckpoint(Callback):
         if self.save_last:
             trainer.save_checkpoint(self.last_model_path, parts=self._parts)
         if self.monitor is not None and self.save_top_k and trainer.history and not self.best_k:
-            rank_zero_warn(
-                f"FedCheckpoint monitors {self.monitor!r}, which no round had in which a "
-                f"checkpoint was due; no best checkpoint was kept. There are "
-                f"{sorted(trainer.callback_metrics)}"
-            )
+            missing = f"FedCheckpoint monitors {self.monitor!r}, which no round had"
+            if self._validated or self.monitor in trainer.callback_metrics:
+                known = sorted(trainer.callback_metrics)
+                missing += f" in which a checkpoint was due. There are {known}"
+            else:
+                missing += f": {no_validation(trainer, self._first)}"
+            rank_zero_warn(f"{missing}; no best checkpoint was kept")
 
     def read_last(self) -> dict[str, Any] | None:
         """The newest whole checkpoint of the folder, or None if there is none.
+
+        Raises:
+            CheckpointError: There are files, and none of them is whole.
+        """
+        return self.newest()[0]
+
+    def newest(self) -> tuple[dict[str, Any] | None, str]:
+        """The newest whole checkpoint and its path, or None and the folder.
 
         Raises:
             CheckpointError: There are files, and none of them is whole.
@@ -197,12 +208,12 @@ class FedCheckpoint(Callback):
         files.sort(key=lambda path: path != newest)
         for path in files:
             try:
-                return read_checkpoint(path)
+                return read_checkpoint(path), str(path)
             except CheckpointError as error:
                 rank_zero_warn(f"{error}; the one before it is used")
         if files:
             raise CheckpointError(f"no whole checkpoint is left in {str(self.dirpath)!r}")
-        return None
+        return None, str(self.dirpath)
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoints kept, by their names in `dirpath`, and their scores."""
@@ -294,8 +305,10 @@ def keeper_of(callbacks: Iterable[object]) -> FedCheckpoint | None:
 
 def content_of(
     ckpt_path: str | PathLike[str] | None, callbacks: Iterable[object]
-) -> dict[str, Any] | None:
-    """The content of the checkpoint that `FedTrainer.fit` resumes from, or None.
+) -> tuple[dict[str, Any] | None, str]:
+    """The content of the checkpoint that `FedTrainer.fit` resumes from, and its path.
+
+    The content is None without a checkpoint; if "last" finds none, the path is that of the folder.
 
     Args:
         ckpt_path: A file; or "last" for the newest one and "best" for the best one of the
@@ -309,14 +322,14 @@ def content_of(
         CheckpointError: The file is damaged.
     """
     if ckpt_path is None:
-        return None
+        return None, ""
     if not isinstance(ckpt_path, str | PathLike):
         raise TypeError(
             f'ckpt_path must be the path of a file, "last" or "best", got {ckpt_path!r} '
             f"({type(ckpt_path).__name__})"
         )
     if ckpt_path not in ("last", "best"):
-        return read_checkpoint(ckpt_path)
+        return read_checkpoint(ckpt_path), str(ckpt_path)
     keeper = keeper_of(callbacks)
     if keeper is None:
         raise ValueError(
@@ -324,10 +337,10 @@ def content_of(
             "its files are; or give the path of a file"
         )
     if ckpt_path == "last":
-        return keeper.read_last()
+        return keeper.newest()
     if not keeper.best_model_path:
         raise ValueError(
             'ckpt_path="best": the FedCheckpoint has kept no best checkpoint; fit first, with '
             "save_top_k of 1 or more, or give the path of a file"
         )
-    return read_checkpoint(keeper.best_model_path)
+    return read_checkpoint(keeper.best_model_path), keeper.best_model_path

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.checks import number, one_of, optional, positive_int
 from fedlight._support.messages import Note, voice
-from fedlight.callbacks._monitoring import check_logged
+from fedlight.callbacks._monitoring import check_logged, no_validation
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class EarlyStopping(Callback):
 
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Reset the state, unless the run was resumed from a checkpoint."""
-        self._seen = len(trainer.history)
+        self._seen = self._first = len(trainer.history)
         if not trainer.history:
             self._forget()
         elif self.stopped_round == trainer.version:
@@ -110,10 +110,11 @@ class EarlyStopping(Callback):
         """Warn if no round had the metric."""
         rounds = trainer.history
         if self.strict and rounds and not any(self.monitor in each.metrics for each in rounds):
-            words = (
-                f"EarlyStopping monitors {self.monitor!r}, which no round had, so that it stopped "
-                f"nothing. There are {sorted(trainer.callback_metrics)}"
-            )
+            words = f"EarlyStopping monitors {self.monitor!r}, which no round had: "
+            if self._validated:
+                words += f"it stopped nothing. There are {sorted(trainer.callback_metrics)}"
+            else:
+                words += no_validation(trainer, self._first)
             voice().note(trainer.run, Note("nothing monitored", words, warns=True))
 
     def _look(self, trainer: FedTrainer, value: float) -> None:
@@ -165,7 +166,7 @@ class EarlyStopping(Callback):
         self.wait_count = 0
         self.stopped_round = 0
         self.reason = ""
-        self._seen = 0
+        self._seen = self._first = 0
         self._validated = False
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from inspect import isclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
 
-from lightning import LightningModule
+import yaml
+from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
+from fedlight._fit.lightning_arguments import lightning_objection
 from fedlight.data import FederatedDataModule
 from fedlight.trainer import FedTrainer
 
@@ -35,6 +42,9 @@ class FedCLI(LightningCLI):
         **others: Further arguments of `LightningCLI`, such as ``trainer_defaults={…}``,
             ``run=False``, ``save_config_callback=None`` or ``args=[…]``.
 
+    Raises:
+        TypeError: `datamodule_class` is a data module of Lightning.
+
     Example:
         >>> from fedlight.models import LogisticRegression
         >>> def main():
@@ -50,6 +60,7 @@ class FedCLI(LightningCLI):
         seed_everything_default: bool | int = 0,
         **others: Any,
     ) -> None:
+        _refuse_lightnings(datamodule_class)
         super().__init__(
             model_class,
             datamodule_class,
@@ -80,8 +91,42 @@ class FedCLI(LightningCLI):
         self.trainer.test(**given, verbose=True)
 
 
+def _refuse_lightnings(data: object) -> None:
+    if not isclass(data) or issubclass(data, FederatedDataModule):
+        return
+    if issubclass(data, LightningDataModule):
+        raise TypeError(
+            f"FedCLI does not take the data module {data.__name__} of Lightning: write a function "
+            f"that returns FederatedDataModule.from_lightning({data.__name__}(…), partitioner), "
+            "and pass it as the second argument"
+        )
+
+
 class _Parser(LightningArgumentParser):
     """Also takes the arguments of a trainer that is none of Lightning's."""
+
+    _words: Sequence[str] = ()
+
+    def parse_args(  # type: ignore[override]  # argparse's overloads
+        self, args: Sequence[str] | None = None, *others: Any, **more: Any
+    ) -> Any:
+        """Parse the command line, whose words `error` reads."""
+        self._words = sys.argv[1:] if args is None else args
+        return super().parse_args(args, *others, **more)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """End with the remedies for options of Lightning, or with jsonargparse's message."""
+        options = dict(_options(self._words))
+        found = [
+            lightning_objection(name, value) or f"leave out {name}={value!r}"
+            for name, value in options.items()
+            if lightning_objection(name, value) is not None
+        ]
+        if match := re.search(r"(?:--|option ')(optimizer|lr_scheduler)\b", message):
+            found.append(f"FedCLI has no --{match[1]}: {_OPTIMIZER}")
+        if found and self.exit_on_error:
+            self.exit(2, "".join(f"{self.prog}: error: {each}\n" for each in found))
+        super().error("\n  ".join(found) or message, ex)
 
     def add_lightning_class_args(
         self, lightning_class: Any, nested_key: str, *args: Any, **kwargs: Any
@@ -93,3 +138,32 @@ class _Parser(LightningArgumentParser):
             )
             return added
         return super().add_lightning_class_args(lightning_class, nested_key, *args, **kwargs)
+
+
+_OPTIMIZER = (
+    "write --trainer.local_optimizer LocalSGD --trainer.local_optimizer.lr 0.1, or return the "
+    "optimizer and its scheduler from the module's configure_optimizers"
+)
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The arguments of the trainer, from files of options and from the command line."""
+    for word, following in pairwise([*words, ""]):
+        option, equals, value = word.partition("=")
+        value = value if equals else following
+        if option in ("--config", "-c") and Path(value).is_file():
+            content = _read(Path(value).read_text(encoding="utf-8"))
+            # A file that was given before the subcommand has the options below its name.
+            for part in (content, *content.values()) if isinstance(content, dict) else ():
+                trainer = part.get("trainer") if isinstance(part, dict) else None
+                yield from trainer.items() if isinstance(trainer, dict) else ()
+        elif option.startswith("--trainer."):
+            yield option.removeprefix("--trainer."), _read(value)
+
+
+def _read(text: str) -> Any:
+    """The value of an option, or the content of a file; the text itself if it is no YAML."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text

@@ -275,7 +275,7 @@ def _scheduler(given: str, scheduler: Any, by_version: bool) -> LRSchedulerConfi
             raise ValueError(
                 f"{given} a scheduler with interval={options['interval']!r}, but a local run has "
                 "no epochs; write interval='step', which steps it after every `frequency` local "
-                f"steps, or {_BY_ROUNDS}"
+                f"steps, or {_BY_ROUNDS}; `frequency` says how many versions make an epoch"
             )
         frequency = positive_int("frequency", options.get("frequency", 1))
         scheduler = options["scheduler"]

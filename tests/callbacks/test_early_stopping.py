@@ -86,6 +86,31 @@ def test_a_metric_that_is_not_there_is_an_error_that_lists_what_is():
     assert run.version == 5
 
 
+@pytest.mark.parametrize("kind", [EarlyStopping, FedCheckpoint])
+def test_a_run_without_validation_is_told_so(kind, tmp_path):
+    def made():
+        if kind is FedCheckpoint:
+            return FedCheckpoint(tmp_path, monitor="val_loss", save_last=False)
+        return EarlyStopping("val_loss")
+
+    reasons = {
+        "check_val_every_n_rounds=5": {"check_val_every_n_rounds": 5},
+        "check_val_every_n_updates=99": {"check_val_every_n_updates": 99},
+        "limit_val_batches=0": {"limit_val_batches": 0},
+    }
+    for why, options in reasons.items():
+        with pytest.warns(UserWarning, match="monitors 'val_loss', which no round had") as caught:
+            trainer(callbacks=made(), max_rounds=4, **options).fit(Boring(), classes())
+        (words,) = (str(each.message) for each in caught if "monitors" in str(each.message))
+        assert f"no validation took place in 4 rounds ({why})" in words
+        assert "There are" not in words
+    never = {"check_val_every_n_rounds": None}
+    with pytest.raises(ValueError, match=r"in 1 round \(check_val_every_n_rounds=None\)$"):
+        trainer(callbacks=made(), **never).fit(Boring(), classes())
+    with pytest.raises(ValueError, match=r"did you mean 'train_loss'\?$"):
+        trainer(callbacks=EarlyStopping("train_los"), **never).fit(Boring(), classes())
+
+
 def test_it_goes_on_waiting_where_a_checkpoint_left_it(tmp_path):
     keeper = FedCheckpoint(tmp_path, save_top_k=-1)
     # The checkpoint of round 3 has waited once.

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import yaml
-from lightning import seed_everything
+from lightning import LightningDataModule, seed_everything
 
 from data_partitioners import IidPartitioner
 from fedlight import FederatedDataModule, FedTrainer
@@ -110,7 +110,11 @@ def test_a_checkpoint_is_validated_tested_and_continued(capsys):
         made = cli(command, *OPTIONS, "--ckpt_path", "checkpoints/last.ckpt")
         assert 0.1 < made.trainer.callback_metrics[metric] < 1
         assert metric in capsys.readouterr().out
-    more = ["--trainer.max_rounds=3", "--trainer.enable_checkpointing=true", "--ckpt_path=last"]
+    kept = ["--trainer.enable_checkpointing=true", "--ckpt_path=last"]
+    assert cli("test", *OPTIONS, *kept).trainer.callback_metrics[metric] == pytest.approx(
+        made.trainer.callback_metrics[metric], abs=0
+    )
+    more = ["--trainer.max_rounds=3", *kept]
     made = cli("fit", *OPTIONS, *more)
     assert made.trainer.version == 3
     assert made.trainer.fingerprint() == cli("fit", *OPTIONS, more[0]).trainer.fingerprint()
@@ -127,14 +131,51 @@ def test_objects_without_a_run():
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["fit", "--optimizer=SGD"], "unrecognized arguments: --optimizer"),
+        (["fit", "--trainer.max_rouns=3"], "unrecognized arguments: --trainer.max_rouns"),
         (["fit", "--trainer.aggregator=FedBuf"], "FedBuf"),
-        (["fit", "--trainer.max_epochs=3"], "unrecognized arguments: --trainer.max_epochs"),
+        (["fit", "--trainer.aggregator={"], "trainer.aggregator"),
+        (["fit", "--config=broken.yaml"], "did not find expected"),
         (["tune"], "tune"),
     ],
 )
-def test_wrong_options(args, says, capsys):
+def test_wrong_options(args, says, capsys, tmp_path):
+    (tmp_path / "broken.yaml").write_text("trainer: {max_rounds: 1")
     with pytest.raises(SystemExit) as ended:
         cli(args[0], *(OPTIONS if args[0] == "fit" else []), *args[1:])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def refused(capsys, *args, **options):
+    with pytest.raises(SystemExit) as ended:
+        cli(*args, **options)
+    assert ended.value.code == 2
+    return [line.partition("error: ")[2] for line in capsys.readouterr().err.splitlines()]
+
+
+LIGHTNINGS = [
+    "FedTrainer does not take max_epochs=3: write max_rounds, the number of server updates",
+    "FedTrainer does not take gradient_clip_val=1.0: write "
+    "local_optimizer=ModuleOptimizer(max_grad_norm=1.0), which clips for the module's own "
+    "optimizer; LocalSGD and LocalAdam take max_grad_norm, too",
+]
+
+
+def test_options_of_lightning_end_with_what_to_write(tmp_path, capsys):
+    words = ["--trainer.max_epochs", "3", "--trainer.gradient_clip_val=1.0"]
+    assert refused(capsys, "fit", *OPTIONS, *words) == LIGHTNINGS
+    text = "trainer: {max_epochs: 3, gradient_clip_val: 1.0, strategy: auto}"
+    (tmp_path / "old.yaml").write_text(text)
+    found = refused(capsys, "fit", "--config", "old.yaml", *OPTIONS)
+    assert found == [*LIGHTNINGS, "leave out strategy='auto'"]
+    (tmp_path / "all.yaml").write_text("fit: {trainer: {max_epochs: 3, gradient_clip_val: 1.0}}")
+    assert refused(capsys, "--config=all.yaml", "fit", *OPTIONS) == LIGHTNINGS
+    (tmp_path / "old.yaml").write_text("optimizer: {class_path: torch.optim.SGD}")
+    for words in (["--optimizer", "SGD"], ["--config=old.yaml"]):
+        (line,) = refused(capsys, "fit", *OPTIONS, *words)
+        assert line.startswith("FedCLI has no --optimizer: write --trainer.local_optimizer")
+
+
+def test_a_data_module_of_lightning_is_refused_with_the_function_to_write():
+    with pytest.raises(TypeError, match=r"FederatedDataModule\.from_lightning\("):
+        FedCLI(LogisticRegression, LightningDataModule, args=["fit"])

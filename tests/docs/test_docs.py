@@ -2,8 +2,8 @@
 
 import ast
 import difflib
-import inspect
 import importlib.util
+import inspect
 import re
 import subprocess
 import tomllib

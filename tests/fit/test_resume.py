@@ -1,14 +1,17 @@
 """A run that was stopped is the run that was not, to the bit, whoever looks at its results."""
 
+import logging
 from collections import deque
 
 import pytest
 import torch
+from lightning import Trainer
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 from torch.utils.data import TensorDataset
 
 from fedlight import Callback, FederatedDataModule
+from fedlight._support.messages import speaking
 from fedlight.aggregators import Aggregator, FedAsync, FedBuff, next_version
 from fedlight.arrivals import (
     ArrivalProcess,
@@ -22,8 +25,9 @@ from fedlight.callbacks import FedCheckpoint
 from fedlight.checkpoint import CheckpointError
 from fedlight.executors import VectorizedExecutor
 from fedlight.local_optimizers import LocalSGD, Scaffold
+from fedlight.studies._messages import StudyVoice
 from fedlight.types import UsedUpdate
-from tests.boring import Boring, trainer
+from tests.boring import Boring, classes, trainer
 
 ROUNDS = 6
 
@@ -274,3 +278,38 @@ def test_a_run_in_which_nothing_failed_may_handle_failures_otherwise(tmp_path):
             on_client_failure=other,
         )
         assert run.fingerprint() == whole.fingerprint()
+
+
+def test_it_says_which_checkpoint_a_call_begins_with(tmp_path, caplog):
+    def said(call, *args, **kwargs):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            call(*args, **kwargs)
+        return [line for line in caplog.messages if tmp_path.name in line]
+
+    def keeping(rounds):
+        return trainer(callbacks=FedCheckpoint(tmp_path), max_rounds=rounds)
+
+    first, last = keeping(2), tmp_path / "last.ckpt"
+    none = f"fedlight: no checkpoint in {tmp_path}: a new run"
+    assert said(first.fit, Boring(), classes(), ckpt_path="last") == [none]
+    resumed = f"fedlight: resumed after round 2 from {last}"
+    assert said(keeping(3).fit, Boring(), classes(), ckpt_path="last") == [resumed]
+    for call in (first.validate, first.test):
+        assert said(call, ckpt_path="last") == [f"fedlight: weights of {last}"]
+    with speaking(StudyVoice()):
+        assert said(keeping(4).fit, Boring(), classes(), ckpt_path="last") == []
+
+
+def test_a_checkpoint_of_lightning_is_named_as_one(tmp_path):
+    theirs = Trainer(max_epochs=1, logger=False, accelerator="cpu", default_root_dir=tmp_path)
+    theirs.strategy.connect(Boring())
+    theirs.save_checkpoint(tmp_path / "theirs.ckpt")
+    ours = trainer(callbacks=FedCheckpoint(tmp_path / "ours"), max_rounds=1)
+    ours.fit(Boring(), classes())
+    with pytest.raises(CheckpointError, match=r"of lightning.Trainer; write Net.load_from_check"):
+        ours.validate(ckpt_path=tmp_path / "theirs.ckpt")
+    whole = (tmp_path / "ours" / "last.ckpt").read_bytes()
+    (tmp_path / "damaged.ckpt").write_bytes(whole[:-70] + b"0" * 70)
+    with pytest.raises(CheckpointError, match="is damaged, cut short, or not a checkpoint"):
+        ours.validate(ckpt_path=tmp_path / "damaged.ckpt")

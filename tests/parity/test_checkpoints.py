@@ -491,7 +491,7 @@ def test_a_ckpt_path_that_cannot_be_used_is_refused(verb, ckpt_path, error, word
 
 def test_a_checkpoint_of_another_model_is_refused_in_test():
     run = fitted(Point(), points([1.0], [2.0], test=(1.0,)), callbacks=FedCheckpoint("kept"))
-    with pytest.raises(ValueError, match=r"last' does not fit Boring: .*Missing key"):
+    with pytest.raises(ValueError, match=r"last.ckpt' does not fit Boring: .*Missing key"):
         run.test(Boring(), classes(), ckpt_path="last")
 
 

@@ -116,6 +116,17 @@ def test_unknown_names_keep_pythons_error(name, near):
         trainer(qwxyz=1)
 
 
+def test_no_argument_is_suggested_that_is_then_refused():
+    with pytest.raises(TypeError) as caught:
+        trainer(max_epoch=3)
+    assert "did you mean" not in str(caught.value)
+    assert "'max_epoch'; Lightning's max_epochs is not taken: write max_rounds" in str(caught.value)
+    with pytest.raises(TypeError, match="auto_lr_find=True is an argument of Lightning 1: compare"):
+        trainer(auto_lr_find=True)
+    with pytest.raises(TypeError, match=r"max_steps=100: .* an update is local_steps batches"):
+        trainer(max_steps=100)
+
+
 @pytest.mark.covers(arguments=["max_time"])
 def test_a_time_on_the_clock_is_no_virtual_time():
     for value in ("00:00:01:00", timedelta(minutes=1), {"minutes": 1}):
