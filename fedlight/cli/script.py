@@ -148,7 +148,7 @@ def run(main: Callable[..., Any], args: Sequence[str] | None = None) -> Any:
     for name in names:
         if names.count(name) > 1 and name != "--config" and not name.endswith("+"):
             _end(f"{name} is given {names.count(name)} times; give it once")
-    for word, following in zip(given, [*given[1:], "--"], strict=True):
+    for word, following in zip(given, [*given[1:], "--"], strict=False):
         option = word.removeprefix("--").removesuffix(".help")
         bare = word == f"--{option}.help" and following.startswith("-")
         if bare and (classes := _classes_of(get_type_hints(main).get(option))):
