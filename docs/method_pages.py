@@ -202,7 +202,8 @@ def page(name: str) -> str:
         f"Symbols: [Methods](index.md#symbols). Arguments: {reference}.",
         f"## The code\n\n``` {{ .py }}\n{code(name)}\n```",
         f"## Paper\n\n{linked(doc['Source'], name) or 'None: a tool, no published method.'}",
-        f"`fedlight.cite(trainer)` of the calls above, arrivals included, without fedlight's own entry:\n\n"
+        "`fedlight.cite(trainer)` of the calls above, arrivals included, without fedlight's own "
+        "entry:\n\n"
         f"```bibtex\n{entries(name)}\n```"
         if entries(name)
         else "",
