@@ -57,21 +57,17 @@ def main(
     cli.distinct(p=p)
     task, data = afl_paper.load(dataset)
     rounds = max_rounds or task.max_rounds
-    every = min(task.val_every, rounds)
+    options = {"seeds": range(seeds), "module": task.module, "max_rounds": rounds}
     for optimizer, (m, M, c) in task.runs(experiment, local_optimizer):
         folder = path and Path(path) / f"{m} of {M}, {c} steps, {type(optimizer).__name__}"
+        splits = {each: {"datamodule": afl_paper.split(data, M, each)} for each in p}
         study = sweep(
-            over={
-                "p": {each: {"datamodule": afl_paper.split(data, M, each)} for each in p},
-                "setting": afl_paper.settings(experiment, aggregator, m, c),
-            },
-            seeds=range(seeds),
-            module=task.module,
+            over={"p": splits, "setting": afl_paper.settings(experiment, aggregator, m, c)},
             local_optimizer=optimizer,
-            max_rounds=rounds,
-            check_val_every_n_rounds=every,
+            check_val_every_n_rounds=(every := min(task.val_every, rounds)),
             path=folder,
             logger_dir=folder and folder / "logs",
+            **options,
         )
         title = afl_paper.title(aggregator, optimizer, m, M, c, rounds)
         table = study.table(["p", "setting"], last=min(10, rounds // every))

@@ -55,21 +55,19 @@ def main(
     data = afl_paper.by_role(dataset, size.batch_size)
     rule = aggregator or AFACD(server_lr=size.server_lr)
     rounds = max_rounds or size.max_rounds
-    characters = Counter(data.val_dataset["y"])
-    share = max(characters.values()) / characters.total()
-    print(f"Always the most frequent character: {share:.4f}")
+    counts = Counter(data.val_dataset["y"])
+    print(f"Always the most frequent character: {max(counts.values()) / counts.total():.4f}")
+    options = {"seeds": range(seeds), "datamodule": data, "max_rounds": rounds}
     for optimizer in [local_optimizer] if local_optimizer else size.optimizers[experiment]:
         folder = path and Path(path) / type(optimizer).__name__
         study = sweep(
             over={"setting": afl_paper.settings(experiment, rule, size.m, size.c)},
-            seeds=range(seeds),
             module=lambda: CharLSTM(hidden_size=size.hidden_size),
-            datamodule=data,
             local_optimizer=optimizer,
-            max_rounds=rounds,
             check_val_every_n_rounds=min(val_every or size.val_every, rounds),
             path=folder,
             logger_dir=folder and folder / "logs",
+            **options,
         )
         title = afl_paper.title(rule, optimizer, size.m, data.num_clients, size.c, rounds)
         table = afl_paper.beside(study.table(), title, afl_paper.SHAKESPEARE)

@@ -65,16 +65,11 @@ def main(
     full = {"arrivals": PATTERNS["full"], "max_time": max_time / 10}
     full["check_val_every_n_rounds"] = 1 if aggregator.interval else 10  # as many as the others
     ratios = {r: {"datamodule": partial(split, MixingPartitioner(10, r))} for r in mixing_ratios}
-    study = sweep(
-        over={"mixing ratio": ratios, "pattern": PATTERNS | {"full": full}},
-        seeds=range(seeds),
-        module=lambda: LogisticRegression(28 * 28, 10),
-        aggregator=aggregator,
-        local_optimizer=local_optimizer or LocalSGD(lr=0.1),
-        max_time=max_time,
-        check_val_every_n_rounds=10,
-        **({"path": path, "logger_dir": f"{path}/logs"} if path else {}),
-    )
+    options = {"path": path, "logger_dir": f"{path}/logs"} if path else {}
+    options |= {"seeds": range(seeds), "max_time": max_time, "check_val_every_n_rounds": 10}
+    options |= {"aggregator": aggregator, "local_optimizer": local_optimizer or LocalSGD(lr=0.1)}
+    over = {"mixing ratio": ratios, "pattern": PATTERNS | {"full": full}}
+    study = sweep(over, module=lambda: LogisticRegression(28 * 28, 10), **options)
     print(study.table(last=10).to_markdown())
     if path:
         study.plot("models", panels="mixing ratio", zoom=0.1).savefig(f"{path}/accuracy.png")

@@ -10,11 +10,9 @@ from fedlight import cli
 
 cli.help_first(__name__, __file__)
 
-import torch
 from jsonargparse.typing import Path_fr, PositiveInt
 from lightning import LightningModule, Trainer, seed_everything
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor, nn, optim
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedlight import sweep
@@ -31,14 +29,14 @@ class RainOrShine(LightningModule):  # stands for your module
         self.accuracy = MulticlassAccuracy(num_classes)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return cross_entropy(self.network(batch[0]), batch[1])
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self.accuracy(self.network(batch[0]), batch[1])
         self.log("val_acc", self.accuracy)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=0.003)
+    def configure_optimizers(self) -> optim.Optimizer:
+        return optim.Adam(self.parameters(), lr=0.003)
 
 
 def main(
@@ -62,14 +60,13 @@ def main(
         path: Folder of the study: runs, of which none is made twice, and TensorBoard.
     """
     rows, rule = OwnRows(csv, label, client), aggregator or FedAsync(alpha=0.3)
+    options = {"path": path, "logger_dir": f"{path}/logs"} if path else {}
+    options |= {"seeds": range(seeds), "datamodule": rows.split, "max_updates": max_updates}
     study = sweep(
         over={"aggregator": {"FedBuff": FedBuff(4), str(rule): rule}},
-        seeds=range(seeds),
         module=lambda: RainOrShine(rows.num_inputs, rows.num_classes),
-        datamodule=rows.split,
         arrivals=ContinuousArrivals(ExponentialDurations(1.0), resume="on_arrival"),
-        max_updates=max_updates,
-        **({"path": path, "logger_dir": f"{path}/logs"} if path else {}),
+        **options,
     )
     print(study.table(reference="FedBuff").to_markdown())
     seed_everything(0, verbose=False)

@@ -55,18 +55,13 @@ def main(
     options = {"seeds": range(seeds), "module": module}
     options |= {"path": path, "logger_dir": f"{path}/logs"} if path else {}
     baselines = sweep({"method": setting.baselines(data)}, **options)
+    options |= {"datamodule": setting.split(data, 100)}
+    options |= {"local_optimizer": local_optimizer or FedProx(lr=0.1, mu=0.005)}
+    staleness = {each: setting.arrivals(each) for each in max_staleness}
     runs = []
     for alpha in alphas:  # of which the rules depend
-        runs += sweep(
-            over={
-                "staleness": {each: setting.arrivals(each) for each in max_staleness},
-                "alpha": {alpha: setting.limits(setting.max_rounds)},
-                "method": setting.rules(alpha, aggregator),
-            },
-            datamodule=setting.split(data, 100),
-            local_optimizer=local_optimizer or FedProx(lr=0.1, mu=0.005),
-            **options,
-        ).runs
+        over = {"staleness": staleness, "alpha": {alpha: setting.limits(setting.max_rounds)}}
+        runs += sweep(over | {"method": setting.rules(alpha, aggregator)}, **options).runs
     for study in (baselines, Study(runs)):
         print(study.at(setting.gradients, "gradients").to_markdown(), end="\n\n")
     if path:

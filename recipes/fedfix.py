@@ -56,20 +56,15 @@ def main(
     cli.distinct(spreads=spreads, lrs=lrs)
     split = FederatedDataModule(dataset, IidPartitioner(1)).repartition
     scenarios = {each: setting.methods(each, max_time, aggregator) for each in spreads}
-    runs = []
+    options = {"path": path, "logger_dir": f"{path}/logs"} if path else {}
+    options |= {"seeds": range(seeds), "max_time": max_time, "metric": METRICS[0]}
+    rates, runs = {lr: LocalSGD(lr=lr) for lr in lrs}, []
     for spread, methods in scenarios.items():
         runs += sweep(
-            over={
-                "data": setting.data(split, spread),
-                "lr": {lr: LocalSGD(lr=lr) for lr in lrs},
-                "aggregator": methods,
-            },
-            seeds=range(seeds),
+            over={"data": setting.data(split, spread), "lr": rates, "aggregator": methods},
             module=lambda: LogisticRegression(28 * 28, 10),
-            max_time=max_time,
-            metric=METRICS[0],
             check_val_every_n_rounds=None,
-            **({"path": path, "logger_dir": f"{path}/logs"} if path else {}),
+            **options,
         ).runs
     study = Study(runs, METRICS[0])
     for metric in METRICS:

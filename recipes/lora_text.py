@@ -65,12 +65,8 @@ def main(model: str | None = None, rank: PositiveInt = 4, max_rounds: PositiveIn
 
     words = [(word, mood) for mood in (0, 1) for word in MOODS[mood]]
     clients = [[(f"the {thing} is {word}", mood) for word, mood in words] for thing in THINGS]
-    trainer = FedTrainer(
-        arrivals=ContinuousArrivals(ExponentialDurations(1.0)),
-        aggregator=FedBuff(buffer_size=4),
-        max_rounds=max_rounds,
-        logger=False,
-    )
+    rules = {"arrivals": ContinuousArrivals(ExponentialDurations(1.0)), "aggregator": FedBuff(4)}
+    trainer = FedTrainer(**rules, max_rounds=max_rounds, logger=False)
     module = TextClassifier(get_peft_model(network, LoraConfig("SEQ_CLS", r=rank)))
     val = [row for rows in clients for row in rows]
     data = FederatedDataModule.from_client_datasets(clients, 4, val_dataset=val, collate_fn=collate)

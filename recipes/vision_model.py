@@ -57,17 +57,13 @@ def main(
     if not timm.is_model(model):
         raise ValueError(f"model must be one of timm.list_models(), got {model!r}")
     seed_everything(0, verbose=False)
-    data = FederatedDataModule(
-        dataset,
-        DirichletPartitioner(num_clients, 1.0, "label"),
-        batch_size=32,
-        transform=resized if side else None,
-        eval_batch_size=100,
-    )
+    split, change = DirichletPartitioner(num_clients, 1.0, "label"), resized if side else None
+    sizes = {"batch_size": 32, "eval_batch_size": 100}
+    data = FederatedDataModule(dataset, split, transform=change, **sizes)
     data.setup()
-    sizes = {"in_chans": data.train_data[0][0].shape[0]}
-    sizes["num_classes"] = num_classes = data.train_dataset.features["label"].num_classes
-    module = ImageClassifier(timm.create_model(model, pretrained, **sizes), num_classes)
+    shape = {"in_chans": data.train_data[0][0].shape[0]}
+    shape["num_classes"] = num_classes = data.train_dataset.features["label"].num_classes
+    module = ImageClassifier(timm.create_model(model, pretrained, **shape), num_classes)
     trainer = FedTrainer(
         arrivals=ContinuousArrivals(ExponentialDurations(1.0)),
         aggregator=FedBuff(buffer_size=4),

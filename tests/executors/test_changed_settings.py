@@ -1,5 +1,6 @@
 """What a hook changes on the module travels with the version; a step keeps nothing there."""
 
+import itertools
 from functools import partial
 from types import SimpleNamespace
 
@@ -390,11 +391,16 @@ REFUSED = [
 STEPS = {step.__name__: step for step in [*REFUSED, only_counts, shows, draws]}
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto", "processes"])
-@pytest.mark.parametrize("step", REFUSED, ids=lambda step: step.__name__)
+@pytest.mark.parametrize(
+    ("step", "executor"),
+    [
+        *itertools.product(REFUSED, ["sequential", "vectorized", "auto"]),
+        # a worker tries the module in the same way
+        *itertools.product([remembers, in_a_closure], ["processes"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
 def test_a_step_that_reads_what_it_has_kept_is_refused(step, executor):
-    if executor == "processes" and step not in (remembers, in_a_closure):
-        pytest.skip("a worker tries the module in the same way")
     made = ProcessExecutor(1) if executor == "processes" else executor
     with pytest.raises(ValueError, match=r"Keeps keeps self\.[\w.]+ from one .*register_buffer"):
         fitted(Keeps(step.__name__), points(*[[float(i)] for i in range(6)]), executor=made)
