@@ -160,6 +160,7 @@ class Clients:
             held: Updates that the aggregator holds, in its order.
         """
         held = list(held)
+        self.pool.settle()
         return {
             "runs": {run.task.serial: run.state_dict() for run in self._reachable(held)},
             "held": [update.task.serial for update in held],

@@ -234,6 +234,13 @@ class PendingRun:
             )
 
 
+def earliest(run: PendingRun) -> PendingRun:
+    """The run that has to be computed first for another one, or that one itself."""
+    while (earlier := run.waits_for()) is not None:
+        run = earlier
+    return run
+
+
 def _error_to_list(error: ClientError) -> list[Any]:
     """Return an error as plain data, with its traceback as text."""
     lines = [] if error.__cause__ is None else traceback.format_exception(error.__cause__)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from fedlight.clients.pending import PendingRun, Status
+from fedlight.clients.pending import PendingRun, Status, earliest
+from fedlight.clients.work_ahead import WorkAhead
 from fedlight.executors.base import Executor, Outcome
 from fedlight.types import LocalResult
 
@@ -24,7 +25,8 @@ class Pool:
     those that arrive next, up to `Executor.max_batch`. At most `max_batch` local runs are computed
     ahead of their arrival at any time. This limits the memory for results, and how many are
     computed and not used at the end of a fit. If a local run reads a client state, it is computed
-    after the earlier one that determines that state.
+    after the earlier one that determines that state. An executor with workers is kept busy by
+    `WorkAhead`, and the server does not wait for the others.
 
     The last bits of a result may depend on the others in its stack. Hence the members of a stack
     are a function of the schedule and the executor alone: limits, callbacks that read a result
@@ -41,10 +43,11 @@ class Pool:
         ahead: Whether runs may be computed ahead of their arrival.
 
     Attributes:
-        num_batches: Calls of the executor so far.
+        num_batches: Calls of the executor, or parcels of its workers, so far.
         num_computed: Local runs computed so far.
-        num_ahead: Local runs that are computed and still in flight.
+        num_ahead: Local runs that are computed, or with workers, and still in flight.
         order: The order in which a client's updates are sent, if it matters; else None.
+        has_chains: Whether a run has read the state that an earlier one leaves.
     """
 
     def __init__(
@@ -63,6 +66,8 @@ class Pool:
         # A heap of (time of arrival, client, serial). Runs that are no longer open stay in it until
         # they come up, because removing an entry from the middle of a heap is expensive.
         self._queue: list[tuple[float, int, int]] = []
+        self._work_ahead = None if executor.crew is None else WorkAhead(self, executor)
+        self.has_chains = False
         self.num_ahead = 0
         self.num_batches = 0
         self.num_computed = 0
@@ -84,6 +89,7 @@ class Pool:
         """Add an open local run, or one that arrives earlier than planned; return it."""
         task = run.task
         self._open[task.serial] = run
+        self.has_chains |= run.after is not None
         if self._executor.max_batch > 1:  # else nobody looks for runs that arrive next
             heapq.heappush(self._queue, (task.arrives_at, task.client_id, task.serial))
         return run
@@ -93,12 +99,18 @@ class Pool:
         run.arrived = True
         if self.order is not None:
             self.order.arrived(run)
-        if run.status is not Status.OPEN:
+        if run.status is not Status.OPEN or self.is_with_workers(run):
             self.num_ahead -= 1
 
     def waits(self, run: PendingRun) -> bool:
-        """Return whether a run may be computed together with others."""
-        return run.task.serial in self._open
+        """Return whether a run is to be computed, and nobody has dropped it."""
+        if run.task.serial in self._open:
+            return True
+        return self._work_ahead is not None and self._work_ahead.wants(run)
+
+    def is_with_workers(self, run: PendingRun) -> bool:
+        """Return whether a worker has a run, or is about to get it."""
+        return self._work_ahead is not None and self._work_ahead.has(run)
 
     def discard(self, run: PendingRun) -> bool:
         """Leave out a run, which is then computed only if a client state depends on it.
@@ -107,6 +119,8 @@ class Pool:
             Whether its result is kept for the client's next update.
         """
         self._open.pop(run.task.serial, None)
+        if self._work_ahead is not None:
+            self._work_ahead.discard(run)
         if self.order is not None:
             self.order.drop(run)
         return self.order is not None
@@ -129,6 +143,11 @@ class Pool:
             send: Whether they are also sent through a channel with a memory: not before the server
                 has accepted or dropped them.
         """
+        if self._work_ahead is not None:
+            needed = self._in_order(needed)
+            self._work_ahead.compute(needed, until, useful)
+            self._send(needed, send)
+            return
         steps = self.batches(needed, until=until, useful=useful, send=send)
         batch = next(steps, None)
         while batch is not None:
@@ -160,24 +179,43 @@ class Pool:
         # The members of a stack follow from the schedule alone, so limits must not shorten it.
         if not self._executor.independent:
             until = useful = math.inf
-        if self.order is not None:
-            needed = self.order.with_earlier(needed)
+        needed = self._in_order(needed)
         for number, target in enumerate(needed):
             # Several turns if the target waits for earlier runs of its client.
             while target.status is Status.OPEN:
-                batch = self._batch(target, until, useful)
+                batch = self.batch(target, until, useful)
                 if self._executor.independent and self._executor.max_batch == 1:
                     batch = _in_turn(batch, needed[number:])
-                outcomes = self._sent(batch, (yield batch))
-                for run, outcome in zip(batch, outcomes, strict=True):
-                    run.finish(outcome)
-                    self.num_ahead += not run.arrived
-                    self._open.pop(run.task.serial, None)
-                self.num_batches += 1
-                self.num_computed += len(batch)
+                outcomes = yield batch
+                self.num_ahead += sum(not run.arrived for run in batch)
+                self.finish(batch, outcomes)
+        self._send(needed, send)
+
+    def _in_order(self, needed: Sequence[PendingRun]) -> Sequence[PendingRun]:
+        """The runs, each after those that go through the channel before it."""
+        return needed if self.order is None else self.order.with_earlier(needed)
+
+    def _send(self, needed: Sequence[PendingRun], send: bool) -> None:
         # Not before all are computed: the next updates of all clients go through as one block.
         if self.order is not None and send:
             self.order.send(needed)
+
+    def finish(self, runs: Sequence[PendingRun], outcomes: Sequence[Outcome]) -> None:
+        """Store the outcomes of runs that were computed together."""
+        for run, outcome in zip(runs, self._sent(runs, outcomes), strict=True):
+            run.finish(outcome)
+            self._open.pop(run.task.serial, None)
+        self.num_batches += 1
+        self.num_computed += len(runs)
+
+    def settle(self) -> None:
+        """Wait for what workers have, if a run would otherwise go on in another way.
+
+        A resumed run computes anew what was with workers; in a stack whose members matter, the same
+        ones would have to be together.
+        """
+        if self._work_ahead is not None and not self._executor.independent:
+            self._work_ahead.drain()
 
     def preview(self, runs: Sequence[PendingRun]) -> None:
         """Compute open runs apart, because a callback or an aggregator reads them early.
@@ -188,7 +226,10 @@ class Pool:
             self.compute(runs, useful=0, send=False)
             return
         if self.order is not None:
-            runs = [run for run in self.order.with_earlier(runs) if not run.known]
+            runs = self.order.with_earlier(runs)
+        if self._work_ahead is not None:
+            self._work_ahead.collect(runs)
+        runs = [run for run in runs if not run.known]
         outcomes = self._executor.run([run.job() for run in runs]) if runs else ()
         for run, outcome in zip(runs, self._sent(runs, outcomes), strict=True):
             run.preview = outcome
@@ -211,17 +252,38 @@ class Pool:
             outcomes = self._sending.through([run.task for run in runs], outcomes)
         return outcomes
 
-    def _batch(self, target: PendingRun, until: float, useful: float) -> list[PendingRun]:
+    def batch(
+        self, target: PendingRun, until: float = math.inf, useful: float = math.inf
+    ) -> list[PendingRun]:
         """Return `target`, or the earliest run that it waits for; then others by their arrival.
 
         Arrivals at the same time are ordered by client, as events are. The updates of a round are
         then the rows of a stack in their order, and the server adds them up without a copy.
         """
-        first = target
-        while (earlier := first.waits_for()) is not None:
-            first = earlier
-        batch, later = [first], []
-        most, ahead = self._executor.max_batch, self.num_ahead + (not first.arrived)
+        first = earliest(target)
+        ahead = self._executor.max_batch - self.num_ahead - (not first.arrived)
+        room = self._executor.max_batch - 1
+        return [first, *self.next_ones(room, ahead, until, useful, first)]
+
+    def next_ones(
+        self,
+        most: int,
+        ahead: int,
+        until: float,
+        useful: float,
+        first: PendingRun | None = None,
+    ) -> list[PendingRun]:
+        """Take runs that can be computed out of the queue, by their arrival.
+
+        Args:
+            most: How many at most.
+            ahead: How many of them may have an arrival that is yet to come.
+            until: Virtual time after which no result is used.
+            useful: Number of future arrivals that may still be used.
+            first: A run that is left out.
+        """
+        batch: list[PendingRun] = []
+        later = []
         while self._queue and len(batch) < most:
             entry = self._queue[0]
             run = self._open.get(entry[-1])
@@ -230,9 +292,9 @@ class Pool:
             if run is not None and run is not first and not moved:
                 if not run.arrived:
                     # The queue is ordered by arrival, so no later entry can be of use either.
-                    if not self._ahead or entry[0] > until or ahead >= most or useful < 1:
+                    if not self._ahead or entry[0] > until or ahead < 1 or useful < 1:
                         break
-                    ahead, useful = ahead + 1, useful - 1
+                    ahead, useful = ahead - 1, useful - 1
                 if run.waits_for() is None:
                     batch.append(run)
                 else:  # it waits for a run of this batch or of a later one, so it stays queued
@@ -241,6 +303,17 @@ class Pool:
         for entry in later:
             heapq.heappush(self._queue, entry)
         return batch
+
+    def take(self, runs: Iterable[PendingRun]) -> None:
+        """Note that workers get runs, which no later stack contains."""
+        for run in runs:
+            self._open.pop(run.task.serial, None)
+            self.num_ahead += not run.arrived
+
+    @property
+    def num_open(self) -> int:
+        """How many runs are neither computed nor with workers."""
+        return len(self._open)
 
 
 def _in_turn(batch: list[PendingRun], needed: Sequence[PendingRun]) -> list[PendingRun]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from data_partitioners import Partition
     from fedlight._module.settings import LiveSettings, Settings
+    from fedlight.executors._remote.crew import Crew
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.parameters import ModuleState
     from fedlight.types import LocalResult, ServerState
@@ -130,7 +131,17 @@ class Executor(ABC):
     """Computes local runs. The same list of jobs always gives the same bits."""
 
     max_batch: int = 1
-    """Preferred number of jobs per call."""
+    """Preferred number of jobs per call; of one with workers, the most that are ahead."""
+
+    max_ahead: int | None = None
+    """If set, the most that are ahead of their arrival, where results are `independent`."""
+
+    crew: Crew[Any] | None = None
+    """The workers, after `setup`: they take jobs and give results as they come, so that local runs
+    begin before the server needs them. None for an executor of this process, which has `run`."""
+
+    parcel: int = 1
+    """The most jobs that a worker gets at once."""
 
     tries_itself: bool = False
     """Whether `setup` tries the module, so that it is not tried before."""
@@ -227,6 +238,19 @@ class ClientError(RuntimeError):
             f"{type(cause).__name__}: {str(cause).rstrip('.') if hint else cause}{notes}{hint}",
             cause,
         )
+
+
+def results_within(max_bytes: int, state: ServerState, most: int, num_workers: int) -> int:
+    """How many results may be ahead of their arrival.
+
+    Args:
+        max_bytes: The bytes that they may take; two for each worker do not count.
+        state: A version of the model, which is about as large as a result.
+        most: The largest number.
+        num_workers: How many workers there are.
+    """
+    size = state.params.nbytes + state.buffers.nbytes + state.counters.nbytes
+    return min(most, max(2 * num_workers, max_bytes // max(1, size)))
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

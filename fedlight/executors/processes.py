@@ -5,23 +5,21 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
-from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fedlight._support.checks import positive_int
+from fedlight.executors._remote.crew import AT_ONCE, Crew, Traffic
 from fedlight.executors._remote.fork import Forked, number_of_workers
-from fedlight.executors._remote.forked import SharedTensors, serve, values_at_fork
-from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
+from fedlight.executors._remote.forked import ForkedWorker, SharedTensors, serve, with_news
+from fedlight.executors.base import Executor, Job, Outcome, Workplace, results_within
 from fedlight.executors.sequential import SequentialExecutor
 
 if TYPE_CHECKING:
     from fedlight._module.settings import Settings
 
-_NAME = "a worker of ProcessExecutor"
 _PATIENCE = 300.0  # seconds for the first step of a worker
-_SETTINGS = 16  # earlier settings of the module that new workers keep
-_PER_WORKER = 8  # jobs of a call: the last ones to finish leave few cores idle
+_SETTINGS = 16  # earlier settings of the module that new workers have
+_PER_WORKER = 8  # results ahead of their arrival
 
 
 class ProcessExecutor(Executor):
@@ -38,15 +36,26 @@ class ProcessExecutor(Executor):
     memory that all share. Threads would share torch's random generators, so that dropout would
     depend on which clients run at the same time.
 
-    A worker computes with one thread. It has the module and the local optimizer as they were when
-    it was forked. If a callback changes the module, or a number of the optimizer, new workers are
-    forked before the next local runs. What a step leaves on the module (a counter, its last loss)
-    stays in the worker.
+    The workers are fed ahead: a local run begins as soon as a worker is free and the version that
+    it pulls is there, those that arrive next first, and the server waits only for what it uses. A
+    version is written once for all workers, and a result is read where its worker has written it.
+
+    A worker computes with one thread. It has the module as it was when it was forked; if a callback
+    changes the module, workers are forked anew, each when it has no work. What a step leaves on the
+    module (a counter, its last loss) stays in the worker. A worker that dies costs its own local
+    runs, which another one computes again; one that is silent for long is named in a warning.
 
     Args:
         workers: Number of processes; None for one per core that this process may use
             (``len(os.sched_getaffinity(0))``).
-        max_batch: Largest number of clients in flight at once; None for eight per worker.
+        max_batch: Largest number of local runs that are computed, or with workers, ahead of their
+            arrival; None for eight per worker.
+        max_bytes: Bytes that their results may take, but at least two per worker are ahead.
+
+    Attributes:
+        traffic: What has crossed between the processes since the last `setup`: the number of
+            ``tasks``, the bytes of tensors ``sent`` and ``received``, and how many ``versions``.
+        num_replaced: How many workers have died in the last fit.
 
     Raises:
         RuntimeError: The system is not Linux.
@@ -61,13 +70,19 @@ class ProcessExecutor(Executor):
     independent = True
     tries_itself = True
 
-    def __init__(self, workers: int | None = None, max_batch: int | None = None) -> None:
+    def __init__(
+        self,
+        workers: int | None = None,
+        max_batch: int | None = None,
+        max_bytes: int = 2**30,
+    ) -> None:
         instead = "executor='sequential', or RayExecutor(num_actors=…)"
         self.workers = number_of_workers(workers, "ProcessExecutor", instead)
         if max_batch is None:
             max_batch = _PER_WORKER * self.workers
         self.max_batch = positive_int("max_batch", max_batch)
-        self._processes: list[tuple[Forked, SharedTensors]] = []
+        self.max_bytes = positive_int("max_bytes", max_bytes)
+        self.traffic, self.num_replaced = Traffic(), 0
 
     def setup(self, workplace: Workplace) -> None:
         """Fork the workers; each tries one step.
@@ -90,46 +105,50 @@ class ProcessExecutor(Executor):
             )
         self._work, self._inner = workplace, SequentialExecutor()
         self._inner.setup(workplace)  # here, so that its errors are raised once
-        self._settings: list[Settings] = []
-        self._at_start = True  # the workers' module has the settings of the start
-        self._fork(tries=True)
-
-    def _fork(self, tries: bool = False) -> None:
-        """Fork new workers, and wait until each is ready.
-
-        Args:
-            tries: Whether each tries the module first.
-        """
-        self._end()
-        self._forked_with = values_at_fork(self._work)
+        self._settings: deque[Settings] = deque(maxlen=_SETTINGS)
+        state = workplace.state.read()
+        self.max_ahead = results_within(self.max_bytes, state, self.max_batch, self.workers)
+        # What the server holds is not ahead: twice as many find room without a copy.
+        self._tensors = SharedTensors(state, AT_ONCE * self.workers, 2 * self.max_ahead)
+        self.traffic = self._tensors.traffic
+        self._tries = True
+        crew = Crew(self._fork, with_news, self.workers)
+        self._tries = False
         try:
-            for _ in range(self.workers):
-                tensors = SharedTensors.of(self._work.state.read(), self._settings)
-                given = self._inner, self._work, tensors, tries
-                forked = Forked.start(serve, *given, name=_NAME, daemon=True)
-                self._processes.append((forked, tensors))
-            waiting = {forked.pipe: forked for forked, _ in self._processes}
-            while waiting:
-                ready = wait([*waiting], timeout=_PATIENCE)
-                if not ready:
-                    raise RuntimeError(
-                        f"{len(waiting)} of {self.workers} workers have not finished their first "
-                        f"step after {_PATIENCE:g} s; they may wait for a lock that a thread of "
-                        "this process held when they were forked: write executor='sequential'"
-                    )
-                for pipe in ready:
-                    refusal = waiting.pop(cast(Connection, pipe)).receive()
-                    if refusal:
-                        raise ValueError(refusal)
+            self._wait_for_trials(crew)
         except BaseException:
-            self._end()
+            crew.stop()
             raise
+        self.crew = crew
 
-    def _end(self) -> None:
-        """End the workers, even in the middle of a job."""
-        for forked, _ in self._processes:
-            forked.stop()
-        self._processes = []
+    def _fork(self, number: int, jobs: Sequence[Job]) -> ForkedWorker:
+        """Fork the worker of a place; it has the settings of some jobs."""
+        known = set(map(id, self._settings))
+        new = {id(each): each for job in jobs if (each := job.pulled.settings) is not None}
+        self._settings.extend(each for number, each in new.items() if number not in known)
+        live = self._work.settings
+        # So that the worker's copy knows which settings its module has.
+        now = None if live is None else live.look()
+        settings = list(self._settings)
+        given = self._inner, self._work, self._tensors, settings, self._tries
+        name = f"worker {number} of ProcessExecutor"
+        forked = Forked.start(serve, *given, name=name, daemon=True)
+        return ForkedWorker(forked, self._tensors, settings, now)
+
+    def _wait_for_trials(self, crew: Crew[ForkedWorker]) -> None:
+        waiting = crew.workers
+        while waiting:
+            ready = with_news(waiting, _PATIENCE)
+            if not ready:
+                raise RuntimeError(
+                    f"{len(waiting)} of {self.workers} workers have not finished their first "
+                    f"step after {_PATIENCE:g} s; they may wait for a lock that a thread of "
+                    "this process held when they were forked: write executor='sequential'"
+                )
+            for worker in ready:
+                waiting.remove(worker)
+                if refusal := worker.forked.receive():
+                    raise ValueError(refusal)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Compute jobs, those with most steps first.
@@ -138,55 +157,24 @@ class ProcessExecutor(Executor):
             Their results in the same order, with a `ClientError` in place of each that failed.
 
         Raises:
-            RuntimeError: A worker died, or failed for a reason that is not the client's.
+            RuntimeError: Workers died several times over the same job, or one failed for a reason
+                that is not the client's.
         """
-        jobs = self._for_workers(jobs)
-        outcomes: dict[int, Outcome] = {}
-        # The longest first: a long run that starts last would leave the other cores idle.
-        waiting = deque(sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps))
-        free = self._processes[::-1]
-        busy: dict[Connection, tuple[Forked, SharedTensors, int]] = {}
-        while waiting or busy:
-            while waiting and free:
-                (forked, tensors), index = free.pop(), waiting.popleft()
-                forked.send(tensors.put_job(jobs[index]))
-                busy[forked.pipe] = forked, tensors, index
-            for pipe in wait([*busy]):
-                forked, tensors, index = busy.pop(cast(Connection, pipe))
-                answer = forked.receive()
-                failed = isinstance(answer, ClientError)
-                outcomes[index] = answer if failed else tensors.result(answer)
-                free.append((forked, tensors))
-        return [outcomes[index] for index in range(len(jobs))]
-
-    def _for_workers(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """The jobs with settings that the workers know; new workers are forked if they must be."""
-        live = self._work.settings
-        if live is None:
-            start = None
-        else:
-            live.look()  # so that new workers know which settings their module has
-            start = live.start
-        used = {id(each): each for job in jobs if (each := job.pulled.settings) is not None}
-        same = values_at_fork(self._work) == self._forked_with
-        if same and self._at_start and all(each is start for each in used.values()):
-            return [
-                job._replace(pulled=replace(job.pulled, settings=None)) if used else job
-                for job in jobs
-            ]
-        known = {id(each) for each in self._settings}
-        new = [each for number, each in used.items() if number not in known]
-        if new or not same:
-            self._settings = [*self._settings, *new][-_SETTINGS - len(new) :]
-            self._at_start = False
-            self._fork()
-        return jobs
+        assert self.crew is not None
+        # A long run that starts last would leave the other cores idle.
+        order = sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps)
+        outcomes = self.crew.run([[jobs[index]] for index in order])
+        found = {index: outcome for index, (outcome,) in zip(order, outcomes, strict=True)}
+        return [found[index] for index in range(len(jobs))]
 
     def teardown(self) -> None:
-        """End the workers."""
-        self._end()
+        """End the workers, even in the middle of a job."""
+        if self.crew is not None:
+            self.crew.stop()
+            self.num_replaced = self.crew.num_replaced
+        self.crew = None
         self._inner.teardown()
-        del self._work, self._inner, self._forked_with, self._settings
+        del self._work, self._inner, self._settings, self._tensors
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self.workers})"

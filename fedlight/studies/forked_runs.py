@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import signal
@@ -11,14 +10,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import RawArray
 from typing import cast
 
-from fedlight.executors._remote.fork import Forked, number_of_workers
+from fedlight.executors._remote.fork import Forked, end_with_parent, number_of_workers
 from fedlight.studies._progress import RunUnderWay
 from fedlight.studies._sent_run import SentRun, received
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
 from fedlight.studies.workers import PendingRuns, Workers
 
-_PARENT_DIES = 1  # PR_SET_PDEATHSIG of Linux
 _LOOK = 0.5  # seconds between two looks at signals
 
 
@@ -111,11 +109,5 @@ def _compute(
     """Compute one run in this process."""
     if os.getppid() != parent:
         return
-    _end_with_parent()
+    end_with_parent(signal.SIGTERM)
     pipe.send(SentRun.compute(planned, shared, state.show))
-
-
-def _end_with_parent() -> None:
-    """Let the run stop in order when the process that has forked this one dies."""
-    with suppress(AttributeError, OSError):  # a C library without this function
-        ctypes.CDLL(None, use_errno=True).prctl(_PARENT_DIES, signal.SIGTERM)

@@ -167,9 +167,27 @@ class Kills(Callback):
         os.kill(worker_pids()[0], signal.SIGKILL)
 
 
-def test_a_worker_that_dies_is_an_error_and_not_a_hang() -> None:
-    with pytest.raises(RuntimeError, match=r"has died by SIGKILL; .*fewer workers"):
-        fit(ProcessExecutor(2), callbacks=Kills())
+@pytest.mark.parametrize("optimizer", [LocalSGD(0.1), Scaffold(0.1)])
+def test_a_worker_that_dies_costs_its_tasks_only(optimizer: LocalOptimizer) -> None:
+    alone = fit("sequential", optimizer=optimizer)
+    executor = ProcessExecutor(2)
+    shared = fit(executor, optimizer=optimizer, callbacks=Kills())
+    assert executor.num_replaced >= 3  # one that was killed after the last local run is not missed
+    assert shared.fingerprint() == alone.fingerprint()
+    assert shared.history == alone.history
+
+
+class Dies(Net):
+    def loss(self, batch):
+        if self.trainer.current_epoch == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().loss(batch)
+
+
+def test_a_local_run_that_ends_one_worker_after_another_is_an_error() -> None:
+    words = r"has died by SIGKILL; .*fewer workers\. It is the 3rd over the same local runs \(clie"
+    with pytest.raises(RuntimeError, match=words):
+        fit(ProcessExecutor(2), Dies())
 
 
 def test_a_bad_client_costs_itself_alone_and_its_traceback_is_there() -> None:
@@ -192,7 +210,7 @@ class OutOfMemory(Net):
 
 
 def test_what_is_no_client_s_failure_ends_the_run() -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)in a worker of ProcessExecutor:.*no room"):
+    with pytest.raises(RuntimeError, match=r"(?s)in worker \d of ProcessExecutor:.*no room"):
         fit(ProcessExecutor(2), OutOfMemory(), on_client_failure="drop")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, TypeVarTuple
@@ -16,11 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeVarTuple
 import torch
 
 from fedlight._support.checks import positive_int
+from fedlight.executors._remote.crew import WorkerLost
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
 Ts = TypeVarTuple("Ts")
+
+_PARENT_DIES = 1  # PR_SET_PDEATHSIG of Linux
 
 
 def cores_to_use() -> int:
@@ -90,7 +95,7 @@ class Forked:
         """Send a message to the process.
 
         Raises:
-            RuntimeError: It has died.
+            WorkerLost: It has died.
         """
         try:
             self.pipe.send(message)
@@ -101,7 +106,8 @@ class Forked:
         """Receive the next message of the process.
 
         Raises:
-            RuntimeError: It has died, or raised an error.
+            WorkerLost: It has died.
+            RuntimeError: It has raised an error.
         """
         try:
             received = self.pipe.recv()
@@ -111,16 +117,19 @@ class Forked:
             raise RuntimeError(f"in {self.process.name}:\n{received.trace}")
         return received
 
-    def _died(self) -> RuntimeError:
+    def _died(self) -> WorkerLost:
         self.process.join(1)
         code = self.process.exitcode
         how = f"with exit code {code}"
         if code is not None and code < 0:
             how = f"by {signal.Signals(-code).name}"
-        return RuntimeError(
-            f"{self.process.name} (process {self.process.pid}) has died {how}; where memory is "
-            "short the system kills processes: write fewer workers"
+        return WorkerLost(
+            f"{self} has died {how}; where memory is short the system kills processes: write fewer "
+            "workers"
         )
+
+    def __str__(self) -> str:
+        return f"{self.process.name} (process {self.process.pid})"
 
     def stop(self) -> None:
         """End the process, even in the middle of its work."""
@@ -149,3 +158,13 @@ def _begin(
         return
     except Exception:
         pipe.send(_Raised(traceback.format_exc()))
+
+
+def end_with_parent(number: int) -> None:
+    """Let this process get a signal when the one that has forked it dies.
+
+    Args:
+        number: The number of the signal.
+    """
+    with suppress(AttributeError, OSError):  # a C library without this function
+        ctypes.CDLL(None, use_errno=True).prctl(_PARENT_DIES, number)

@@ -1,107 +1,286 @@
-"""The side of a forked worker, and the messages between it and the process that forked it."""
+"""Workers that are forked from this process: both sides, and the messages between them."""
 
 from __future__ import annotations
 
-import mmap
 import signal
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NamedTuple
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
 from fedlight.executors._choice.trial import try_step
-from fedlight.executors.base import ClientError, Job, Workplace
-from fedlight.types import LocalResult, Measured, ServerState
+from fedlight.executors._remote.crew import Traffic, Worker
+from fedlight.executors._remote.fork import Forked, end_with_parent
+from fedlight.executors._remote.tensor_block import SharedBlocks, write
+from fedlight.executors.base import ClientError, Job, Outcome, Workplace
+from fedlight.types import LocalResult, LoggedValue, Measured, ServerState, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import TypeAlias
-
     from fedlight._module.settings import Settings
     from fedlight.executors.sequential import SequentialExecutor
-    from fedlight.types import LoggedValue, Task
-
-    # A task, the number of its settings, and whether there is shared, and own, state.
-    JobParts: TypeAlias = tuple[Task, int | None, bool, bool]
-    ResultParts: TypeAlias = tuple[Mapping[str, LoggedValue], float | None, bool]
 
 _SAME_IN_ALL = {"version", "current_epoch", "global_step"}
 """Attributes of the trainer that a step may read: they follow from the task alone."""
 
-
-def _shared(like: Tensor) -> Tensor:
-    """An empty tensor in memory that this process shares with those forked from it.
-
-    The memory has no name, so nothing is left behind, and does not count against ``/dev/shm``,
-    which is small in containers.
-    """
-    if not like.numel():
-        return torch.empty_like(like)
-    return torch.frombuffer(mmap.mmap(-1, like.nbytes), dtype=like.dtype).view(like.shape)
+_VERSION_BYTES = 2**28  # of versions that are kept for tasks that pull them later
+_RESULT_BYTES = 2**30  # of results that the server has not released
 
 
-class SharedTensors(NamedTuple):
-    """The tensors of one job and of its result, in memory that two processes share.
-
-    Everything else about a job or a result is small and goes through the pipe.
+class JobParts(NamedTuple):
+    """A job without its tensors, which lie in shared blocks.
 
     Attributes:
-        settings: The settings of the module under which jobs run; the worker has them already.
-        pulled: Parameters, buffers, counters and the server's shared state that were pulled.
-        own: The client's own state.
-        results: Delta, buffers, counters, and the client's new state.
+        task: The task.
+        version: The block of the version that was pulled.
+        has_shared: Whether the version has a shared state.
+        settings: The number of its settings among those that the worker has; None for those that
+            its module has.
+        own: The block of the client's own state, or None.
+        result: The block for the result.
     """
 
-    settings: Sequence[Settings]
-    pulled: tuple[Tensor, ...]
-    own: Tensor
-    results: tuple[Tensor, ...]
+    task: Task
+    version: int
+    has_shared: bool
+    settings: int | None
+    own: int | None
+    result: int
 
-    @classmethod
-    def of(cls, state: ServerState, settings: Sequence[Settings]) -> SharedTensors:
-        """Memory for jobs of a module with this state, under one of these settings."""
+
+ResultParts: TypeAlias = tuple[Mapping[str, LoggedValue], float | None, bool]
+"""A result without its tensors: metrics, norm, and whether there is a new client state."""
+
+
+class SharedTensors:
+    """The tensors of jobs and results, in memory that this process shares with its workers.
+
+    A version is written once, whichever tasks and workers read it, as long as there is room. A
+    result stays where its worker has written it until the server no longer needs it.
+
+    Args:
+        state: A version, for types and shapes.
+        num_jobs: How many jobs are with workers at most.
+        num_results: How many results there may be besides, without a copy.
+
+    Attributes:
+        traffic: Counts what crosses.
+    """
+
+    def __init__(self, state: ServerState, num_jobs: int, num_results: int) -> None:
         tensors = (state.params, state.buffers, state.counters, state.params)
-        pulled, results = (tuple(map(_shared, tensors)) for _ in range(2))
-        return cls(settings, pulled, _shared(state.params), results)
+        size = max(1, sum(each.nbytes for each in tensors))
+        self.versions = SharedBlocks(tensors, max(num_jobs, min(64, _VERSION_BYTES // size)))
+        self.states = SharedBlocks((state.params,), num_jobs)
+        extra = max(num_jobs, min(num_results, _RESULT_BYTES // size))
+        self.results = SharedBlocks(tensors, num_jobs + extra)
+        self.traffic = Traffic()
+        self._num_jobs = num_jobs
+        self._written: OrderedDict[tuple[int, ...], _Written] = OrderedDict()  # by the last use
+        self._by_block: dict[int, _Written] = {}
 
-    def put_job(self, job: Job) -> JobParts:
+    def put_job(self, job: Job, settings: int | None) -> JobParts:
         """Write the tensors of a job; return everything else."""
         state, own = job.pulled, job.client_state
-        _write(self.pulled, (state.params, state.buffers, state.counters, state.shared))
-        _write((self.own,), (own,))
-        number = None if state.settings is None else self.settings.index(state.settings)
-        return job.task, number, state.shared is not None, own is not None
+        place = None
+        if own is not None:
+            place = self.states.take()
+            self.traffic.sent += write(self.states.tensors(place), (own,))
+        self.traffic.tasks += 1
+        version, shared = self._put_version(state), state.shared is not None
+        return JobParts(job.task, version, shared, settings, place, self.results.take())
 
-    def job(self, parts: JobParts) -> Job:
-        """The job that was written."""
-        task, number, has_shared, has_own = parts
-        params, buffers, counters, shared = self.pulled
-        settings = None if number is None else self.settings[number]
-        pulled = params, buffers, counters, shared if has_shared else None
-        state = ServerState(task.pulled_version, *pulled, settings=settings)
-        return Job(task, state, self.own if has_own else None)
+    def _put_version(self, state: ServerState) -> int:
+        """The block of a version, in which it is written if it is not there."""
+        tensors = (state.params, state.buffers, state.counters, state.shared)
+        key = tuple(map(id, tensors))
+        found = self._written.get(key)
+        if found is not None and not found.holds(tensors):
+            self._forget(key)
+            found = None
+        if found is None:
+            if not self.versions.num_free:
+                self._make_room()
+            found = _Written(self.versions.take(), tensors)
+            self._written[key] = self._by_block[found.block] = found
+            self.traffic.sent += write(self.versions.tensors(found.block), tensors)
+            self.traffic.versions += 1
+        self._written.move_to_end(key)
+        found.users += 1
+        return found.block
 
-    def put_result(self, result: LocalResult) -> ResultParts:
-        """Write the tensors of a result; return everything else."""
+    def _make_room(self) -> None:
+        """Forget a version that no worker reads: one that is gone, or else the least used."""
+        unused = [key for key, each in self._written.items() if not each.users]
+        gone = (key for key in unused if self._written[key].is_gone)
+        self._forget(next(gone, unused[0]))
+
+    def _forget(self, key: tuple[int, ...]) -> None:
+        """Find a version no longer; its block is free as soon as no worker reads it."""
+        found = self._written.pop(key)
+        found.forgotten = True
+        if not found.users:
+            self.versions.give_back(found.block)
+
+    def release(self, parts: JobParts) -> None:
+        """Note that a worker no longer reads the tensors of a job."""
+        if parts.own is not None:
+            self.states.give_back(parts.own)
+        version = self._by_block[parts.version]
+        version.users -= 1
+        if version.forgotten and not version.users:
+            self.versions.give_back(version.block)
+
+    def job(self, parts: JobParts, settings: Sequence[Settings]) -> Job:
+        """The job that was written; called by its worker."""
+        params, buffers, counters, shared = self.versions.tensors(parts.version)
+        number = parts.settings
+        state = ServerState(
+            parts.task.pulled_version,
+            params,
+            buffers,
+            counters,
+            shared if parts.has_shared else None,
+            settings=None if number is None else settings[number],
+        )
+        own = None if parts.own is None else self.states.tensors(parts.own)[0]
+        return Job(parts.task, state, own)
+
+    def put_result(self, result: LocalResult, parts: JobParts) -> ResultParts:
+        """Write the tensors of a result; return everything else. Called by the worker."""
         own, measured = result.client_state, result.measured
-        _write(self.results, (result.delta, result.buffers, result.counters, own))
+        tensors = (result.delta, result.buffers, result.counters, own)
+        write(self.results.tensors(parts.result), tensors)
         return result.metrics, None if measured is None else measured.norm, own is not None
 
-    def result(self, parts: ResultParts) -> LocalResult:
-        """A copy of the result that was written: the memory is used again for the next one."""
-        metrics, norm, has_own = parts
-        delta, buffers, counters = (tensor.clone() for tensor in self.results[:3])
-        own = self.results[3].clone() if has_own else None
+    def result(self, parts: JobParts, answer: ResultParts) -> LocalResult:
+        """The result that was written, without a copy as long as there are blocks for others."""
+        metrics, norm, has_own = answer
+        if self.results.num_free > self._num_jobs:
+            tensors = self.results.lent(parts.result)
+        else:
+            tensors = tuple(each.clone() for each in self.results.tensors(parts.result))
+            self.results.give_back(parts.result)
+        delta, buffers, counters, own = tensors
+        kept = tensors if has_own else tensors[:3]
+        self.traffic.received += sum(each.nbytes for each in kept)
         measured = None if norm is None else Measured(delta, delta._version, norm)
-        return LocalResult(delta, buffers, counters, metrics, own, measured=measured)
+        client_state = own if has_own else None
+        return LocalResult(delta, buffers, counters, metrics, client_state, measured=measured)
 
 
-def _write(places: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> None:
-    for place, tensor in zip(places, tensors, strict=True):
-        if tensor is not None:
-            place.copy_(tensor)
+class _Written:
+    """A version that lies in a block.
+
+    Args:
+        block: The number of the block.
+        tensors: Its tensors.
+
+    Attributes:
+        users: How many jobs of workers read it.
+        forgotten: Whether the block is free once there are none.
+    """
+
+    __slots__ = ("_marks", "block", "forgotten", "users")
+
+    def __init__(self, block: int, tensors: Sequence[Tensor | None]) -> None:
+        self.block, self.users, self.forgotten = block, 0, False
+        # Not the tensors themselves, which the server is to release.
+        self._marks = [
+            None if each is None else (weakref.ref(each), _age(each)) for each in tensors
+        ]
+
+    def holds(self, tensors: Sequence[Tensor | None]) -> bool:
+        """Whether it is of these tensors, as they are now."""
+        return all(
+            tensor is None if mark is None else mark[0]() is tensor and mark[1] == _age(tensor)
+            for mark, tensor in zip(self._marks, tensors, strict=True)
+            if mark is not None or tensor is not None
+        )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody has the version any more."""
+        return any(mark is not None and mark[0]() is None for mark in self._marks)
+
+
+def _age(tensor: Tensor | None) -> int:
+    """How often a tensor was changed in place, which torch does not count for some."""
+    return 0 if tensor is None or tensor.is_inference() else tensor._version
+
+
+class ForkedWorker(Worker):
+    """A forked worker, as this process sees it.
+
+    Args:
+        forked: The process.
+        tensors: Where tensors of jobs and results lie.
+        settings: The settings that the worker has, by number.
+        current: Those that its module has; None if there are no settings.
+    """
+
+    def __init__(
+        self,
+        forked: Forked,
+        tensors: SharedTensors,
+        settings: Sequence[Settings],
+        current: Settings | None,
+    ) -> None:
+        self.forked, self._tensors = forked, tensors
+        self._numbers = {id(each): number for number, each in enumerate(settings)}
+        self._settings, self._current = settings, current
+        self._parcels: list[list[JobParts]] = []
+
+    @property
+    def name(self) -> str:
+        """Its name and process."""
+        return str(self.forked)
+
+    def fits(self, jobs: Sequence[Job]) -> bool:
+        """Whether it was forked after the settings of all jobs were there."""
+        used = (job.pulled.settings for job in jobs)
+        return all(each is self._current or id(each) in self._numbers for each in used)
+
+    def send(self, jobs: Sequence[Job]) -> None:
+        """Write the tensors of jobs to shared memory, and send everything else."""
+        parcel = [self._tensors.put_job(job, self._number(job)) for job in jobs]
+        self._parcels.append(parcel)
+        self.forked.send(parcel)
+
+    def _number(self, job: Job) -> int | None:
+        settings = job.pulled.settings
+        return None if settings is self._current else self._numbers[id(settings)]
+
+    def receive(self) -> list[Outcome]:
+        """The outcomes of the earliest parcel."""
+        answers = self.forked.receive()
+        parcel = self._parcels.pop(0)
+        outcomes: list[Outcome] = []
+        for parts, answer in zip(parcel, answers, strict=True):
+            self._tensors.release(parts)
+            if isinstance(answer, ClientError):
+                self._tensors.results.give_back(parts.result)
+                outcomes.append(answer)
+            else:
+                outcomes.append(self._tensors.result(parts, answer))
+        return outcomes
+
+    def stop(self) -> None:
+        """End the process."""
+        self.forked.stop()
+        for parts in (parts for parcel in self._parcels for parts in parcel):
+            self._tensors.release(parts)
+            self._tensors.results.give_back(parts.result)
+        self._parcels.clear()
+
+
+def with_news(workers: Sequence[ForkedWorker], timeout: float) -> list[ForkedWorker]:
+    """The workers that have sent something or have died, after `timeout` seconds at the latest."""
+    pipes = {each.forked.pipe: each for each in workers}
+    return [pipes[cast(Connection, pipe)] for pipe in wait([*pipes], timeout=timeout)]
 
 
 class _LoggerError(RuntimeError):
@@ -124,24 +303,35 @@ def serve(
     inner: SequentialExecutor,
     work: Workplace,
     tensors: SharedTensors,
+    settings: Sequence[Settings],
     tries: bool,
 ) -> None:
-    """Compute one job after another, until the pipe ends because the parent has.
+    """Compute one parcel after another, until the pipe ends because the parent has.
 
     Args:
-        pipe: To the parent. The first message is the reason why the module cannot run, or "".
+        pipe: To the parent. If the module is tried, the first message is the reason why it cannot
+            run, or "".
         inner: Computes the jobs.
         work: What they share.
         tensors: Those of the jobs and results.
+        settings: Settings under which jobs may run.
         tries: Whether the module is tried first.
     """
+    end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     work.module.loggers[:] = [_NoLogger()] * len(work.module.loggers)
-    pipe.send(_refusal(work) if tries else "")
+    if tries:
+        pipe.send(_refusal(work))
     while True:
-        (outcome,) = inner.run([tensors.job(pipe.recv())])
-        pipe.send(outcome if isinstance(outcome, ClientError) else tensors.put_result(outcome))
+        parcel: list[JobParts] = pipe.recv()
+        outcomes = inner.run([tensors.job(parts, settings) for parts in parcel])
+        pipe.send(
+            [
+                each if isinstance(each, ClientError) else tensors.put_result(each, parts)
+                for parts, each in zip(parcel, outcomes, strict=True)
+            ]
+        )
 
 
 def _refusal(work: Workplace) -> str:
@@ -166,12 +356,3 @@ def _refusal(work: Workplace) -> str:
             f"of the fit: {instead}"
         )
     return trial.refusal()
-
-
-def values_at_fork(work: Workplace) -> dict[str, object]:
-    """Values of the local optimizer, which a worker has from the fork on."""
-    return {
-        name: value
-        for name, value in vars(work.optimizer).items()
-        if isinstance(value, int | float | str)
-    }
