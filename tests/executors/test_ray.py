@@ -3,6 +3,7 @@
 import pickle
 import sys
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +14,12 @@ from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import AFACD
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.callbacks import FedCheckpoint
-from fedlight.executors import Job, RayExecutor, VectorizedExecutor, Workplace
-from fedlight.executors._remote.actor import Actor, SentWorkplace
-from fedlight.executors.ray import _shares
+from fedlight.executors import RayExecutor, VectorizedExecutor, Workplace
+from fedlight.executors._remote.actor import Actor, SentJob, SentWorkplace
+from fedlight.executors._remote.tensor_block import Packed
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
-from fedlight.types import ServerState, Task
+from fedlight.types import Task
 from tests.boring import fitted, points, trainer
 from tests.executors import test_changed_settings as changed
 
@@ -110,7 +111,7 @@ class Notes(Callback):
     def on_round_end(self, trainer, module):
         self.independent = trainer.executor.independent
         if self.kill is not None and trainer.version == 2:
-            self.kill(trainer.executor._actors[0])
+            self.kill(trainer.executor.crew.workers[0].actor)
 
 
 def test_stacks_of_two_actors_have_the_weights_of_one_process(cluster) -> None:
@@ -203,7 +204,7 @@ def test_an_actor_for_which_memory_runs_out_keeps_to_smaller_stacks(cluster, tmp
     class Killer(Callback):
         def on_round_end(self, trainer, module):
             if trainer.version == 1:
-                cluster.kill(trainer.executor._actors[0])
+                cluster.kill(trainer.executor.crew.workers[0].actor)
 
     def made(*callbacks, **more) -> tuple[FedTrainer, list[str]]:
         with warnings.catch_warnings(record=True) as caught:
@@ -220,8 +221,8 @@ def test_an_actor_for_which_memory_runs_out_keeps_to_smaller_stacks(cluster, tmp
     checkpoints = FedCheckpoint(tmp_path, every_n_rounds=1, save_top_k=-1)
     replaced, said = made(Killer(), checkpoints)
     assert len(said) == 1  # the new actor was told
-    assert "in actor 0, whose stacks hold at most 3 clients" in said[0]
-    assert replaced.run.executor.state_dict() == {"actors": [{"max_batch": 3}]}
+    assert "in actor 0; the stacks of all actors hold at most 3 clients" in said[0]
+    assert replaced.run.executor.state_dict() == {"max_batch": 3}
     assert replaced.executor.num_replaced == 1
     resumed, said = made(ckpt_path=tmp_path / "round=2.ckpt")
     assert said == []
@@ -331,39 +332,37 @@ def test_a_step_that_reads_what_it_has_kept_is_refused(cluster) -> None:
         fitted(changed.Keeps("remembers"), data, executor=RayExecutor(1))
 
 
-def actor(executor: str, bad: int | None = None) -> tuple[Actor, list[Job]]:
-    """An actor in this process, and a job for each client."""
+def actor(executor: str, bad: int | None = None) -> tuple[Actor, list[SentJob], dict[int, Any]]:
+    """An actor in this process, a job for each client, and the version that they pull."""
     module, data = Net(strict=bad is not None), clients(bad)
     state = ModuleState(module)
     optimizer = ModuleOptimizer() if executor == "vectorized" else LocalSGD(0.1)
     work = Workplace(module, state, optimizer, data.partition, data.train_data, 3, seed=0)
     tasks = [Task(client, 0, 0.0, 1.0, 2, client, 0) for client in range(len(SIZES))]
-    return Actor(SentWorkplace.of(work, executor, 1)), [Job(t, state.read()) for t in tasks]
+    made, start = Actor(SentWorkplace.of(work, executor, 1)), state.read()
+    packed = Packed.of([start.params, start.buffers, start.counters, None])
+    return made, [SentJob(task, 7, None, None) for task in tasks], {7: lambda: packed}
 
 
 def test_what_an_actor_cannot_run_is_refused() -> None:
-    made, _ = actor("vectorized")
+    made, *_ = actor("vectorized")
     assert "one client at a time" in made.refusal()
 
 
 def test_a_failure_travels_with_its_reason_and_traceback() -> None:
-    made, jobs = actor("sequential", bad=2)
+    made, jobs, versions = actor("sequential", bad=2)
     assert made.refusal() == ""
-    results, _ = made.run(jobs)
-    assert [type(result).__name__ for result in results].count("LocalResult") == len(SIZES) - 1
+    results, _, fetched = made.run(jobs, {}, versions)
+    assert fetched == versions[7]().nbytes
+    assert [type(result).__name__ for result in results].count("SentResult") == len(SIZES) - 1
     failure = pickle.loads(pickle.dumps(results[2]))
     assert failure.reason == "ArithmeticError: too large"
     assert "in training_step" in str(failure.__cause__)
-    assert results[0].delta._base is None  # a row of its own, not the whole block
-
-
-def test_shares_are_even_and_keep_the_order() -> None:
-    state = ServerState(0, *(torch.zeros(0) for _ in range(3)))
-    steps = [1, 8, 2, 5, 3, 5]
-    jobs = [Job(Task(i, 0, 0.0, 1.0, k, i, 0), state) for i, k in enumerate(steps)]
-    # 8 | 5 5 | then 3 to the first (8 < 10), 2 to the second, 1 to the first.
-    assert _shares(jobs, 2) == [[0, 1, 4], [2, 3, 5]]
-    assert _shares(jobs[:1], 3) == [[0], [], []]
+    again, _, fetched = made.run(jobs[:1], {}, {7: None})  # it has the version
+    assert fetched == 0
+    first, second = (each.result(torch.device("cpu")) for each in (results[0], again[0]))
+    assert torch.equal(first.delta, second.delta)
+    assert first.update_norm == second.update_norm
 
 
 @pytest.mark.parametrize(
@@ -373,6 +372,8 @@ def test_shares_are_even_and_keep_the_order() -> None:
         ({"num_actors": 1.5}, TypeError, "num_actors must be an integer"),
         ({"executor": "fast"}, ValueError, "executor must be one of"),
         ({"max_batch": 0}, ValueError, "max_batch must be at least 1"),
+        ({"share": 0}, ValueError, "share must be at least 1"),
+        ({"max_bytes": 0.5}, TypeError, "max_bytes must be an integer"),
         ({"num_cpus": 0}, ValueError, "num_cpus must be larger than 0"),
     ],
 )

@@ -2,29 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
 
 from fedlight._module.current_stage import Moment, moment_of
 from fedlight._module.settings import LiveSettings, Settings
 from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors._remote.sent_settings import from_bytes
-from fedlight.executors.base import ClientError, Executor, Job, Outcome, Workplace
+from fedlight.executors._remote.tensor_block import Packed
+from fedlight.executors.base import ClientError, Executor, Job, Workplace
 from fedlight.parameters import ModuleState
+from fedlight.types import LocalResult, Measured, ServerState
 
 if TYPE_CHECKING:
     from lightning import LightningModule
 
-    from fedlight.types import LocalResult
+    from fedlight.types import LoggedValue, Task
 
 _SETTINGS = 16
 """Earlier settings of the module that an actor keeps."""
+
+_VERSION_BYTES = 2**28
+"""Bytes of versions that an actor keeps for jobs that pull them later."""
+
+
+class SentJob(NamedTuple):
+    """A job as it is sent.
+
+    Attributes:
+        task: The task.
+        version: The number of the version that was pulled.
+        settings: The number of the module's settings; None for those of the start.
+        own: The client's own state, or None.
+    """
+
+    task: Task
+    version: int
+    settings: int | None
+    own: Packed | None
+
+
+class SentResult(NamedTuple):
+    """A result as it is sent.
+
+    Attributes:
+        packed: Delta, buffers, counters and the client's new state.
+        metrics: What the steps logged.
+        norm: The norm of the delta, if it is known.
+    """
+
+    packed: Packed
+    metrics: Mapping[str, LoggedValue]
+    norm: float | None
+
+    @classmethod
+    def of(cls, result: LocalResult) -> SentResult:
+        """Make a result ready to be sent."""
+        tensors = (result.delta, result.buffers, result.counters, result.client_state)
+        norm = None if result.measured is None else result.measured.norm
+        return cls(Packed.of(tensors), dict(result.metrics), norm)
+
+    def result(self, device: torch.device) -> LocalResult:
+        """The result, on a device."""
+        tensors = [None if each is None else each.to(device) for each in self.packed.tensors()]
+        delta, buffers, counters, own = tensors
+        assert delta is not None
+        assert buffers is not None
+        assert counters is not None
+        measured = None if self.norm is None else Measured(delta, delta._version, self.norm)
+        return LocalResult(delta, buffers, counters, self.metrics, own, measured=measured)
+
+
+SentOutcome: TypeAlias = SentResult | ClientError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,6 +168,7 @@ class Actor:
         examples = sent.parts["examples"].to(self._device, state.param_layout.dtype)
         self._live = LiveSettings(module)
         self._settings: dict[int, Settings] = {}
+        self._versions: OrderedDict[int, tuple[list[Any], int]] = OrderedDict()
         own = {"module": module, "state": state, "examples": examples, "settings": self._live}
         try:
             choice = resolve_executor(sent.executor, Workplace(**{**sent.parts, **own}))
@@ -130,61 +186,70 @@ class Actor:
         """Whether its executor is `independent`."""
         return self._executor.independent
 
+    def stacks(self) -> bool:
+        """Whether its executor computes several jobs at once."""
+        return self._executor.max_batch > 1
+
+    def place(self) -> tuple[int, str]:
+        """The process that it is, and the node."""
+        return os.getpid(), os.uname().nodename
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Pass the state of an earlier executor to this one."""
         self._executor.load_state_dict(state)
 
     def run(
-        self, jobs: Sequence[Job], settings: Mapping[int, bytes] = MappingProxyType({})
-    ) -> tuple[list[Outcome], dict[str, Any]]:
-        """Compute jobs; their results, and the state of the executor.
+        self,
+        jobs: Sequence[SentJob],
+        settings: Mapping[int, bytes],
+        versions: Mapping[int, Callable[[], Packed]],
+    ) -> tuple[list[SentOutcome], dict[str, Any], int]:
+        """Compute jobs.
 
         Args:
-            jobs: The jobs, with a number in place of the settings of the module.
-            settings: The settings by number.
+            jobs: The jobs.
+            settings: The settings of the module by number.
+            versions: The versions by number, each fetched if it is called.
+
+        Returns:
+            Their results, the state of the executor, and how many bytes of versions were fetched.
         """
         # In the order of their last use, and the same objects, so that traces are kept.
         known = {number: self._settings.pop(number, None) for number in settings}
         for number, sent in settings.items():
             self._settings[number] = known[number] or from_bytes(self._live, sent)
         self._settings = dict([*self._settings.items()][-_SETTINGS - len(settings) :])
+        fetched = sum(self._fetch(number, fetch) for number, fetch in versions.items())
         outcomes = self._executor.run([self._here(job) for job in jobs])
-        return [_to_send(outcome) for outcome in outcomes], self._executor.state_dict()
+        self._forget(len(versions))
+        sent_outcomes: list[SentOutcome] = [
+            each if isinstance(each, ClientError) else SentResult.of(each) for each in outcomes
+        ]
+        return sent_outcomes, self._executor.state_dict(), fetched
 
-    def _here(self, job: Job) -> Job:
-        """A job as it was sent, on the device and with its settings."""
-        number = job.pulled.settings
-        settings = self._live.start if number is None else self._settings[number]
-        moved = job_on(job, self._device)
-        return moved._replace(pulled=replace(moved.pulled, settings=settings))
+    def _fetch(self, number: int, fetch: Callable[[], Packed]) -> int:
+        """Have a version here; return how many bytes of it had to come."""
+        if number in self._versions:
+            self._versions.move_to_end(number)
+            return 0
+        packed = fetch()
+        tensors = [None if each is None else each.to(self._device) for each in packed.tensors()]
+        self._versions[number] = tensors, packed.nbytes
+        return packed.nbytes
 
+    def _forget(self, used: int) -> None:
+        """Forget versions that were not used for long, but keep those of the last jobs."""
+        size = sum(nbytes for _, nbytes in self._versions.values())
+        while size > _VERSION_BYTES and len(self._versions) > used:
+            _, (_, nbytes) = self._versions.popitem(last=False)
+            size -= nbytes
 
-def job_on(job: Job, device: torch.device | str) -> Job:
-    """A job with its tensors on a device, without its workplace."""
-    state, own = job.pulled, job.client_state
-    moved = _moved({each.name: getattr(state, each.name) for each in fields(state)}, device)
-    return Job(job.task, replace(state, **moved), None if own is None else own.to(device))
-
-
-def result_on(result: LocalResult, device: torch.device | str, copy: bool = False) -> LocalResult:
-    """A result with its tensors on a device; `copy` copies those that are there already."""
-    moved = _moved(result._asdict(), device, copy)
-    return result._replace(**moved, measured=None)  # it refers to the tensor before the move
-
-
-def _moved(
-    values: Mapping[str, Any], device: torch.device | str, copy: bool = False
-) -> dict[str, Any]:
-    """The tensors among named values, on a device."""
-    return {
-        name: value.to(device, copy=copy)
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def _to_send(outcome: Outcome) -> Outcome:
-    """An outcome on the CPU. Rows are copied: a view would send the whole block of its stack."""
-    if isinstance(outcome, ClientError):
-        return outcome
-    return result_on(outcome, "cpu", copy=True)._replace(metrics=dict(outcome.metrics))
+    def _here(self, job: SentJob) -> Job:
+        """A job as the executor takes it."""
+        settings = self._live.start if job.settings is None else self._settings[job.settings]
+        (params, buffers, counters, shared), _ = self._versions[job.version]
+        state = ServerState(
+            job.task.pulled_version, params, buffers, counters, shared, settings=settings
+        )
+        own = None if job.own is None else job.own.tensors()[0]
+        return Job(job.task, state, None if own is None else own.to(self._device))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import signal
-import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from lightning.pytorch.loggers.logger import DummyLogger
-from torch import Tensor
 
 from fedlight.executors._choice.trial import try_step
 from fedlight.executors._remote.crew import Traffic, Worker
 from fedlight.executors._remote.fork import Forked, end_with_parent
-from fedlight.executors._remote.tensor_block import SharedBlocks, write
+from fedlight.executors._remote.tensor_block import Marks, SharedBlocks, write
 from fedlight.executors.base import ClientError, Job, Outcome, Workplace
 from fedlight.types import LocalResult, LoggedValue, Measured, ServerState, Task
 
@@ -98,13 +96,13 @@ class SharedTensors:
         tensors = (state.params, state.buffers, state.counters, state.shared)
         key = tuple(map(id, tensors))
         found = self._written.get(key)
-        if found is not None and not found.holds(tensors):
+        if found is not None and not found.marks.hold(tensors):
             self._forget(key)
             found = None
         if found is None:
             if not self.versions.num_free:
                 self._make_room()
-            found = _Written(self.versions.take(), tensors)
+            found = _Written(self.versions.take(), Marks(tensors))
             self._written[key] = self._by_block[found.block] = found
             self.traffic.sent += write(self.versions.tensors(found.block), tensors)
             self.traffic.versions += 1
@@ -115,7 +113,7 @@ class SharedTensors:
     def _make_room(self) -> None:
         """Forget a version that no worker reads: one that is gone, or else the least used."""
         unused = [key for key, each in self._written.items() if not each.users]
-        gone = (key for key in unused if self._written[key].is_gone)
+        gone = (key for key in unused if self._written[key].marks.is_gone)
         self._forget(next(gone, unused[0]))
 
     def _forget(self, key: tuple[int, ...]) -> None:
@@ -177,39 +175,18 @@ class _Written:
 
     Args:
         block: The number of the block.
-        tensors: Its tensors.
+        marks: Tells its tensors from others.
 
     Attributes:
         users: How many jobs of workers read it.
         forgotten: Whether the block is free once there are none.
     """
 
-    __slots__ = ("_marks", "block", "forgotten", "users")
+    __slots__ = ("block", "forgotten", "marks", "users")
 
-    def __init__(self, block: int, tensors: Sequence[Tensor | None]) -> None:
-        self.block, self.users, self.forgotten = block, 0, False
-        # Not the tensors themselves, which the server is to release.
-        self._marks = [
-            None if each is None else (weakref.ref(each), _age(each)) for each in tensors
-        ]
-
-    def holds(self, tensors: Sequence[Tensor | None]) -> bool:
-        """Whether it is of these tensors, as they are now."""
-        return all(
-            tensor is None if mark is None else mark[0]() is tensor and mark[1] == _age(tensor)
-            for mark, tensor in zip(self._marks, tensors, strict=True)
-            if mark is not None or tensor is not None
-        )
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether nobody has the version any more."""
-        return any(mark is not None and mark[0]() is None for mark in self._marks)
-
-
-def _age(tensor: Tensor | None) -> int:
-    """How often a tensor was changed in place, which torch does not count for some."""
-    return 0 if tensor is None or tensor.is_inference() else tensor._version
+    def __init__(self, block: int, marks: Marks) -> None:
+        self.block, self.marks = block, marks
+        self.users, self.forgotten = 0, False
 
 
 class ForkedWorker(Worker):

@@ -6,10 +6,14 @@ import mmap
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _ALIGNED = 64  # bytes: a line of the cache, and the widest vector of a processor
 
@@ -89,6 +93,77 @@ class SharedBlocks:
         whole = memoryview(self._maps[number])
         weakref.finalize(whole, self._free.append, number).atexit = False
         return self._layout.views(whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Tensors in one array, which Ray's object store passes on without a copy.
+
+    Attributes:
+        block: The bytes.
+        layout: Where the tensors lie in them.
+        there: For each place whether there is a tensor; else it is None.
+    """
+
+    block: NDArray[np.uint8]
+    layout: BlockLayout
+    there: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor | None]) -> Packed:
+        """Pack tensors; those that are rows of a larger block do not take it along."""
+        given = [each.detach() for each in tensors if each is not None]
+        layout = BlockLayout.of(given)
+        block = np.empty(max(1, layout.nbytes), dtype=np.uint8)
+        write(layout.views(block), given)
+        return cls(block, layout, tuple(each is not None for each in tensors))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors."""
+        return self.layout.nbytes
+
+    def tensors(self) -> list[Tensor | None]:
+        """The tensors, in memory that may be written to."""
+        # What lies in the object store is read-only, and to write to it ends the process.
+        block = self.block if self.block.flags.writeable else self.block.copy()
+        views = iter(self.layout.views(block))
+        return [next(views) if there else None for there in self.there]
+
+
+class Marks:
+    """Tells tensors from others, also from later ones at the same address, and keeps none alive.
+
+    Args:
+        tensors: The tensors.
+    """
+
+    __slots__ = ("_marks",)
+
+    def __init__(self, tensors: Sequence[Tensor | None]) -> None:
+        self._marks = [
+            None if each is None else (weakref.ref(each), _age(each)) for each in tensors
+        ]
+
+    def hold(self, tensors: Sequence[Tensor | None]) -> bool:
+        """Whether these are the tensors, as they were."""
+        for mark, tensor in zip(self._marks, tensors, strict=True):
+            if mark is None or tensor is None:
+                if (mark is None) != (tensor is None):
+                    return False
+            elif mark[0]() is not tensor or mark[1] != _age(tensor):
+                return False
+        return True
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody has the tensors any more."""
+        return any(mark is not None and mark[0]() is None for mark in self._marks)
+
+
+def _age(tensor: Tensor) -> int:
+    """How often a tensor was changed in place, which torch does not count for some."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def write(places: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> int:
