@@ -1,4 +1,4 @@
-"""Settings of a module in a checkpoint: the attributes that differ between versions."""
+"""Settings in a checkpoint: the attributes that differ between versions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from fedlight._module.settings import LiveSettings, Settings
+from fedlight._module.settings import LiveSettings, Owner, Settings
 from fedlight._module.values import MISSING, fields_of
 from fedlight.checkpoint import HyperParameters, exactly
 
-_ABSENT, _PLAIN, _ARRAY, _ITEMS, _MAPPING, _OBJECT = range(6)
+_ABSENT, _PLAIN, _ARRAY, _ITEMS, _MAPPING, _OBJECT, _OF_START = range(7)
 
 
 def saved_settings(
@@ -28,7 +28,7 @@ def saved_settings(
     layer, a function) is left out with a warning.
 
     Args:
-        live: The module's settings.
+        live: The settings of the run.
         versions: Those of the versions that are kept, by number.
         runs: Those of local runs that have others than their version, by serial number.
     """
@@ -75,10 +75,10 @@ _Kept = HyperParameters  # `plain` leaves such a dict as it is: kinds of values 
 def restored_settings(
     live: LiveSettings, saved: Mapping[str, Any] | None
 ) -> tuple[dict[int, Settings], dict[int, Settings]]:
-    """The settings of versions and of local runs from a checkpoint; the module gets the newest.
+    """The settings of versions and of local runs from a checkpoint; the newest are installed.
 
     Args:
-        live: The module's settings.
+        live: The settings of the run.
         saved: What `saved_settings` returned.
     """
     if saved is None:
@@ -122,9 +122,9 @@ def restored_settings(
     )
 
 
-def _places(start: Settings, needed: Iterable[Settings]) -> list[tuple[nn.Module, str]]:
+def _places(start: Settings, needed: Iterable[Settings]) -> list[tuple[Owner, str]]:
     """The attributes that differ from those of the start in some settings."""
-    found: dict[tuple[nn.Module, str], None] = {}
+    found: dict[tuple[Owner, str], None] = {}
     for settings in needed:
         for layer, values in settings.layers.items():
             old = start.layers.get(layer)
@@ -145,7 +145,7 @@ def _names(path: str | None, key: str, value: Any, like: Any) -> list[str]:
     return [f"{path or ''}.{each}".lstrip(".") for each in keys]
 
 
-def _layers(value: Any, paths: Mapping[nn.Module, str | None]) -> list[Any]:
+def _layers(value: Any, paths: Mapping[Owner, str]) -> list[Any]:
     """The layers of a layer by name, each as its path.
 
     Raises:
@@ -207,6 +207,8 @@ def _encoded(value: Any, like: Any) -> list[Any]:
             for name, item in fields_of(value).items()
         ]
         return [_OBJECT, items]
+    if value is like and callable(value):
+        return [_OF_START]  # a schedule of rates in an object, another attribute of which differs
     return [_PLAIN, exactly(value)]
 
 
@@ -220,6 +222,8 @@ def _decoded(code: list[Any], like: Any) -> Any:
     made: Any
     if kind == _ABSENT:
         return MISSING
+    if kind == _OF_START:
+        return like
     if kind == _PLAIN:
         (value,) = content
         return value.to(like.device) if isinstance(like, Tensor) else value

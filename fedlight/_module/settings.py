@@ -1,9 +1,10 @@
-"""The settings of a module: all that a hook may change on it, besides what the server averages.
+"""The settings of local runs: all that a hook may change, besides what the server averages.
 
 A client that pulls a version of the model pulls its settings with it. They are the attributes of
 the module and of its layers (numbers, containers, tensors, objects, hyper-parameters, modes), its
-layers and their hooks, and the values of tensors that are no part of the federation, such as frozen
-parameters. They are not what belongs to Lightning or to metric objects.
+layers and their hooks, the values of tensors that are no part of the federation, such as frozen
+parameters, and the attributes of the local optimizer. They are not what belongs to Lightning or to
+metric objects.
 
 Values are copied, so that a later change of the module does not reach them; of functions, all that
 they hold. Layers, parameters, classes, data sets and random generators stand for themselves.
@@ -11,16 +12,16 @@ they hold. Layers, parameters, classes, data sets and random generators stand fo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from fedlight._module.attributes import OF_LIGHTNING, own_layers
 from fedlight._module.current_stage import moment_of
-from fedlight._module.values import LARGE, MISSING, Compared, copied, written
+from fedlight._module.values import LARGE, MISSING, Compared, copied, fields_of, written
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -33,25 +34,63 @@ _NOT_SETTINGS = (OF_LIGHTNING - _HOOKS - {"_modules"}) | {"_flat_weights", "_fla
 _TAKEN = ("training_step", "on_before_batch_transfer", "on_after_batch_transfer")
 
 
+_OPTIMIZER = "trainer.local_optimizer"
+"""The path of the local optimizer among those of layers."""
+
+
+class OptimizerAttributes:
+    """The attributes of the local optimizer, beside those of layers.
+
+    It stands for the optimizer among the layers: an optimizer of a user's class may have no hash,
+    or one that changes with its numbers.
+
+    Args:
+        optimizer: The local optimizer.
+    """
+
+    def __init__(self, optimizer: object) -> None:
+        self.optimizer = optimizer
+
+    def write(self, key: str, value: Any) -> None:
+        """Set an attribute, whatever the class does at an assignment; `MISSING` removes it."""
+        if value is not MISSING:
+            object.__setattr__(self.optimizer, key, value)
+        elif key in fields_of(self.optimizer):
+            object.__delattr__(self.optimizer, key)
+
+
+Owner: TypeAlias = "nn.Module | OptimizerAttributes"
+"""What has attributes that are settings."""
+
+
 class Settings:
-    """The settings of a module at one moment.
+    """The settings of local runs at one moment.
+
+    Args:
+        layers: As below.
+        tensors: As below.
+        like: Settings that differ in the local optimizer alone; None if there are none.
 
     Attributes:
-        layers: The module and its layers, and the attributes of each.
+        layers: The module, its layers and the local optimizer, and the attributes of each.
         tensors: The tensors that are no part of the federation, each with its value; None in place
             of the value of a large one.
+        of_step: The same object in settings that differ in the local optimizer alone, under which
+            ``training_step`` is the same function.
         sent: This object in the form in which other processes get it, once it was made.
     """
 
-    __slots__ = ("layers", "sent", "tensors")
+    __slots__ = ("layers", "of_step", "sent", "tensors")
 
     def __init__(
         self,
-        layers: Mapping[nn.Module, dict[str, Any]],
+        layers: Mapping[Owner, dict[str, Any]],
         tensors: Mapping[Tensor, Tensor | None],
+        like: Settings | None = None,
     ) -> None:
         self.layers = layers
         self.tensors = tensors
+        self.of_step: object = object() if like is None else like.of_step
         self.sent: bytes | None = None
 
 
@@ -59,31 +98,35 @@ class Difference(NamedTuple):
     """An attribute that differs between two settings.
 
     Attributes:
-        layer: The layer that has it.
+        layer: The layer that has it, or the local optimizer.
         key: Its name.
         value: Its value; `MISSING` if there is no such attribute.
     """
 
-    layer: nn.Module
+    layer: Owner
     key: str
     value: Any
 
 
 class LiveSettings:
-    """The settings that a module has now, and local runs under those that it had earlier.
+    """The settings that there are now, and local runs under those that there were earlier.
 
     Args:
         module: The module.
+        optimizer: The local optimizer; None if it has no settings, or until `join`.
 
     Attributes:
-        current: The settings that it had when somebody looked last; None before `begin`.
+        current: The settings that there were when somebody looked last; None before `begin`.
         start: Those of `begin`.
-        paths: The layers that the module had then, and their paths.
+        paths: The layers that the module had then, the local optimizer, and their paths.
         left_out: Names of what changed and no checkpoint of the run holds.
     """
 
-    def __init__(self, module: LightningModule) -> None:
+    def __init__(self, module: LightningModule, optimizer: object = None) -> None:
         self.module, self._moment = module, moment_of(module)
+        self.optimizer: object = None
+        self._optimizer: list[tuple[str, OptimizerAttributes]] = []
+        self.join(optimizer)
         self.current: Settings | None = None
         self.start: Settings | None = None
         self.left_out: set[str] = set()
@@ -91,19 +134,29 @@ class LiveSettings:
         self._layers = own_layers(module)
         self._registered: set[int] = set()
         self._compared = Compared()
-        self.paths: dict[nn.Module, str] = {}
+        self.paths: dict[Owner, str] = {}
         self._swaps: dict[int, tuple[Settings, list[Difference], list[tuple[Tensor, Tensor]]]] = {}
         self._warned: set[int] = set()
 
+    def join(self, optimizer: object) -> None:
+        """Take the attributes of the local optimizer for settings, too; once, before `begin`."""
+        if optimizer is not self.optimizer:
+            self.optimizer = optimizer
+            self._optimizer = [(_OPTIMIZER, OptimizerAttributes(optimizer))]
+
+    def _memo(self) -> dict[int, Any]:
+        """The copies that exist before anything is copied: the local optimizer is its own."""
+        return {} if self.optimizer is None else {id(self.optimizer): self.optimizer}
+
     def begin(self, ignored: Collection[tuple[str, str]] = ()) -> Settings:
-        """Take the module as it is.
+        """Take the module and the local optimizer as they are.
 
         Args:
             ignored: Attributes that steps change and no later step reads, each as the path of its
                 layer and its name. They are no settings.
         """
         self._ignored = frozenset(ignored)
-        named = (*self.module.named_modules(), *own_layers(self.module))
+        named = (*self.module.named_modules(), *own_layers(self.module), *self._optimizer)
         self.paths = {layer: path for path, layer in named}
         self._registered = set()
         self.current = None
@@ -128,11 +181,11 @@ class LiveSettings:
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The tensors of all layers that were there when the run began, by path and name."""
         for layer, path in self.paths.items():
-            for name, tensor in _own_tensors(layer):
+            for name, tensor in _own_tensors(layer) if isinstance(layer, nn.Module) else ():
                 yield f"{path}.{name}".lstrip("."), tensor
 
     def look(self) -> Settings | None:
-        """The settings that the module has now. The same object, as long as nothing has changed.
+        """The settings that there are now. The same object, as long as nothing has changed.
 
         Nothing is compared if no code of the user that may change them was called since.
         """
@@ -161,7 +214,7 @@ class LiveSettings:
 
     @property
     def touched(self) -> bool:
-        """Whether a hook may have changed the module since somebody looked."""
+        """Whether a hook may have changed a setting since somebody looked."""
         return self._moment.touched
 
     def _take(self, settings: Settings) -> None:
@@ -170,16 +223,17 @@ class LiveSettings:
             self._swaps.clear()
 
     def now(self) -> Settings:
-        """The module's settings now: `current`, if they are still the same."""
+        """The settings now: `current`, if they are still the same."""
         before = None if self.current is None else self.current.layers
-        layers: dict[nn.Module, dict[str, Any]] = {}
-        changed = before is None
-        memo: dict[int, Any] = {}
+        layers: dict[Owner, dict[str, Any]] = {}
+        changed, changed_step = before is None, before is None
+        memo = self._memo()
         compared = self._compared
         compared.begin()
         same = compared.same
         own = self._layers
-        for path, layer in own:
+        owners: Iterable[tuple[str, Owner]] = (*own, *self._optimizer)
+        for path, layer in owners:
             old = None if before is None else before.get(layer)
             now = _attributes(layer)
             if self._ignored:
@@ -192,6 +246,7 @@ class LiveSettings:
                     layers[layer] = old
                     continue
             changed = True
+            changed_step |= isinstance(layer, nn.Module)
             kept = old or {}
             layers[layer] = {
                 key: kept[key]
@@ -200,12 +255,15 @@ class LiveSettings:
                 for key, value in now.items()
             }
         tensors, moved = self._tensors(own)
-        if not changed and not moved and len(layers) == len(before or ()):
+        changed_step |= moved or len(layers) != len(before or ())
+        if not changed and not changed_step:
             assert self.current is not None
             return self.current
         # Another layer comes with a changed attribute.
         self._layers = own_layers(self.module)
-        return Settings(layers, tensors) if self._layers == own else self.now()
+        if self._layers != own:
+            return self.now()
+        return Settings(layers, tensors, like=None if changed_step else self.current)
 
     def _tensors(
         self, own: Sequence[tuple[str, nn.Module]]
@@ -262,10 +320,10 @@ class LiveSettings:
         return True
 
     def under(self, settings: Settings | None) -> AbstractContextManager[None]:
-        """Within the context, the module has the settings of a version.
+        """Within the context, module and local optimizer have the settings of a version.
 
         Args:
-            settings: Those of a version; None for those that the module has.
+            settings: Those of a version; None for those that they have.
         """
         if settings is None or self.look() is settings:
             return nullcontext()
@@ -289,7 +347,7 @@ class LiveSettings:
         _, changes, exchanged = known
         # The attributes of a layer that the module has no longer are put back, too.
         before = [
-            Difference(layer, key, vars(layer).get(key, MISSING)) for layer, key, _ in changes
+            Difference(layer, key, _present(layer).get(key, MISSING)) for layer, key, _ in changes
         ]
         data = [(tensor, tensor.data) for tensor, _ in exchanged]
         try:
@@ -303,12 +361,12 @@ class LiveSettings:
             write(before)
 
     def install(self, settings: Settings) -> None:
-        """Give the module other settings, from now on."""
+        """Give the module and the local optimizer other settings, from now on."""
         assert self.current is not None
-        memo: dict[int, Any] = {}
+        memo = self._memo()
         write(
             [
-                Difference(layer, key, written(vars(layer).get(key, MISSING), value, memo))
+                Difference(layer, key, written(_present(layer).get(key, MISSING), value, memo))
                 for layer, key, value in differences(self.current, settings)
             ]
         )
@@ -319,13 +377,20 @@ class LiveSettings:
         self._compared = Compared()
 
 
-def settings_of(module: LightningModule) -> Settings:
-    """The settings of a module now."""
-    return LiveSettings(module).now()
+def settings_of(module: LightningModule, optimizer: object = None) -> Settings:
+    """The settings of a module, and of a local optimizer if there is one, now."""
+    return LiveSettings(module, optimizer).now()
 
 
-def _attributes(layer: nn.Module) -> dict[str, Any]:
-    """What is a setting among the attributes of a layer."""
+def _present(owner: Owner) -> dict[str, Any]:
+    """The attributes of a layer or of the local optimizer."""
+    return vars(owner) if isinstance(owner, nn.Module) else fields_of(owner.optimizer)
+
+
+def _attributes(layer: Owner) -> dict[str, Any]:
+    """What is a setting among the attributes of a layer or of the local optimizer."""
+    if not isinstance(layer, nn.Module):
+        return _present(layer)
     found = {key: value for key, value in vars(layer).items() if key not in _NOT_SETTINGS}
     if not found.get("_hparams", True):  # Lightning makes it when it is first read
         del found["_hparams"]
@@ -359,6 +424,22 @@ def kept_by(module: nn.Module, before: Settings) -> list[tuple[str, str]]:
     return found
 
 
+def kept_by_optimizer(before: Settings) -> list[tuple[str, str]]:
+    """The attributes of the local optimizer that have changed since."""
+    compared = Compared()
+    compared.begin()
+    found = []
+    for owner, old in before.layers.items():
+        if isinstance(owner, OptimizerAttributes):
+            now = _present(owner)
+            found += [
+                (_OPTIMIZER, key)
+                for key in {**old, **now}
+                if not compared.same(now.get(key, MISSING), old.get(key, MISSING))
+            ]
+    return found
+
+
 def differences(one: Settings, other: Settings) -> list[Difference]:
     """The attributes that `other` has and that differ in `one`, or are not there."""
     found = []
@@ -373,7 +454,7 @@ def differences(one: Settings, other: Settings) -> list[Difference]:
 
 
 def changed(base: Settings, changes: Collection[Difference]) -> Settings:
-    """Settings with other values of some attributes."""
+    """Settings with other values of some attributes and of no tensors."""
     layers = {layer: dict(values) for layer, values in base.layers.items()}
     for layer, key, value in changes:
         values = layers.setdefault(layer, {})
@@ -381,13 +462,16 @@ def changed(base: Settings, changes: Collection[Difference]) -> Settings:
             values.pop(key, None)
         else:
             values[key] = value
-    return Settings(layers, base.tensors)
+    same_step = not any(isinstance(layer, nn.Module) for layer, _, _ in changes)
+    return Settings(layers, base.tensors, like=base if same_step else None)
 
 
 def write(changes: Collection[Difference]) -> None:
-    """Set attributes of layers as they are, whatever their classes do at an assignment."""
+    """Set attributes as they are, whatever their classes do at an assignment."""
     for layer, key, value in changes:
-        if value is MISSING:
+        if not isinstance(layer, nn.Module):
+            layer.write(key, value)
+        elif value is MISSING:
             vars(layer).pop(key, None)
         else:
             vars(layer)[key] = value

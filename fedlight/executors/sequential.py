@@ -25,7 +25,7 @@ from fedlight._module.rng import (
     seed_all,
     torch_position,
 )
-from fedlight._module.settings import kept_by, settings_of
+from fedlight._module.settings import kept_by, kept_by_optimizer, settings_of
 from fedlight._module.snapshot import Snapshot
 from fedlight._module.steps import step_function
 from fedlight.executors._random.streams import FULL_GRADIENT, Streams, again, step_keys
@@ -179,20 +179,18 @@ class SequentialExecutor(Executor):
         # A step may count its calls or keep a state on the module. A snapshot for each job would
         # cost too much: a later job that is the first to draw leaves the state of two runs.
         before = Snapshot(work.module) if self._draws is None else None
-        start = None if before is None else settings_of(work.module)
+        start = None if before is None else settings_of(work.module, work.optimizer)
         outcome = self._one(job, rows)
         self._draws = has_moved(self._seeded)
         found = None if isinstance(outcome, ClientError) else self.changes_found
-        if (
-            before is not None
-            and start is not None
-            and found is not None
-            and (before.changes() or kept_by(work.module, start))
-        ):
-            before.restore()
-            self._recorder.clear()
-            found()
-            outcome = self._one(job, rows)
+        if before is not None and start is not None and found is not None:
+            if work.settings is not None:  # what a step leaves on the optimizer is no setting
+                work.settings.ignore(kept_by_optimizer(start))
+            if before.changes() or kept_by(work.module, start):
+                before.restore()
+                self._recorder.clear()
+                found()
+                outcome = self._one(job, rows)
         if self._draws:
             if before is not None:
                 before.restore()

@@ -162,7 +162,7 @@ class VectorizedExecutor(Executor):
                 indices.sort(key=lambda index: -jobs[index].task.num_steps)
                 settings = self._work.settings_of(jobs[indices[0]])
                 with self._work.under(settings):
-                    self._step.use(settings)
+                    self._step.use(None if settings is None else settings.of_step)
                     while indices:
                         chunk = indices[: self.max_batch]  # which may shrink from stack to stack
                         del indices[: len(chunk)]

@@ -1,6 +1,7 @@
-"""What a hook changes on the module travels with the version; a step keeps nothing there."""
+"""What a hook changes on module and optimizer travels with the version; a step keeps nothing."""
 
 import itertools
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,7 +12,9 @@ from lightning import LightningModule
 from torch import nn
 
 from fedlight import Callback
-from fedlight.aggregators import FedBuff
+from fedlight._module import settings as settings_module
+from fedlight._module.settings import LiveSettings
+from fedlight.aggregators import FedAvg, FedBuff
 from fedlight.arrivals import (
     ConstantSteps,
     ContinuousArrivals,
@@ -19,7 +22,15 @@ from fedlight.arrivals import (
     UniformArrivals,
 )
 from fedlight.executors import ProcessExecutor
-from fedlight.local_optimizers import LocalSGD
+from fedlight.local_optimizers import (
+    FedProx,
+    LocalAdam,
+    LocalOptimizer,
+    LocalSGD,
+    ModuleOptimizer,
+    client_norms,
+)
+from fedlight.studies import sweep
 from tests.boring import fitted, points, trainer
 
 
@@ -425,3 +436,288 @@ def test_generators_in_containers_are_seeded_for_each_local_run():
         for each in ("sequential", "auto", ProcessExecutor(1))
     }
     assert len(found) == 1
+
+
+# --- the local optimizer --------------------------------------------------------------------------
+
+
+class Steady(LightningModule):
+    """The gradient is a number everywhere, so that a local step moves w by what the rule makes."""
+
+    def __init__(self, gradient=-1.0):
+        super().__init__()
+        self.gradient, self.w = gradient, nn.Parameter(torch.zeros(1))
+
+    def training_step(self, batch, batch_idx):
+        return self.gradient * self.w.sum() + 0 * batch[0].sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+class Scaled(LocalOptimizer):
+    """Multiplies the step by numbers that lie at several places."""
+
+    lr = 1.0
+    factor = 1.0
+
+    def __init__(self):
+        self.box = {"deep": [1.0]}
+
+    def step(self, run, grads):
+        run.descend(torch._foreach_mul(list(grads), self.factor * self.box["deep"][0]))
+
+
+@dataclass(slots=True)
+class Slotted(LocalOptimizer):
+    """It has no hash, and keeps its number in a slot."""
+
+    factor: float = 1.0
+    lr: float = 1.0
+
+    def step(self, run, grads):
+        run.descend(torch._foreach_mul(list(grads), self.factor))
+
+
+class Within(LocalOptimizer):
+    """Has a rule that has a rule, and a rate that is a method of its own."""
+
+    def __init__(self):
+        self.rule, self.rate = FedProx(lambda version: 1.0, mu=0.5), 1.0
+        self.lr = self.rate_of
+
+    def rate_of(self, version):
+        return self.rate
+
+    def step(self, run, grads):
+        self.rule.step(run, grads)
+
+
+def nesterov(rule, value):
+    """The first step of a rule with momentum b goes 1 + b times as far."""
+    rule.nesterov, rule.momentum = True, value
+
+
+def replaced(rule, value):
+    rule._sgd = LocalSGD(1.0)
+    nesterov(rule._sgd, value)
+
+
+# Each writes a number with which a local step moves w by 1 + value; at the start it moves it by 1.
+OPTIMIZERS = {
+    "rate": (lambda: LocalSGD(1.0), lambda o, x: setattr(o, "lr", 1 + x)),
+    "rate of Adam": (lambda: LocalAdam(1.0), lambda o, x: setattr(o, "lr", 1 + x)),
+    "rate by version": (
+        lambda: LocalSGD(lambda version: 1.0),
+        lambda o, x: setattr(o, "lr", lambda version: 1 + x),
+    ),
+    "momentum": (lambda: LocalSGD(1.0), nesterov),
+    "nested": (lambda: FedProx(1.0), lambda o, x: nesterov(o._sgd, x)),
+    "nested twice": (Within, lambda o, x: nesterov(o.rule._sgd, x)),
+    "number of its method": (Within, lambda o, x: setattr(o, "rate", 1 + x)),
+    "another rule": (
+        lambda: FedProx(1.0),
+        replaced,
+    ),
+    "of its class": (Scaled, lambda o, x: setattr(o, "factor", 1 + x)),
+    "container": (Scaled, lambda o, x: o.box["deep"].__setitem__(0, 1 + x)),
+    "slot": (Slotted, lambda o, x: setattr(o, "factor", 1 + x)),
+    "clipping": (
+        lambda: ModuleOptimizer(max_grad_norm=1.0),
+        lambda o, x: setattr(o, "max_grad_norm", 1 + x),
+    ),
+}
+
+
+class SetsOptimizer(Callback):
+    """Sets the number to the version when a round ends."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def on_round_end(self, trainer, module):
+        OPTIMIZERS[self.kind][1](trainer.local_optimizer, float(trainer.version))
+
+
+def with_optimizer(kind, arrivals, executor):
+    given = arguments(arrivals, executor)
+    return {**given, "local_optimizer": OPTIMIZERS[kind][0](), "callbacks": SetsOptimizer(kind)}
+
+
+def steady(kind):
+    return Steady(-100.0 if kind == "clipping" else -1.0)
+
+
+def expected_move(run):
+    return sum(
+        update.weight * (1 + update.pulled_version) for r in run.history for update in r.updates
+    )
+
+
+BOTH = ("by rounds", "by the clock")
+OPTIMIZER_CASES = [
+    *[(kind, BOTH[i % 2], "sequential") for i, kind in enumerate(OPTIMIZERS)],
+    *[(kind, BOTH[1 - i % 2], "vectorized") for i, kind in enumerate(OPTIMIZERS)][:-1],
+    ("clipping", "by rounds", "auto"),
+    ("rate", "by the clock", "processes"),
+    ("nested twice", "by rounds", "processes"),
+    ("rate by version", "by rounds", "processes"),
+]
+
+
+@pytest.mark.parametrize(("kind", "arrivals", "executor"), OPTIMIZER_CASES)
+def test_a_client_has_the_numbers_of_the_optimizer_of_its_pull(kind, arrivals, executor):
+    run = fitted(steady(kind), clients(), **with_optimizer(kind, arrivals, executor))
+    assert run.state.params.item() == pytest.approx(expected_move(run), rel=1e-5)
+    if arrivals == "by rounds":
+        assert run.state.params.item() == pytest.approx(6 + 7.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrivals", "executor"),
+    [
+        *[(kind, BOTH[i % 2], "sequential") for i, kind in enumerate(OPTIMIZERS)],
+        ("rate", "by the clock", "vectorized"),
+        ("nested", "by rounds", "vectorized"),
+        ("nested twice", "by the clock", "processes"),
+    ],
+)
+def test_a_resumed_run_has_the_numbers_of_the_optimizer(kind, arrivals, executor, tmp_path):
+    def run(rounds, **more):
+        given = with_optimizer(kind, arrivals, executor)
+        made = trainer(**{**given, "max_rounds": given["max_rounds"] // rounds})
+        made.fit(steady(kind), clients(), **more)
+        return made
+
+    half = run(2)
+    if kind == "rate by version":
+        with pytest.warns(UserWarning, match=r"trainer.local_optimizer.lr .* no plain data"):
+            half.save_checkpoint(tmp_path / "a.ckpt")
+        with pytest.warns(UserWarning, match="does not go on to the same bits"):
+            run(1, ckpt_path=tmp_path / "a.ckpt")
+        return
+    half.save_checkpoint(tmp_path / "a.ckpt")
+    resumed, whole = run(1, ckpt_path=tmp_path / "a.ckpt"), run(1)
+    assert resumed.fingerprint() == whole.fingerprint()
+    assert repr(resumed.local_optimizer) == repr(whole.local_optimizer)
+
+
+def test_numbers_that_change_once_last_after_a_resume(tmp_path):
+    class Once(Callback):
+        def on_round_end(self, trainer, module):
+            if trainer.version == 1:
+                trainer.local_optimizer.lr = 3.0
+
+    def run(rounds, **more):
+        arrivals = UniformArrivals(2, max_staleness=0, local_steps=ConstantSteps(1))
+        made = trainer(
+            arrivals=arrivals, local_optimizer=LocalSGD(1.0), callbacks=Once(), max_rounds=rounds
+        )
+        made.fit(Steady(), clients(), **more)
+        return made
+
+    run(3).save_checkpoint(tmp_path / "a.ckpt")
+    resumed = run(5, ckpt_path=tmp_path / "a.ckpt")
+    assert resumed.state.params.item() == 1 + 4 * 3.0
+    assert resumed.local_optimizer.lr == 3.0
+
+
+def test_a_number_that_is_changed_while_updates_arrive_reaches_those_that_pull_later():
+    class OnUpdate(Callback):
+        def on_update(self, trainer, module, update):
+            trainer.local_optimizer.lr = float(trainer.num_updates + 1)
+
+    arrivals = ContinuousArrivals(FixedDurations([1.0]), local_steps=ConstantSteps(1))
+    run = fitted(
+        Steady(),
+        points([0.0]),
+        arrivals=arrivals,
+        aggregator=FedBuff(1),
+        local_optimizer=LocalSGD(10.0),
+        max_rounds=4,
+        executor="sequential",
+        callbacks=OnUpdate(),
+    )
+    assert run.state.params.item() == 10 + 1 + 2 + 3
+
+
+class Shown(Steady):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_w", self.w.sum())
+
+
+@pytest.mark.parametrize("workers", [1, "together"])
+def test_a_run_of_a_study_has_the_numbers_of_its_own_optimizer(workers):
+    class OfSeedZero(SetsOptimizer):
+        def on_round_end(self, trainer, module):
+            if trainer.seed == 0:
+                super().on_round_end(trainer, module)
+
+    study = sweep(
+        {"aggregator": {"FedAvg": FedAvg()}},
+        arrivals=UniformArrivals(2, max_staleness=3, local_steps=ConstantSteps(1)),
+        module=Shown,
+        datamodule=clients(),
+        local_optimizer=LocalSGD(1.0),
+        seeds=(0, 1, 2),
+        callbacks=lambda: [OfSeedZero("rate")],
+        max_rounds=6,
+        metric="val_w",
+        workers=workers,
+        accelerator="cpu",
+        enable_progress_bar=False,
+    )
+    moved = [run.history[-1].metrics["val_w"] for run in study.runs]
+    assert moved == pytest.approx([6 + 7.5, 6, 6])
+
+
+class Notes(LocalSGD):
+    """Notes on itself how far it went, which no step reads."""
+
+    def __init__(self, lr):
+        super().__init__(lr)
+        self.norms, self.calls = [], 0
+
+    def step(self, run, grads):
+        self.norms.extend(client_norms(grads).tolist())
+        self.calls += len(run.tasks)
+        super().step(run, grads)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+def test_what_a_step_notes_on_the_optimizer_is_no_setting(executor):
+    seen = []
+
+    class Looks(Callback):
+        def on_update(self, trainer, module, update):
+            seen.append(trainer.run.server.state.settings)
+
+    notes = Notes(1.0)
+    given = {**arguments("by rounds", executor), "local_optimizer": notes, "callbacks": Looks()}
+    fitted(Steady(), clients(), **given)
+    assert all(each is seen[0] for each in seen)
+    assert notes.calls == len(notes.norms) >= len(seen) == 12
+
+
+def test_without_hooks_the_optimizer_is_not_looked_at(monkeypatch):
+    looks, seen = [], settings_module.fields_of
+    monkeypatch.setattr(settings_module, "fields_of", lambda each: looks.append(0) or seen(each))
+    counts = []
+    for rounds in (2, 20):
+        looks.clear()
+        given = {**arguments("by rounds", "sequential"), "callbacks": [], "max_rounds": rounds}
+        fitted(Steady(), clients(), **given)
+        counts.append(len(looks))
+    assert counts[0] == counts[1] > 0
+
+
+def test_a_step_is_the_same_function_under_other_numbers_of_the_optimizer():
+    module, optimizer = Steady(), FedProx(1.0)
+    live = LiveSettings(module, optimizer)
+    start = live.begin()
+    nesterov(optimizer._sgd, 0.5)
+    other = live.now()
+    assert other is not start
+    assert other.of_step is start.of_step
+    module.gradient = -2.0
+    assert live.now().of_step is not start.of_step

@@ -326,6 +326,33 @@ def test_a_resumed_run_has_them_too(cluster, tmp_path) -> None:
     assert resumed.state.params.item() == pytest.approx(7.5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "arrivals", "num_actors", "inner"),
+    [
+        ("rate", "by rounds", 2, "auto"),
+        ("nested twice", "by the clock", 1, "sequential"),
+        ("rate by version", "by rounds", 2, "sequential"),
+    ],
+)
+def test_a_client_has_the_numbers_of_the_optimizer_of_its_pull(
+    cluster, kind, arrivals, num_actors, inner
+) -> None:
+    given = changed.with_optimizer(kind, arrivals, RayExecutor(num_actors, executor=inner))
+    run = fitted(changed.steady(kind), changed.clients(), **given)
+    moved = run.state.params.item()
+    assert moved == pytest.approx(changed.expected_move(run), rel=1e-5)
+    assert arrivals == "by the clock" or moved == pytest.approx(6 + 7.5)
+
+
+def test_a_resumed_run_has_the_numbers_of_the_optimizer(cluster, tmp_path) -> None:
+    half = {**changed.with_optimizer("nested", "by rounds", "sequential"), "max_rounds": 3}
+    fitted(changed.Steady(), changed.clients(), **half).save_checkpoint(tmp_path / "a.ckpt")
+    executor = RayExecutor(1, executor="sequential")
+    resumed = trainer(**changed.with_optimizer("nested", "by rounds", executor))
+    resumed.fit(changed.Steady(), changed.clients(), ckpt_path=tmp_path / "a.ckpt")
+    assert resumed.state.params.item() == pytest.approx(6 + 7.5)
+
+
 def test_a_step_that_reads_what_it_has_kept_is_refused(cluster) -> None:
     data = points(*[[float(i)] for i in range(6)])
     with pytest.raises(ValueError, match=r"Keeps keeps self\.\w+ from one .*register_buffer"):

@@ -97,6 +97,8 @@ def resolve_executor(executor: Executor | str, workplace: Workplace) -> Choice:
             fails, or the steps of the module go on from what the step before has left on it. A
             vectorized executor refuses also steps that only add to tensors that they keep.
     """
+    if workplace.settings is not None:  # here, since every process that computes comes by
+        workplace.settings.join(workplace.optimizer)
     try:
         check_step(workplace)
     except Exception as error:

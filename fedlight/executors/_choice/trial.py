@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlight._module.current_stage import moment_of
-from fedlight._module.settings import kept_by, settings_of
+from fedlight._module.settings import kept_by, kept_by_optimizer, settings_of
 from fedlight._module.snapshot import Change, NotATensor, Snapshot
 from fedlight._module.steps import reads_index
 from fedlight.executors.base import ClientError, Job, Outcome, Workplace, trial_tasks
@@ -43,7 +43,8 @@ class Trial:
         rereads: Whether the next step reads those tensors, or adds to them.
         changes: All attributes that it has changed.
         reads: The attributes that it has changed, if a later step reads what it has left there.
-        kept: The places of all that it has changed: paths of layers, and names.
+        kept: The places of all that it, or the local optimizer, has changed: paths of layers or
+            that of the optimizer, and names.
     """
 
     module: str
@@ -99,7 +100,7 @@ def try_step(workplace: Workplace) -> Trial:
     probe.setup(workplace)
     moment = moment_of(module)
     moment.asked.clear()
-    start = settings_of(module)
+    start = settings_of(module, workplace.optimizer)
     before = Snapshot(module)
     frozen = [(tensor, value) for tensor, value in start.tensors.items() if value is not None]
 
@@ -135,7 +136,7 @@ def try_step(workplace: Workplace) -> Trial:
             rereads=not isinstance(outcome, ClientError) and _rereads(probe, job, keeps),
             changes=[each.name for each in changes],
             reads=sorted(names) if reads else (),
-            kept=frozenset(kept),
+            kept=frozenset([*kept, *kept_by_optimizer(start)]),
         )
     finally:
         restore()

@@ -1,4 +1,4 @@
-"""Settings of a module in another process that has a copy of the module."""
+"""Settings in another process that has a copy of the module and of the local optimizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_bytes(live: LiveSettings, settings: Settings, cloudpickle: Any) -> bytes:
     """What differs in settings from those of the start, with which the copy was made.
 
     Args:
-        live: The module's settings.
+        live: The settings of the run.
         settings: The settings to be sent.
         cloudpickle: Ray's own pickle, which sends functions and classes of scripts, too.
 
@@ -62,7 +62,7 @@ def to_bytes(live: LiveSettings, settings: Settings, cloudpickle: Any) -> bytes:
 
 
 def from_bytes(live: LiveSettings, sent: bytes) -> Settings:
-    """The settings that `to_bytes` made bytes of, for the copy of the module in this process."""
+    """The settings that `to_bytes` made bytes of, for the copies in this process."""
     assert live.start is not None
     names = _names(live)
 
@@ -73,15 +73,16 @@ def from_bytes(live: LiveSettings, sent: bytes) -> Settings:
     changes, tensors = Unpickler(io.BytesIO(sent)).load()
     made = changed(live.start, changes)
     own = {tensor: value.to(tensor.device) for tensor, value in tensors}
-    return Settings(made.layers, {**made.tensors, **own})
+    return Settings(made.layers, {**made.tensors, **own}, like=None if own else made)
 
 
 def _names(live: LiveSettings) -> Mapping[Any, Any]:
-    """The objects of a module that its copy has, too, by their names."""
+    """The objects of module and local optimizer that their copies have, too, by their names."""
     module: LightningModule = live.module
     return {
         ("missing",): MISSING,
         ("trainer",): module._trainer,
+        ("optimizer",): live.optimizer,
         **{("tensor", name): tensor for name, tensor in live.named_tensors()},
         **{("layer", path): layer for layer, path in live.paths.items()},
     }
