@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -15,9 +15,9 @@ from fedlight.executors._choice.choose_executor import check_executor
 from fedlight.executors._remote.actor import Actor, SentWorkplace, job_on, result_on, unsent
 from fedlight.executors._remote.cluster import (
     Cluster,
+    Wanted,
     checked_gpus,
     import_ray,
-    room,
     share_of_gpus,
 )
 from fedlight.executors._remote.sent_settings import to_bytes
@@ -118,7 +118,7 @@ class RayExecutor(Executor):
             gpus = self.num_gpus
             if gpus is None:
                 gpus = share_of_gpus(int(there.get("GPU", 0)), self.num_actors)
-            self._check_room(there, gpus)
+            self._check_room(gpus)
             make = ray.remote(Actor).options(num_cpus=self.num_cpus, num_gpus=gpus).remote
             try:
                 held = ray.put(sent)
@@ -133,19 +133,11 @@ class RayExecutor(Executor):
         self._check_actors()
         self.independent = all(ray.get([actor.independent.remote() for actor in self._actors]))
 
-    def _check_room(self, there: Mapping[str, float], gpus: float) -> None:
-        """Refuse actors for which the cluster has no room: they would never start."""
-        cores, cards = float(there.get("CPU", 0)), int(there.get("GPU", 0))
-        for words, asked, found, fit in (
-            ("CPU cores", self.num_cpus, cores, self.num_actors * self.num_cpus <= cores),
-            ("GPUs", gpus, cards, self.num_actors <= room(cards, gpus)),
-        ):
-            if not fit:
-                raise ValueError(
-                    f"{self.num_actors} actors of {asked:g} {words} each would wait for ever in a "
-                    f"cluster of {found:g}: write a smaller num_actors or "
-                    f"num_{words.split()[0].lower()}s, or add nodes first"
-                )
+    def _check_room(self, gpus: float) -> None:
+        """Refuse actors for which the cluster has no room; say so if others use it."""
+        less = "num_actors, num_cpus or num_gpus" if gpus > 0 else "num_actors or num_cpus"
+        wanted = Wanted("RayExecutor", "actor", self.num_actors, self.num_cpus, gpus, less)
+        self._cluster.check_room(wanted)
 
     def _check_actors(self) -> None:
         """Wait until all actors are there, and say so if others hold the cores that they need.
