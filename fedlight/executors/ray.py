@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +15,9 @@ from fedlight.executors._remote.actor import Actor, SentWorkplace, unsent
 from fedlight.executors._remote.actor_worker import ActorWorker, ObjectStore, with_news
 from fedlight.executors._remote.cluster import (
     Cluster,
+    Wanted,
     checked_gpus,
     import_ray,
-    room,
     share_of_gpus,
 )
 from fedlight.executors._remote.crew import Crew, Traffic
@@ -119,14 +120,14 @@ class RayExecutor(Executor):
         sent = SentWorkplace.of(workplace, self.executor, round(self.num_cpus))
         store = ObjectStore(ray, workplace.settings)
         self.traffic = store.traffic
-        cores = max(2, round(self.num_actors * self.num_cpus))
+        cores = max(2, math.ceil(self.num_actors * self.num_cpus))
         self._cluster = Cluster(ray, self.address, cores)
         try:
             there = self._cluster.resources()
             gpus = self.num_gpus
             if gpus is None:
                 gpus = share_of_gpus(int(there.get("GPU", 0)), self.num_actors)
-            self._check_room(there, gpus)
+            self._check_room(gpus)
             make = ray.remote(Actor).options(num_cpus=self.num_cpus, num_gpus=gpus).remote
             try:
                 held = ray.put(sent)
@@ -159,19 +160,11 @@ class RayExecutor(Executor):
         state = workplace.state.read()
         self.max_ahead = results_within(self.max_bytes, state, self.max_batch, self.num_actors)
 
-    def _check_room(self, there: Mapping[str, float], gpus: float) -> None:
-        """Refuse actors for which the cluster has no room: they would never start."""
-        cores, cards = float(there.get("CPU", 0)), int(there.get("GPU", 0))
-        for words, asked, found, fit in (
-            ("CPU cores", self.num_cpus, cores, self.num_actors * self.num_cpus <= cores),
-            ("GPUs", gpus, cards, self.num_actors <= room(cards, gpus)),
-        ):
-            if not fit:
-                raise ValueError(
-                    f"{self.num_actors} actors of {asked:g} {words} each would wait for ever in a "
-                    f"cluster of {found:g}: write a smaller num_actors or "
-                    f"num_{words.split()[0].lower()}s, or add nodes first"
-                )
+    def _check_room(self, gpus: float) -> None:
+        """Refuse actors for which the cluster has no room; say so if others use it."""
+        less = "num_actors, num_cpus or num_gpus" if gpus > 0 else "num_actors or num_cpus"
+        wanted = Wanted("RayExecutor", "actor", self.num_actors, self.num_cpus, gpus, less)
+        self._cluster.check_room(wanted)
 
     def _check_actors(self, actors: Sequence[Any]) -> None:
         """Wait until all actors are there, and say so if others hold the cores that they need.

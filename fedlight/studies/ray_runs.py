@@ -8,7 +8,7 @@ from typing import Any
 
 from fedlight._support.checks import non_negative, positive
 from fedlight._support.messages import speaking
-from fedlight.executors._remote.cluster import Cluster, import_ray
+from fedlight.executors._remote.cluster import Cluster, Wanted, import_ray
 from fedlight.studies._messages import StudyVoice
 from fedlight.studies._progress import RunUnderWay
 from fedlight.studies._sent_run import SentRun, received
@@ -60,7 +60,7 @@ class RayWorkers(Workers):
         ray = self._ray
         going: dict[Any, Planned] = {}
         with closing(Cluster(ray, self.address)) as cluster:
-            self._check_room(cluster.resources())
+            self._check_room(cluster)
             task = ray.remote(_compute).options(
                 num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=1
             )
@@ -84,14 +84,10 @@ class RayWorkers(Workers):
             for planned in going.values():
                 pending.over(OneRun(planned, pending.shared))
 
-    def _check_room(self, there: dict[str, float]) -> None:
-        """Check that the cluster has room for a task, which would otherwise wait for ever."""
-        for name, asked in (("CPU", self.num_cpus), ("GPU", self.num_gpus)):
-            if asked > there.get(name, 0.0):
-                raise ValueError(
-                    f"num_{name.lower()}s must be at most what the cluster has, "
-                    f"{there.get(name, 0.0):g}, got {asked:g}"
-                )
+    def _check_room(self, cluster: Cluster) -> None:
+        """Check that a node has room for a task, which would otherwise wait for ever."""
+        less = "num_cpus or num_gpus" if self.num_gpus > 0 else "num_cpus"
+        cluster.check_room(Wanted("RayWorkers", "run", 1, self.num_cpus, self.num_gpus, less))
 
     def __repr__(self) -> str:
         return f"RayWorkers(address={self.address!r}, num_cpus={self.num_cpus:g})"

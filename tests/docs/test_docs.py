@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-COMMANDS = ("make", "pip", "python", "tensorboard")
+COMMANDS = ("make", "pip", "python", "ray", "tensorboard")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -234,6 +234,9 @@ def test_the_commands_of_a_page_can_be_run(page: Path) -> None:
                 module = imported(ROOT / arguments[0])
                 if arguments[1:]:
                     parser(module.main).parse_args(arguments[1:])
+            elif name == "ray":
+                scripts = pytest.importorskip("ray.scripts.scripts")
+                scripts.cli.commands[arguments[0]].make_context(arguments[0], arguments[1:])
             elif name == "pip":
                 assert set(re.findall(r"\[(\w+)\]", " ".join(arguments))) <= EXTRAS.keys()
 

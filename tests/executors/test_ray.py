@@ -100,6 +100,8 @@ def cluster(tmp_path_factory):
 def patience(monkeypatch):
     """On a busy machine actors may take minutes to start, which is no error of theirs."""
     monkeypatch.setattr("fedlight.executors.ray._PATIENCE", 3600.0)
+    # and so may those of the test before until they are gone
+    monkeypatch.setattr("fedlight.executors._remote.cluster._SETTLE", 3600.0)
 
 
 class Notes(Callback):
@@ -128,18 +130,18 @@ def test_stacks_of_two_actors_have_the_weights_of_one_process(cluster) -> None:
 
 @pytest.mark.parametrize("given", [{"num_actors": 3}, {"num_actors": 2, "num_cpus": 1.5}])
 def test_more_actors_than_the_cluster_has_cores_for_are_refused(cluster, given) -> None:
-    with pytest.raises(ValueError, match=r"CPU cores each would wait for ever in a cluster of 2: "):
+    with pytest.raises(ValueError, match=r"CPU cores? each, but the nodes have room for [12]: "):
         fit(RayExecutor(executor="sequential", **given))
 
 
 def test_more_actors_than_the_cluster_has_gpus_for_are_refused(cluster, monkeypatch) -> None:
     resources = {"CPU": 8.0, "GPU": 2.0}
+    node = {"NodeID": "a", "Alive": True, "NodeManagerAddress": "host", "Resources": resources}
     monkeypatch.setattr(cluster, "cluster_resources", lambda: resources)
+    monkeypatch.setattr(cluster, "nodes", lambda: [node])
     for num_gpus in (1, 0.667):  # two thirds of a GPU are left over twice, and make no whole
         executor = RayExecutor(3, executor="sequential", num_gpus=num_gpus)
-        words = (
-            rf"3 actors of {num_gpus} GPUs each would wait for ever in a cluster of 2: .*num_gpus"
-        )
+        words = rf"3 actors of 1 CPU core and {num_gpus} GPUs? each, .* room for 2: .*num_gpus"
         with pytest.raises(ValueError, match=words):
             fit(executor)
     for wrong in (-1, 1.5):
