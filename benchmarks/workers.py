@@ -270,6 +270,8 @@ def waits(chosen: argparse.Namespace) -> None:
                 curves.setdefault((name, kind), []).append(tasks * NAP / (workers * wall))
                 beyond.setdefault(f"{name}, {kind}", []).append(f"{wall / (least * NAP):.2f}")
             curves.setdefault((name, "ideal"), []).append(tasks / (workers * least))
+            shown = ", ".join(f"{kind} {curves[name, kind][-1]:.2f}" for kind in found)
+            print(f"{workers} workers, {name}: {shown}", file=sys.stderr, flush=True)
     for (name, kind), values in curves.items():
         efficiency[f"{name}, {kind}"] = [f"{value:.2f}" for value in values]
     head = ["workers", *map(str, chosen.workers)]
