@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -36,6 +37,7 @@ from benchmarks.workloads import DROPOUT, LARGE, LSTM, RESNET, SMALL_CNN, A, B, 
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.executors import RayExecutor, VectorizedExecutor
 
+T = TypeVar("T")
 PARTS = (
     *("A", "B", "CNN", "LSTM", "large", "resnet"),
     *("unequal", "dropout", "growth", "memory", "peak"),
@@ -207,11 +209,9 @@ def dropout(workload: Workload, device: str, turns: int, size: float) -> None:
     )
 
 
-def taking_turns(
-    contenders: Mapping[str, Callable[[], float | Timing]], turns: int
-) -> dict[str, list[float | Timing]]:
+def taking_turns(contenders: Mapping[str, Callable[[], T]], turns: int) -> dict[str, list[T]]:
     """What each contender measures, turn by turn."""
-    found: dict[str, list[float | Timing]] = {name: [] for name in contenders}
+    found: dict[str, list[T]] = {name: [] for name in contenders}
     for turn in range(turns):
         for name, contender in contenders.items():
             found[name].append(contender())
