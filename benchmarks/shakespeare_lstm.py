@@ -2,16 +2,16 @@
 
     python -m benchmarks.shakespeare_lstm FOLDER --path runs/lstm [--max-rounds N]
 
-The model has the paper's size: an embedding of 8, two LSTM layers of 256, a dense layer on the state
-after each of the 80 characters, which scores the next one; the loss and the accuracy are those of all
-80. FOLDER holds the parquet files of `flwrlabs/shakespeare` or of a part of it. Its windows begin at
-every character; the run takes every eightieth window of a role, so that each character is there once.
-The paper's federation has 715 roles. If FOLDER has fewer, each role's text is cut into so many
-successive pieces that there are about as many clients (143 roles: five pieces each, 715 clients).
+The model has the paper's size: an embedding of 8, two LSTM layers of 256, and a dense layer that
+scores the next character after each of 80; loss and accuracy are those of all 80. FOLDER holds the
+parquet files of `flwrlabs/shakespeare` or of a part of it. Its windows begin at every character;
+the run takes every eightieth window of a role, so that each character is there once. The paper's
+federation has 715 roles. If FOLDER has fewer, each role's text is cut into successive pieces, so
+many that there are about as many clients (143 roles: five pieces each, 715 clients).
 
-The run writes a checkpoint every few rounds and goes on from it if the same command is called again,
-after a kill as well. `metrics.csv` in the same folder has a row for each round, with the test accuracy
-of those that were evaluated.
+The run writes a checkpoint every few rounds, and goes on from it if the same command is called
+again, after a kill as well. `metrics.csv` in the same folder has a row for each round, with the
+test accuracy of those that were evaluated.
 
 Source: Reddi et al., Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295
 """
