@@ -302,12 +302,12 @@ def _joined(value: Any, path: Path) -> Any:
     if not isinstance(value, dict):
         return value
     if value.keys() == {_FOLDER, "rest"}:
-        parts, name = [value["rest"]], value[_FOLDER]
+        parts, name = [_joined(value["rest"], path)], value[_FOLDER]
         while name is not None:  # from the newest part to the first one
             part = _read_part(name, path)
-            parts.append(part["items"])
+            parts.append(_joined(part["items"], path))
             name = part["before"]
-        return [item for part in reversed(parts) for item in _joined(part, path)]
+        return [item for part in reversed(parts) for item in part]
     return {key: _joined(item, path) for key, item in value.items()}
 
 

@@ -118,13 +118,17 @@ def test_thresholds_that_a_callback_sets_stay() -> None:
 
 
 def test_the_collector_rests_within_and_after_an_error_works_again():
-    assert gc.isenabled()
-    with pytest.raises(KeyError), no_collections():
+    @no_collections()
+    def fails():
         assert not gc.isenabled()
         with no_collections():
             pass
         assert not gc.isenabled()
         raise KeyError
+
+    assert gc.isenabled()
+    with pytest.raises(KeyError):
+        fails()
     assert gc.isenabled()
 
 
