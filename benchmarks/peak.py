@@ -50,7 +50,8 @@ class Needed(Callback):
 
     def on_event_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         server = trainer.run.server
-        kept = {*server.versions, *server.clients.pulled_versions(server.held)}
+        pulled = server.clients.pulled(server.held).values()
+        kept = {*server.versions, *(state.version for state in pulled)}
         self.versions = max(self.versions, len(kept) + 1)
 
 

@@ -10,6 +10,9 @@ checkpoint larger than the one before. Given a `Parts` folder, a checkpoint hold
 items itself and the name of the full part before them. Each part names the part before it, so that
 not even the list of names grows. Parts lie in the folder, each named by the hash of its bytes. A
 part is written once, by a run or by several that share their beginning, and never changed.
+
+Long lists of like items (the tasks in flight, the updates of a round) are tables of columns, so
+that a run with 100,000 clients in flight is written in seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlight._support.files import replacing, sync_folder, user_path
+from fedlight._support.garbage_collection import no_collections
 from fedlight._support.growing import Growing
+from fedlight._support.tables import is_table, packed, unpacked
 
 __all__ = [
     "CheckpointError",
@@ -45,7 +50,8 @@ __all__ = [
     "write_checkpoint",
 ]
 
-FORMAT = 3
+FORMAT = 4
+_READ = (3, FORMAT)  # one of 3 has no tables
 _MARK = b"fedlight-sha256:"
 _TAIL = len(_MARK) + 64
 _FOLDER = "parts"
@@ -89,11 +95,12 @@ class Parts:
             newest = self._write(growing.part(start, start + size), newest, place)
             start += size
             self._stored[place] = start, newest
-        return {_FOLDER: newest, "rest": plain(growing.part(start, len(growing)), place)}
+        rest = plain(growing.part(start, len(growing)), place, tables=True)
+        return {_FOLDER: newest, "rest": rest}
 
     def _write(self, items: list[Any], before: str | None, place: str) -> str:
         buffer = io.BytesIO()
-        torch.save({"before": before, "items": plain(items, place)}, buffer)
+        torch.save({"before": before, "items": plain(items, place, tables=True)}, buffer)
         name = _part_name(buffer.getvalue())
         path = self._folder / name
         if not path.exists() or _part_name(path.read_bytes()) != name:  # missing, or damaged
@@ -120,7 +127,13 @@ def write_checkpoint(
     """
     buffer = io.BytesIO()
     try:
-        torch.save(plain(content, parts=parts), buffer)
+        # Plain Lightning reads the others as they are, so only ours has tables.
+        own = {_key(key, "checkpoint"): key == "fedlight" for key in content}
+        made = {
+            key: plain(content[key], place=f"checkpoint[{key!r}]", parts=parts, tables=tables)
+            for key, tables in own.items()
+        }
+        torch.save(made, buffer)
     except RecursionError:
         raise TypeError(
             "something in the checkpoint holds itself (a dict or a list within itself); a "
@@ -144,7 +157,9 @@ class HyperParameters(dict[str, Any]):
     """Hyper-parameters that `plain_hparams` has checked, which `plain` does not change."""
 
 
-def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> Any:
+def plain(
+    value: Any, place: str = "checkpoint", parts: Parts | None = None, *, tables: bool = False
+) -> Any:
     """`value` made of tensors, numbers, strings, None, lists and dicts alone.
 
     Bytes, and torch's types and devices, are not changed; sets stay sets.
@@ -153,6 +168,7 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
         value: The value.
         place: Where it lies, for errors.
         parts: Where the full parts of growing lists go; None for lists like others.
+        tables: Whether long lists of like items become tables (`packed`).
 
     Raises:
         TypeError: There is something else in it; names the place.
@@ -179,11 +195,16 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
         return float(value)
     if isinstance(value, Path):
         return str(value)
+    if tables and type(value) in (dict, list, tuple):
+        # An unlike column is a list with an item for each row; its items may be long themselves.
+        table = packed(value, lambda items: [plain(each, place, tables=True) for each in items])
+        if table is not None:
+            return table
     if isinstance(value, Mapping):
         return {
             _key(key, place): item
             if type(item) in _NUMBERS
-            else plain(item, f"{place}[{key!r}]", parts)
+            else plain(item, f"{place}[{key!r}]", parts, tables=tables)
             for key, item in value.items()
         }
     if isinstance(value, set | frozenset):
@@ -193,7 +214,9 @@ def plain(value: Any, place: str = "checkpoint", parts: Parts | None = None) -> 
     if isinstance(value, list | tuple | Growing):
         # A checkpoint is thousands of numbers: the call and the name of the place would cost most.
         return [
-            item if type(item) in _NUMBERS else plain(item, f"{place}[{index}]", parts)
+            item
+            if type(item) in _NUMBERS
+            else plain(item, f"{place}[{index}]", parts, tables=tables)
             for index, item in enumerate(value)
         ]
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
@@ -217,6 +240,7 @@ def _key(key: Any, place: str) -> Any:
     return made
 
 
+@no_collections()
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a file that `write_checkpoint` wrote; the tensors are on the CPU.
 
@@ -250,7 +274,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict) or not isinstance(content.get("fedlight"), dict):
         raise CheckpointError(f"{str(path)!r} holds no run of fedlight; give another one")
-    if content["fedlight"].get("format") != FORMAT:
+    if content["fedlight"].get("format") not in _READ:
         raise CheckpointError(
             f"{str(path)!r} has format {content['fedlight'].get('format')!r}, this version of "
             f"fedlight reads format {FORMAT}; use the version that wrote it"
@@ -270,16 +294,18 @@ def _is_lightnings(data: bytes) -> bool:
 
 
 def _joined(value: Any, path: Path) -> Any:
-    """`value` with each growing list put together again."""
+    """`value` with each growing list put together again, and each table a list or dict again."""
+    if is_table(value):
+        return unpacked(value, lambda items: _joined(items, path))
     if isinstance(value, list):
         return [_joined(item, path) for item in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {_FOLDER, "rest"}:
-        parts, name = [value["rest"]], value[_FOLDER]
+        parts, name = [_joined(value["rest"], path)], value[_FOLDER]
         while name is not None:  # from the newest part to the first one
             part = _read_part(name, path)
-            parts.append(part["items"])
+            parts.append(_joined(part["items"], path))
             name = part["before"]
         return [item for part in reversed(parts) for item in part]
     return {key: _joined(item, path) for key, item in value.items()}

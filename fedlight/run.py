@@ -26,6 +26,7 @@ from fedlight._runs.loggers import go_on, position
 from fedlight._runs.own_state import StateWatch
 from fedlight._runs.records import record_from_list, record_to_list
 from fedlight._runs.setting import Setting
+from fedlight._support.garbage_collection import no_collections
 from fedlight._support.growing import Growing
 from fedlight._support.memory import BLOCKS
 from fedlight.arrivals.schedule import Schedule
@@ -246,7 +247,8 @@ class Run:
         if self._in_event:
             self._requested.append((path, copies, parts))
         else:
-            write_checkpoint(path, self.state_dict(), *copies, parts=parts)
+            with no_collections():
+                write_checkpoint(path, self.state_dict(), *copies, parts=parts)
 
     def _save_requested(self) -> None:
         requested, self._requested = self._requested, []

@@ -4,6 +4,7 @@ import errno
 import math
 import os
 import pickle
+import pickletools
 import re
 import shutil
 import stat
@@ -821,3 +822,39 @@ def test_on_a_full_disk_all_is_let_go_and_the_file_is_named(file, executor, monk
     assert ended == ["callback", status, "executor", "module"]
     assert not list(Path().rglob(".*.part"))
     monkeypatch.undo()
+
+
+def many_in_flight(concurrency, **options):
+    numbers = torch.arange(2000.0).reshape(-1, 1) / 2000
+    data = FederatedDataModule(TensorDataset(numbers), IidPartitioner(2000), batch_size=1)
+    arrivals = ContinuousArrivals(
+        ExponentialDurations(1.0), concurrency=concurrency, resume="on_arrival", local_steps=1
+    )
+    given = {"arrivals": arrivals, "aggregator": FedBuff(300), "executor": "vectorized"}
+    run = trainer(**given, local_optimizer=LocalSGD(0.1), **options)
+    return run, data
+
+
+def test_a_run_with_many_clients_in_flight_goes_on_with_the_same_bits(tmp_path):
+    run, data = many_in_flight(700, max_rounds=4)
+    run.fit(Point(), data)
+    first, data = many_in_flight(700, max_rounds=2)
+    first.fit(Point(), data)
+    first.save_checkpoint(tmp_path / "half.ckpt")
+    again, data = many_in_flight(700, max_rounds=4)
+    again.fit(Point(), data, ckpt_path=tmp_path / "half.ckpt")
+    assert again.fingerprint() == run.fingerprint()
+    assert [*map(record_to_list, again.history)] == [*map(record_to_list, run.history)]
+
+
+def test_a_client_in_flight_is_a_few_objects_of_a_checkpoint(tmp_path):
+    counts = []
+    for concurrency in (600, 1800):
+        run, data = many_in_flight(concurrency, max_rounds=1)
+        run.fit(Point(), data)
+        run.save_checkpoint(tmp_path / "once.ckpt")
+        with zipfile.ZipFile(tmp_path / "once.ckpt") as archive:
+            (name,) = (each for each in archive.namelist() if each.endswith("data.pkl"))
+            counts.append(sum(1 for _ in pickletools.genops(archive.read(name))))
+    # Some are computed ahead, and a column of results and None has an item for each client.
+    assert counts[1] - counts[0] < 4 * 1200

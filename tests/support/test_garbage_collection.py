@@ -11,7 +11,11 @@ from unittest.mock import Mock
 import pytest
 
 import fedlight
-from fedlight._support.garbage_collection import leave_libraries_alone, rarer_full_collections
+from fedlight._support.garbage_collection import (
+    leave_libraries_alone,
+    no_collections,
+    rarer_full_collections,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,3 +115,28 @@ def test_thresholds_that_a_callback_sets_stay() -> None:
         assert gc.get_threshold() == (5, 6, 7)
     finally:
         gc.set_threshold(*before)
+
+
+def test_the_collector_rests_within_and_after_an_error_works_again():
+    @no_collections()
+    def fails():
+        assert not gc.isenabled()
+        with no_collections():
+            pass
+        assert not gc.isenabled()
+        raise KeyError
+
+    assert gc.isenabled()
+    with pytest.raises(KeyError):
+        fails()
+    assert gc.isenabled()
+
+
+def test_a_collector_that_the_user_has_stopped_stays_so():
+    gc.disable()
+    try:
+        with no_collections():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
