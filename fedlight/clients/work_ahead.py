@@ -92,11 +92,12 @@ class WorkAhead:
         pool, executor = self._pool, self._executor
         most = executor.max_batch if executor.max_ahead is None else executor.max_ahead
         while self._crew.room:
-            size = 1
-            if executor.parcel > 1:
-                ahead = min(pool.num_open, max(0, most - pool.num_ahead), useful)
-                share = max(len(first), ahead) / len(self._crew.workers)
-                size = max(1, min(executor.parcel, round(share)))
+            ahead = min(pool.num_open, max(0, most - pool.num_ahead), useful)
+            enough = min(executor.parcel, self._crew.enough)
+            if not first and ahead < enough and not self._crew.someone_idle:
+                return  # a parcel so small is not worth its messages yet
+            share = round(max(len(first), ahead) / len(self._crew.workers))
+            size = max(1, min(enough, share))
             parcel = self._next_needed(first, size)
             left = size - len(parcel)
             # Not beside those that the server waits for, which would then take longer.

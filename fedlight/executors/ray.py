@@ -57,7 +57,8 @@ class RayExecutor(Executor):
         num_gpus: GPUs of an actor, a whole number or a part of one; None to share the GPUs of the
             cluster evenly, so that as few actors as possible are on one of them.
         address: A cluster to join; None to use the one that is running, or else to start one here.
-        share: Largest number of local runs that an actor gets at once, if its executor stacks them.
+        share: Largest number of local runs that an actor gets at once. Where they are independent,
+            an actor gets as few as its messages are worth: one, if it takes long.
         max_bytes: Bytes that results ahead of their arrival may take, where they are independent;
             at least two per actor are ahead.
 
@@ -156,7 +157,7 @@ class RayExecutor(Executor):
         self.crew = crew
         self.independent = all(ray.get([actor.independent.remote() for actor in actors]))
         stacks = any(ray.get([actor.stacks.remote() for actor in actors]))
-        self.parcel = self.share if stacks else 1
+        self.parcel = self.share if stacks or self.independent else 1
         state = workplace.state.read()
         self.max_ahead = results_within(self.max_bytes, state, self.max_batch, self.num_actors)
 

@@ -15,7 +15,7 @@ from fedlight.aggregators import AFACD
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.callbacks import FedCheckpoint
 from fedlight.executors import RayExecutor, VectorizedExecutor, Workplace
-from fedlight.executors._remote.actor import Actor, SentJob, SentWorkplace
+from fedlight.executors._remote.actor import Actor, SentJob, SentJobs, SentWorkplace
 from fedlight.executors._remote.tensor_block import Packed
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
@@ -368,9 +368,18 @@ def actor(executor: str, bad: int | None = None) -> tuple[Actor, list[SentJob], 
     optimizer = ModuleOptimizer() if executor == "vectorized" else LocalSGD(0.1)
     work = Workplace(module, state, optimizer, data.partition, data.train_data, 3, seed=0)
     tasks = [Task(client, 0, 0.0, 1.0, 2, client, 0) for client in range(len(SIZES))]
-    made, start = Actor(SentWorkplace.of(work, executor, 1)), state.read()
+    made, start = Actor(SentWorkplace.of(work, executor, 1), get=lambda each: each), state.read()
     packed = Packed.of([start.params, start.buffers, start.counters, None])
-    return made, [SentJob(task, 7, None, None) for task in tasks], {7: lambda: packed}
+    return made, [SentJob(task, 7, None, False) for task in tasks], {7: packed}
+
+
+def computed(made: Actor, jobs: list[SentJob], versions: dict[int, Any]) -> tuple[Any, int, Any]:
+    """What an actor answers, how much it had to fetch, and the blocks of the results."""
+    message = pickle.dumps(SentJobs(jobs, {}, [*versions]))
+    answer, blocks = made.run(message, [*versions.values()], [])
+    outcomes, state, fetched = pickle.loads(answer)
+    assert state == {}
+    return outcomes, fetched, blocks
 
 
 def test_what_an_actor_cannot_run_is_refused() -> None:
@@ -381,15 +390,16 @@ def test_what_an_actor_cannot_run_is_refused() -> None:
 def test_a_failure_travels_with_its_reason_and_traceback() -> None:
     made, jobs, versions = actor("sequential", bad=2)
     assert made.refusal() == ""
-    results, _, fetched = made.run(jobs, {}, versions)
-    assert fetched == versions[7]().nbytes
+    results, fetched, blocks = computed(made, jobs, versions)
+    assert fetched == versions[7].shape.nbytes
     assert [type(result).__name__ for result in results].count("SentResult") == len(SIZES) - 1
     failure = pickle.loads(pickle.dumps(results[2]))
     assert failure.reason == "ArithmeticError: too large"
     assert "in training_step" in str(failure.__cause__)
-    again, _, fetched = made.run(jobs[:1], {}, {7: None})  # it has the version
+    again, fetched, more = computed(made, jobs[:1], {7: None})  # it has the version
     assert fetched == 0
-    first, second = (each.result(torch.device("cpu")) for each in (results[0], again[0]))
+    cpu = torch.device("cpu")
+    first, second = results[0].result(blocks[0], cpu), again[0].result(more[0], cpu)
     assert torch.equal(first.delta, second.delta)
     assert first.update_norm == second.update_norm
 

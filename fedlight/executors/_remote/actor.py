@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from fedlight._module.current_stage import Moment, moment_of
 from fedlight._module.settings import LiveSettings, Settings
 from fedlight.executors._choice.choose_executor import resolve_executor
+from fedlight.executors._remote.cluster import import_ray
 from fedlight.executors._remote.sent_settings import from_bytes
-from fedlight.executors._remote.tensor_block import Packed
+from fedlight.executors._remote.tensor_block import Packed, PackedShape
 from fedlight.executors.base import ClientError, Executor, Job, Workplace
 from fedlight.parameters import ModuleState
 from fedlight.types import LocalResult, Measured, ServerState
 
 if TYPE_CHECKING:
+    import numpy as np
     from lightning import LightningModule
+    from numpy.typing import NDArray
 
     from fedlight.types import LoggedValue, Task
 
@@ -33,44 +37,60 @@ _VERSION_BYTES = 2**28
 
 
 class SentJob(NamedTuple):
-    """A job as it is sent.
+    """A job without its tensors.
 
     Attributes:
         task: The task.
         version: The number of the version that was pulled.
         settings: The number of the module's settings; None for those of the start.
-        own: The client's own state, or None.
+        has_own: Whether the client has a state of its own.
     """
 
     task: Task
     version: int
     settings: int | None
-    own: Packed | None
+    has_own: bool
+
+
+class SentJobs(NamedTuple):
+    """A parcel of jobs as it is sent, pickled: Ray's own pickle is slow over many objects.
+
+    Attributes:
+        jobs: The jobs.
+        settings: The settings of the module by number.
+        versions: The numbers of the versions that the jobs have pulled.
+    """
+
+    jobs: Sequence[SentJob]
+    settings: Mapping[int, bytes]
+    versions: Sequence[int]
 
 
 class SentResult(NamedTuple):
-    """A result as it is sent.
+    """A result without its tensors, which lie in a block.
 
     Attributes:
-        packed: Delta, buffers, counters and the client's new state.
+        shape: Where delta, buffers, counters and the client's new state lie in the block.
         metrics: What the steps logged.
         norm: The norm of the delta, if it is known.
     """
 
-    packed: Packed
+    shape: PackedShape
     metrics: Mapping[str, LoggedValue]
     norm: float | None
 
     @classmethod
-    def of(cls, result: LocalResult) -> SentResult:
-        """Make a result ready to be sent."""
+    def of(cls, result: LocalResult) -> tuple[SentResult, NDArray[np.uint8]]:
+        """A result without its tensors, and the block of those."""
         tensors = (result.delta, result.buffers, result.counters, result.client_state)
         norm = None if result.measured is None else result.measured.norm
-        return cls(Packed.of(tensors), dict(result.metrics), norm)
+        packed = Packed.of(tensors)
+        return cls(packed.shape, dict(result.metrics), norm), packed.block
 
-    def result(self, device: torch.device) -> LocalResult:
+    def result(self, block: NDArray[np.uint8], device: torch.device) -> LocalResult:
         """The result, on a device."""
-        tensors = [None if each is None else each.to(device) for each in self.packed.tensors()]
+        packed = Packed(block, self.shape)
+        tensors = [None if each is None else each.to(device) for each in packed.tensors()]
         delta, buffers, counters, own = tensors
         assert delta is not None
         assert buffers is not None
@@ -79,7 +99,18 @@ class SentResult(NamedTuple):
         return LocalResult(delta, buffers, counters, self.metrics, own, measured=measured)
 
 
-SentOutcome: TypeAlias = SentResult | ClientError
+class SentOutcomes(NamedTuple):
+    """The outcomes of a parcel as they are sent, pickled.
+
+    Attributes:
+        outcomes: The results without their tensors, or the errors.
+        state: The state of the executor.
+        fetched: How many bytes of versions had to come.
+    """
+
+    outcomes: Sequence[SentResult | ClientError]
+    state: dict[str, Any]
+    fetched: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,9 +187,16 @@ class Actor:
     Args:
         sent: The module, the data and the settings.
         on_gpu: Whether it computes on a GPU.
+        get: Fetches a version by its reference; None for Ray's own function.
     """
 
-    def __init__(self, sent: SentWorkplace, on_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        sent: SentWorkplace,
+        on_gpu: bool = False,
+        get: Callable[[Any], Packed] | None = None,
+    ) -> None:
+        self._get = import_ray("RayExecutor").get if get is None else get
         torch.set_num_threads(sent.num_threads)
         self._device, self._refusal = torch.device("cuda" if on_gpu else "cpu"), ""
         # A copy, since arrays lie read-only in the object store.
@@ -200,42 +238,51 @@ class Actor:
 
     def run(
         self,
-        jobs: Sequence[SentJob],
-        settings: Mapping[int, bytes],
-        versions: Mapping[int, Callable[[], Packed]],
-    ) -> tuple[list[SentOutcome], dict[str, Any], int]:
+        message: bytes,
+        versions: Sequence[Any],
+        own: Sequence[NDArray[np.uint8]],
+    ) -> tuple[bytes, list[NDArray[np.uint8]]]:
         """Compute jobs.
 
         Args:
-            jobs: The jobs.
-            settings: The settings of the module by number.
-            versions: The versions by number, each fetched if it is called.
+            message: The `SentJobs`, pickled.
+            versions: For each of its versions the reference by which it is fetched.
+            own: The states of the clients that have one.
 
         Returns:
-            Their results, the state of the executor, and how many bytes of versions were fetched.
+            The `SentOutcomes`, pickled, and the blocks of the results.
         """
+        jobs, settings, numbers = pickle.loads(message)
         # In the order of their last use, and the same objects, so that traces are kept.
         known = {number: self._settings.pop(number, None) for number in settings}
         for number, sent in settings.items():
             self._settings[number] = known[number] or from_bytes(self._live, sent)
         self._settings = dict([*self._settings.items()][-_SETTINGS - len(settings) :])
-        fetched = sum(self._fetch(number, fetch) for number, fetch in versions.items())
-        outcomes = self._executor.run([self._here(job) for job in jobs])
-        self._forget(len(versions))
-        sent_outcomes: list[SentOutcome] = [
-            each if isinstance(each, ClientError) else SentResult.of(each) for each in outcomes
-        ]
-        return sent_outcomes, self._executor.state_dict(), fetched
+        fetched = sum(map(self._fetch, numbers, versions))
+        states = iter(own)
+        computed = self._executor.run([self._here(job, states) for job in jobs])
+        self._forget(len(numbers))
+        outcomes: list[SentResult | ClientError] = []
+        blocks = []
+        for each in computed:
+            if isinstance(each, ClientError):
+                outcomes.append(each)
+            else:
+                result, block = SentResult.of(each)
+                outcomes.append(result)
+                blocks.append(block)
+        answer = SentOutcomes(outcomes, self._executor.state_dict(), fetched)
+        return pickle.dumps(answer), blocks
 
-    def _fetch(self, number: int, fetch: Callable[[], Packed]) -> int:
+    def _fetch(self, number: int, reference: Any) -> int:
         """Have a version here; return how many bytes of it had to come."""
         if number in self._versions:
             self._versions.move_to_end(number)
             return 0
-        packed = fetch()
+        packed = self._get(reference)
         tensors = [None if each is None else each.to(self._device) for each in packed.tensors()]
-        self._versions[number] = tensors, packed.nbytes
-        return packed.nbytes
+        self._versions[number] = tensors, packed.shape.nbytes
+        return packed.shape.nbytes
 
     def _forget(self, used: int) -> None:
         """Forget versions that were not used for long, but keep those of the last jobs."""
@@ -244,12 +291,13 @@ class Actor:
             _, (_, nbytes) = self._versions.popitem(last=False)
             size -= nbytes
 
-    def _here(self, job: SentJob) -> Job:
+    def _here(self, job: SentJob, states: Iterator[NDArray[np.uint8]]) -> Job:
         """A job as the executor takes it."""
         settings = self._live.start if job.settings is None else self._settings[job.settings]
         (params, buffers, counters, shared), _ = self._versions[job.version]
-        state = ServerState(
-            job.task.pulled_version, params, buffers, counters, shared, settings=settings
-        )
-        own = None if job.own is None else job.own.tensors()[0]
-        return Job(job.task, state, None if own is None else own.to(self._device))
+        version = job.task.pulled_version
+        state = ServerState(version, params, buffers, counters, shared, settings=settings)
+        if not job.has_own:
+            return Job(job.task, state)
+        own = torch.frombuffer(next(states).copy(), dtype=params.dtype)
+        return Job(job.task, state, own.to(self._device))

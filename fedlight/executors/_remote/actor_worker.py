@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from fedlight.executors._remote.actor import SentJob
+import torch
+
+from fedlight.executors._remote.actor import SentJob, SentJobs, SentOutcomes
 from fedlight.executors._remote.crew import Traffic, Worker, WorkerLost
 from fedlight.executors._remote.sent_settings import to_bytes
 from fedlight.executors._remote.tensor_block import Marks, Packed
 from fedlight.executors.base import ClientError, Job, Outcome
 
 if TYPE_CHECKING:
-    import torch
-
     from fedlight._module.settings import LiveSettings, Settings
     from fedlight.types import ServerState
 
@@ -42,8 +42,8 @@ class ObjectStore:
         self._numbers = count()
         self.traffic = Traffic()
 
-    def version(self, state: ServerState) -> tuple[int, Callable[[], Packed]]:
-        """The number of a version, and the function by which an actor gets it."""
+    def version(self, state: ServerState) -> tuple[int, Any]:
+        """The number of a version, and the reference by which an actor gets it."""
         tensors = (state.params, state.buffers, state.counters, state.shared)
         key = tuple(map(id, tensors))
         found = self._versions.get(key)
@@ -52,8 +52,8 @@ class ObjectStore:
             gone = [key for key, (marks, *_) in self._versions.items() if marks.is_gone]
             for each in gone:
                 del self._versions[each]
-            fetch = partial(self._ray.get, self._ray.put(Packed.of(tensors)))
-            found = self._versions[key] = Marks(tensors), next(self._numbers), fetch
+            reference = self._ray.put(Packed.of(tensors))
+            found = self._versions[key] = Marks(tensors), next(self._numbers), reference
             self.traffic.versions += 1
         return found[1], found[2]
 
@@ -114,24 +114,26 @@ class ActorWorker(Worker):
         """Send a parcel of jobs."""
         sent: list[SentJob] = []
         settings: dict[int, bytes] = {}
-        versions: dict[int, Callable[[], Packed]] = {}
-        traffic = self.store.traffic
+        versions: dict[int, Any] = {}
+        own = [job.client_state for job in jobs if job.client_state is not None]
         for job in jobs:
-            number, fetch = self.store.version(job.pulled)
-            versions[number] = fetch
+            number, reference = self.store.version(job.pulled)
+            versions[number] = reference
             known, some = self.store.settings(job)
             settings.update(some)
-            own = None if job.client_state is None else Packed.of([job.client_state])
-            traffic.sent += 0 if own is None else own.nbytes
-            sent.append(SentJob(job.task, number, known, own))
-        traffic.tasks += len(sent)
-        self.answers.append(self.actor.run.remote(sent, settings, versions))
+            sent.append(SentJob(job.task, number, known, job.client_state is not None))
+        self.store.traffic.tasks += len(sent)
+        self.store.traffic.sent += sum(each.nbytes for each in own)
+        message = pickle.dumps(SentJobs(sent, settings, [*versions]))
+        states = [each.cpu().view(torch.uint8).numpy() for each in own]
+        # In a list, the references are passed on and not what they refer to.
+        self.answers.append(self.actor.run.remote(message, [*versions.values()], states))
 
     def receive(self) -> list[Outcome]:
         """The outcomes of the earliest parcel."""
         errors = self.ray.exceptions
         try:
-            outcomes, state, fetched = self.ray.get(self.answers[0])
+            message, blocks = self.ray.get(self.answers[0])
         except (errors.RayActorError, errors.ObjectLostError) as error:
             reason = str(error).strip().splitlines()
             raise WorkerLost(
@@ -139,16 +141,18 @@ class ActorWorker(Worker):
                 "where memory is short, write a smaller max_batch"
             ) from error
         self.answers.popleft()
+        answer: SentOutcomes = pickle.loads(message)
+        self.note(self.number, answer.state)
         traffic = self.store.traffic
-        traffic.sent += fetched
-        self.note(self.number, state)
+        traffic.sent += answer.fetched
+        results = iter(blocks)
         found: list[Outcome] = []
-        for each in outcomes:
+        for each in answer.outcomes:
             if isinstance(each, ClientError):
                 found.append(each)
             else:
-                traffic.received += each.packed.nbytes
-                found.append(each.result(self.device))
+                traffic.received += each.shape.nbytes
+                found.append(each.result(next(results), self.device))
         return found
 
     def stop(self) -> None:

@@ -18,6 +18,7 @@ AT_ONCE = 2
 """Parcels that a worker has: one to compute, and one that lies ready."""
 
 _TRIES = 3
+_TIME_FOR_EACH = 0.005  # seconds between two parcels of all workers together
 _LOOK = 5.0  # seconds between two looks at workers from which nothing comes
 _SILENT = 60.0  # seconds after which a worker is named
 _SLOWER = 5.0  # times the longest wait so far
@@ -128,6 +129,7 @@ class Crew(Generic[W]):
         self._done: list[tuple[int, list[Outcome]]] = []
         self._own = count(-1, -1)  # numbers of the parcels of `run`
         self._longest = 0.0
+        self._pace: float | None = None  # seconds of a worker for a job, as of late
         self.num_replaced = 0
 
     @property
@@ -145,6 +147,18 @@ class Crew(Generic[W]):
     def room(self) -> int:
         """How many more parcels keep all workers busy until the first of them has finished."""
         return max(0, AT_ONCE * len(self._places) - self.num_under_way)
+
+    @property
+    def someone_idle(self) -> bool:
+        """Whether a worker has nothing to do."""
+        return any(not place.parcels for place in self._places)
+
+    @property
+    def enough(self) -> int:
+        """How many jobs make a parcel so long that this process has time for all workers."""
+        if self._pace is None:
+            return 1
+        return max(1, round(_TIME_FOR_EACH * len(self._places) / max(self._pace, 1e-9)))
 
     def submit(self, number: int, jobs: Sequence[Job]) -> None:
         """Take a parcel; it waits here if every worker has enough to do.
@@ -235,6 +249,8 @@ class Crew(Generic[W]):
                 continue
             parcel = place.parcels.popleft()
             place.steps -= _steps(parcel)
+            taken = (now - place.since) / max(1, len(parcel.jobs))
+            self._pace = taken if self._pace is None else 0.8 * self._pace + 0.2 * taken
             self._longest = max(self._longest, now - place.since)
             place.since, place.patience = now, max(_SILENT, _SLOWER * self._longest)
             self._done.append((parcel.number, outcomes))

@@ -96,18 +96,34 @@ class SharedBlocks:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedShape:
+    """What lies where in a block of packed tensors.
+
+    Attributes:
+        layout: Where the tensors lie.
+        there: For each place whether there is a tensor; else it is None.
+    """
+
+    layout: BlockLayout
+    there: tuple[bool, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors."""
+        return self.layout.nbytes
+
+
+@dataclass(frozen=True, slots=True)
 class Packed:
     """Tensors in one array, which Ray's object store passes on without a copy.
 
     Attributes:
         block: The bytes.
-        layout: Where the tensors lie in them.
-        there: For each place whether there is a tensor; else it is None.
+        shape: What lies where.
     """
 
     block: NDArray[np.uint8]
-    layout: BlockLayout
-    there: tuple[bool, ...]
+    shape: PackedShape
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor | None]) -> Packed:
@@ -116,19 +132,14 @@ class Packed:
         layout = BlockLayout.of(given)
         block = np.empty(max(1, layout.nbytes), dtype=np.uint8)
         write(layout.views(block), given)
-        return cls(block, layout, tuple(each is not None for each in tensors))
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all tensors."""
-        return self.layout.nbytes
+        return cls(block, PackedShape(layout, tuple(each is not None for each in tensors)))
 
     def tensors(self) -> list[Tensor | None]:
         """The tensors, in memory that may be written to."""
         # What lies in the object store is read-only, and to write to it ends the process.
         block = self.block if self.block.flags.writeable else self.block.copy()
-        views = iter(self.layout.views(block))
-        return [next(views) if there else None for there in self.there]
+        views = iter(self.shape.layout.views(block))
+        return [next(views) if there else None for there in self.shape.there]
 
 
 class Marks:
