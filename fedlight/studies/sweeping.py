@@ -180,7 +180,7 @@ def sweep(
                 raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
         check_cell(cell)
     _warn_without_validation(metric, cells)
-    how = chosen_workers(workers)
+    how = chosen_workers(workers, cells)
     board = optional(folder_of, "logger_dir", logger_dir)
     if board is not None:
         _check_folders(cells)

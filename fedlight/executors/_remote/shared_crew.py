@@ -120,14 +120,19 @@ class CrewShare:
         self.is_over = False
 
     @property
+    def _crew(self) -> Crew[Any]:
+        crew: Crew[Any] = self._shared.team.crew
+        return crew
+
+    @property
     def workers(self) -> list[Any]:
         """The workers."""
-        return self._shared.team.crew.workers
+        return self._crew.workers
 
     @property
     def num_replaced(self) -> int:
         """How many workers have died so far, over whichever fit."""
-        return self._shared.team.crew.num_replaced if self.turn else 0
+        return self._crew.num_replaced if self.turn else 0
 
     @property
     def room(self) -> int:
@@ -157,7 +162,7 @@ class CrewShare:
 
     def run(self, parcels: Sequence[Sequence[Job]]) -> list[list[Outcome]]:
         """Compute parcels before all others; see `Crew.run`."""
-        return self._shared.team.crew.run([self._named(jobs) for jobs in parcels])
+        return self._crew.run([self._named(jobs) for jobs in parcels])
 
     def stop(self) -> None:
         """Leave the workers to others."""
