@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from contextlib import closing
 from copy import copy
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from fedlight._runs.identity import content
 from fedlight._support.checks import positive_int
 from fedlight.executors import Executor, ProcessExecutor, RayExecutor
+from fedlight.executors._remote.shared_crew import CrewShare, SharedCrew
 from fedlight.run import Run
 from fedlight.studies._progress import RunUnderWay
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
 from fedlight.studies.together import MOST_TOGETHER
 from fedlight.studies.workers import PendingRuns, Workers, advancing
-
-if TYPE_CHECKING:
-    from fedlight.executors._remote.shared_crew import CrewShare, SharedCrew
 
 WorkerExecutor: TypeAlias = ProcessExecutor | RayExecutor
 """An executor with workers, which compute local runs of several runs of a study."""
@@ -118,8 +116,8 @@ class _RunUnderWay:
     @property
     def share(self) -> CrewShare:
         """Its share of the workers."""
-        share: Any = self._executor.crew
-        assert share is not None
+        share = self._executor.crew
+        assert isinstance(share, CrewShare)
         return share
 
     def go_on(self) -> None:

@@ -146,10 +146,21 @@ class Auto(Workers):
 
     def run(self, pending: PendingRuns) -> None:
         """Compute runs."""
-        workers, reason = choose(pending.ready, pending.shared)
+        workers, reason = _as_asked(pending.ready) or choose(pending.ready, pending.shared)
         if len(pending.ready) > 1:
             rank_zero_info(f"fedlight: {len(pending.ready)} runs {reason}")
         workers.run(pending)
+
+
+def _as_asked(ready: Sequence[Planned]) -> tuple[Workers, str] | None:
+    """The choice for runs of which some ask for an executor with workers; None if none does."""
+    asked = [each.cell.arguments.get("executor", "auto") for each in ready]
+    if len(ready) < 2 or not any(map(has_workers, asked)):
+        return None
+    shared = shared_executor(ready)
+    if shared is None:
+        return InTurn(), "one after another: some of them have workers, and not all the same"
+    return SharedWorkers(shared), f"together, by the workers of {shared!r}"
 
 
 def choose(ready: Sequence[Planned], shared: StudySettings) -> tuple[Workers, str]:
@@ -160,12 +171,6 @@ def choose(ready: Sequence[Planned], shared: StudySettings) -> tuple[Workers, st
     """
     if len(ready) < 2:
         return InTurn(), "in this process"
-    executors = [each.cell.arguments.get("executor") for each in ready]
-    if any(map(has_workers, executors)):
-        shared = shared_executor(ready)
-        if shared is None:
-            return InTurn(), "one after another: they ask for different executors with workers"
-        return SharedWorkers(shared), f"together, with the workers of {shared!r}"
     first, cores = first_stacks(ready[0], shared), min(cores_to_use(), len(ready))
     if first is None:
         return InTurn(), "one after another: the first one fails"

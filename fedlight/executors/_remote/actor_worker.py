@@ -9,7 +9,9 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from fedlight.executors._remote.actor import SentJob
+from lightning.pytorch.utilities import rank_zero_warn
+
+from fedlight.executors._remote.actor import SentExamples, SentJob
 from fedlight.executors._remote.crew import Traffic, Worker, WorkerLost
 from fedlight.executors._remote.sent_settings import to_bytes
 from fedlight.executors._remote.tensor_block import Marks, Packed
@@ -19,28 +21,79 @@ if TYPE_CHECKING:
     import torch
 
     from fedlight._module.settings import LiveSettings, Settings
+    from fedlight.executors.base import Workplace
     from fedlight.types import ServerState
 
 _SETTINGS = 64  # settings of the module that keep their number
 
 
-class ObjectStore:
-    """The versions of the model in Ray's object store, each put there once.
+class SentFit:
+    """A fit that actors compute for: what they have of it, and its versions of the model.
+
+    Each version is put into Ray's object store once.
 
     Args:
         ray: The package.
+        number: Names the fit.
+        sent: The module and the settings, in the object store.
+        examples: The examples.
         live: The module's settings; None if all jobs have the same.
+        device: Where results go.
 
     Attributes:
         traffic: Counts what crosses.
+        kept: The state of the actors' executors, such as the size of stacks that have room.
     """
 
-    def __init__(self, ray: Any, live: LiveSettings | None) -> None:
-        self._ray, self._live = ray, live
+    def __init__(
+        self,
+        ray: Any,
+        number: int,
+        sent: Any,
+        examples: SentExamples,
+        live: LiveSettings | None,
+        device: torch.device,
+    ) -> None:
+        self._ray, self._live, self._sent = ray, live, sent
+        self.number, self.examples, self.device = number, examples, device
         self._versions: dict[tuple[int, ...], tuple[Marks, int, Any]] = {}
         self._settings: dict[int, Settings] = {}
         self._numbers = count()
         self.traffic = Traffic()
+        self.kept: dict[str, Any] = {}
+        self._actors: list[Any] = []
+
+    def send_to(self, actor: Any) -> Any:
+        """Send the fit to an actor; return what Ray gives for the `Answer`."""
+        answer = actor.add.remote(self.number, self._sent, self.examples)
+        if self.kept:
+            actor.load_state_dict.remote(self.number, self.kept)
+        self._actors.append(actor)
+        return answer
+
+    def leave(self, actor: Any) -> None:
+        """Note that an actor does not have the fit any more."""
+        self._actors.remove(actor)
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Restore a state in all actors."""
+        self.kept = state
+        for actor in self._actors:
+            actor.load_state_dict.remote(self.number, state)
+
+    def note(self, number: int, state: dict[str, Any]) -> None:
+        """Take up the state of an actor's executor: all keep to the smallest stacks."""
+        most, before = state.get("max_batch"), self.kept.get("max_batch")
+        if most is None or (before is not None and before <= most):
+            return
+        # The actor's own warning stays there.
+        rank_zero_warn(
+            f"RayExecutor: memory ran out in actor {number}; the stacks of all actors hold at most "
+            f"{most} clients from now on. Another size may change the last bits of results; for "
+            "the same bits in every run write "
+            f"RayExecutor(executor=VectorizedExecutor(max_batch={most}))"
+        )
+        self.keep(state)
 
     def version(self, state: ServerState) -> tuple[int, Callable[[], Packed]]:
         """The number of a version, and the function by which an actor gets it."""
@@ -78,26 +131,25 @@ class ActorWorker(Worker):
         number: Its place among the actors.
         actor: Ray's handle.
         ray: The package.
-        store: The versions.
-        device: Where results go.
-        note: Called with its number and the state of its executor after each parcel.
+        fits_of: All fits, by the workplaces that jobs name.
+        started: Ray's answer once the actor has started.
+        answers: Ray's answers to parcels, and the fits of those.
     """
 
     number: int
     actor: Any
     ray: Any
-    store: ObjectStore
-    device: torch.device
-    note: Callable[[int, dict[str, Any]], None]
-    answers: deque[Any] = field(default_factory=deque)
+    fits_of: Mapping[Workplace | None, SentFit]
+    answers: deque[tuple[Any, SentFit]] = field(default_factory=deque)
+    _has: dict[int, SentFit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._place = self.actor.place.remote()
+        self.started = self.actor.place.remote()
 
     @property
     def name(self) -> str:
         """Its number, and its process and node once it has started."""
-        ready, _ = self.ray.wait([self._place], timeout=0)
+        ready, _ = self.ray.wait([self.started], timeout=0)
         if not ready:
             return f"actor {self.number} (not started yet)"
         try:
@@ -107,31 +159,45 @@ class ActorWorker(Worker):
         return f"actor {self.number} (process {process} on {node})"
 
     def fits(self, jobs: Sequence[Job]) -> bool:
-        """Any actor fits: settings are sent with the jobs."""
+        """Any actor fits: what it does not have is sent with the jobs."""
         return True
+
+    def take(self, fit: SentFit) -> Any:
+        """Send a fit; return what Ray gives for the `Answer`."""
+        self._has[fit.number] = fit
+        return fit.send_to(self.actor)
+
+    def forget(self, fit: SentFit) -> None:
+        """Let the actor release a fit that is over."""
+        if self._has.pop(fit.number, None) is not None:
+            self.actor.forget.remote(fit.number)
 
     def send(self, jobs: Sequence[Job]) -> None:
         """Send a parcel of jobs."""
         sent: list[SentJob] = []
         settings: dict[int, bytes] = {}
         versions: dict[int, Callable[[], Packed]] = {}
-        traffic = self.store.traffic
+        fit = self.fits_of[jobs[0].work]
+        if fit.number not in self._has:
+            self.take(fit)
+        traffic = fit.traffic
         for job in jobs:
-            number, fetch = self.store.version(job.pulled)
+            number, fetch = fit.version(job.pulled)
             versions[number] = fetch
-            known, some = self.store.settings(job)
+            known, some = fit.settings(job)
             settings.update(some)
             own = None if job.client_state is None else Packed.of([job.client_state])
             traffic.sent += 0 if own is None else own.nbytes
             sent.append(SentJob(job.task, number, known, own))
         traffic.tasks += len(sent)
-        self.answers.append(self.actor.run.remote(sent, settings, versions))
+        self.answers.append((self.actor.run.remote(fit.number, sent, settings, versions), fit))
 
     def receive(self) -> list[Outcome]:
         """The outcomes of the earliest parcel."""
         errors = self.ray.exceptions
         try:
-            outcomes, state, fetched = self.ray.get(self.answers[0])
+            answer, fit = self.answers[0]
+            outcomes, state, fetched = self.ray.get(answer)
         except (errors.RayActorError, errors.ObjectLostError) as error:
             reason = str(error).strip().splitlines()
             raise WorkerLost(
@@ -139,26 +205,29 @@ class ActorWorker(Worker):
                 "where memory is short, write a smaller max_batch"
             ) from error
         self.answers.popleft()
-        traffic = self.store.traffic
+        traffic = fit.traffic
         traffic.sent += fetched
-        self.note(self.number, state)
+        fit.note(self.number, state)
         found: list[Outcome] = []
         for each in outcomes:
             if isinstance(each, ClientError):
                 found.append(each)
             else:
                 traffic.received += each.packed.nbytes
-                found.append(each.result(self.device))
+                found.append(each.result(fit.device))
         return found
 
     def stop(self) -> None:
         """End the actor."""
+        for fit in self._has.values():
+            fit.leave(self.actor)
+        self._has.clear()
         self.ray.kill(self.actor)
 
 
 def with_news(ray: Any, workers: Sequence[ActorWorker], timeout: float) -> list[ActorWorker]:
     """The actors that have answered or died, after `timeout` seconds at the latest."""
-    asked = {worker.answers[0]: worker for worker in workers}
+    asked = {worker.answers[0][0]: worker for worker in workers}
     ready, _ = ray.wait([*asked], num_returns=1, timeout=timeout)
     if ready and len(asked) > 1:
         ready, _ = ray.wait([*asked], num_returns=len(asked), timeout=0)
