@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fedlight.studies.workers_choice
-from fedlight import Callback
+from fedlight import Callback, compare
 from fedlight.aggregators import FedAsync, FedAvg, FedBuff
 from fedlight.arrivals import UniformArrivals
 from fedlight.callbacks import EarlyStopping
@@ -21,10 +21,11 @@ from fedlight.executors._remote.actor_worker import SentFit
 from fedlight.executors._remote.forked import ForkedTeam
 from fedlight.local_optimizers import LocalSGD, Scaffold
 from fedlight.studies import RayWorkers
+from fedlight.studies.grid import cells_of
 from fedlight.studies.shared_workers import SharedWorkers, is_same
 from fedlight.studies.workers_choice import chosen_workers
 from tests.boring import Boring, classes
-from tests.studies.grid_of_boring import RULES, prints, swept
+from tests.studies.grid_of_boring import CLOCK, RULES, prints, swept
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked"),
@@ -71,6 +72,12 @@ class Dropping(Boring):
 class Failing(Boring):
     def training_step(self, batch, batch_idx):
         raise ValueError("no such step")
+
+
+class Convolves(Boring):
+    def __init__(self) -> None:
+        net = (nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 3, 3), nn.Flatten(), nn.Linear(6, 3))
+        super().__init__(nn.Sequential(*net))
 
 
 class Keeps(Boring):
@@ -242,6 +249,29 @@ def test_runs_that_ask_for_processes_share_them(workers, forks, monkeypatch) -> 
     )
 
 
+def test_a_comparison_has_workers_too(forks) -> None:
+    given = {
+        "arrivals": CLOCK,
+        "module": Boring,
+        "datamodule": classes(),
+        "local_optimizer": LocalSGD(lr=0.1),
+        "seeds": [0, 1],
+        "max_updates": 20,
+        "metric": "val_loss",
+        "enable_progress_bar": False,
+        "accelerator": "cpu",
+    }
+    shared = compare(RULES, **given, workers=ProcessExecutor(2))
+    alone = compare(RULES, **given, executor="sequential")
+    assert [(run.name, run.seed) for run in shared.runs] == [
+        (run.name, run.seed) for run in alone.runs
+    ]
+    assert prints(shared) == prints(alone)
+    assert forks == [2, 2]  # those that replay a schedule begin after it is recorded
+    with pytest.raises(RuntimeError, match="no such step"):
+        compare(RULES, **{**given, "module": Failing}, workers=2)
+
+
 def test_auto_gives_each_run_its_own_workers_if_they_differ(monkeypatch) -> None:
     said = []
     monkeypatch.setattr(fedlight.studies.workers_choice, "rank_zero_info", said.append)
@@ -249,9 +279,6 @@ def test_auto_gives_each_run_its_own_workers_if_they_differ(monkeypatch) -> None
     study = swept(workers="auto", over=over, aggregator=FedBuff(2), seeds=[0])
     assert len(set(prints(study))) == 1
     assert "one after another: some of them have workers, and not all the same" in said[0]
-
-
-RAY = pytest.param("ray", marks=pytest.mark.filterwarnings("ignore::ResourceWarning"))
 
 
 @pytest.mark.parametrize(
@@ -297,8 +324,6 @@ def test_what_goes_with_ray_is_told_from_what_does_not() -> None:
 
 def swept_cells(workers, executor):
     """Check how the runs of a study with an executor are computed, without computing them."""
-    from fedlight.studies.grid import cells_of
-
     given = {"module": Boring, "datamodule": classes(), "executor": executor}
     return chosen_workers(workers, cells_of({"aggregator": RULES}, given))
 
@@ -334,21 +359,16 @@ def test_runs_share_the_actors_of_ray(cluster, monkeypatch) -> None:
             if trainer.version == 2 and not killed:
                 killed.append(cluster.kill(trainer.executor.crew.workers[0].actor))
 
-    kinds = {"plain": Boring, "dropping": Dropping, "failing": Failing, "keeps": Keeps}
+    kinds = {"plain": Boring, "dropping": Dropping, "fails": Failing, "convolves": Convolves}
     given = {"over": {"module": kinds}, "aggregator": FedBuff(2), "seeds": [0]}
-    alone = swept(**given, executor="sequential")
-    workers = RayExecutor(2, executor="sequential")
+    alone = swept(**given, executor="vectorized")
+    workers = RayExecutor(2, executor="vectorized")
     shared = swept(**given, workers=workers, callbacks=lambda: [KillsActor()])
     assert len(killed) == 1
-    assert prints(shared) == prints(alone)
+    assert prints(shared)[:3] == prints(alone)[:3]
     assert [run.error is None for run in shared.runs] == [True, True, False, False]
     assert "no such step" in shared.runs[2].error
-    assert "keeps self.calls" in shared.runs[3].error
+    assert alone.runs[3].error is None  # its stacks are not independent
+    assert "cannot share the actors" in shared.runs[3].error
+    assert "write workers=RayWorkers" in shared.runs[3].error
     assert len({each.number for each in examples}) == 1  # the data are sent once
-    # stacks whose bits depend on company cannot be shared
-    study = swept(
-        module=Dropping, aggregator=FedBuff(2), over=None, seeds=[0, 1],
-        workers=RayExecutor(1, executor="vectorized"), callbacks=lambda: [],
-    )  # fmt: skip
-    for run in study.runs:
-        assert run.error is None or "write workers=RayWorkers" in run.error
