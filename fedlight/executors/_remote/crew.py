@@ -161,11 +161,22 @@ class Crew(Generic[W]):
         self._dealt.append(Parcel(number, jobs))
         self._deal()
 
-    def wait(self) -> list[Finished]:
-        """Return the parcels that are finished, at least one.
+    def wait(self) -> list[tuple[int, list[Outcome]]]:
+        """Return the parcels that are finished, at least one, each with its outcomes.
 
-        A parcel has an error in place of its outcomes if a worker failed for a reason that is not
-        the client's, or if workers died several times over its jobs.
+        Raises:
+            RuntimeError: A worker failed for a reason that is not the client's, workers died
+                several times over the same jobs, or there is nothing to wait for.
+        """
+        found = []
+        for number, outcomes in self.finished():
+            if isinstance(outcomes, Exception):
+                raise outcomes
+            found.append((number, outcomes))
+        return found
+
+    def finished(self) -> list[Finished]:
+        """The same as `wait`, but a parcel for which it would raise an error has that error.
 
         Raises:
             RuntimeError: There is nothing to wait for.
@@ -187,7 +198,7 @@ class Crew(Generic[W]):
         others: list[Finished] = []
         wanted = set(numbers)
         while len(found) < len(numbers):
-            for number, outcomes in self.wait():
+            for number, outcomes in self.finished():
                 if number not in wanted:
                     others.append((number, outcomes))
                 elif isinstance(outcomes, Exception):

@@ -71,7 +71,7 @@ class SharedCrew(Generic[T]):
 
     def wait(self) -> None:
         """Wait until parcels are finished, and put them where their fits find them."""
-        for own, outcomes in self.team.crew.wait():
+        for own, outcomes in self.team.crew.finished():
             if own not in self._shares:  # of a call of `run` that has failed
                 continue
             share, number = self._shares.pop(own)
