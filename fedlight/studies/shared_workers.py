@@ -91,8 +91,8 @@ def is_same(one: object, other: object) -> bool:
 
 
 def _arguments(executor: Executor) -> str:
-    names = signature(type(executor)).parameters
-    return content({name: getattr(executor, name, None) for name in names})
+    given = vars(executor)
+    return content({name: given.get(name) for name in signature(type(executor)).parameters})
 
 
 class _RunUnderWay:
