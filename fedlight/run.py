@@ -207,6 +207,11 @@ class Run:
         until, useful = self._ahead()
         return self.pool.batches(waiting, until=until, useful=useful)
 
+    def in_parcels(self, waiting: Sequence[Any]) -> Generator[None, Sequence[Any], None]:
+        """Compute with workers as `compute` does, for a caller that waits for them; see `Pool`."""
+        until, useful = self._ahead()
+        return self.pool.in_parcels(waiting, until=until, useful=useful)
+
     def _ahead(self) -> tuple[float, float]:
         """Show the model; return the last arrival time and the number of arrivals of use."""
         self.show()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fedlight.clients.pending import PendingRun, Status, earliest
@@ -15,6 +16,7 @@ from fedlight.types import LocalResult
 if TYPE_CHECKING:
     from fedlight.clients.large_updates import NormLimit
     from fedlight.clients.sending import Sending
+    from fedlight.executors._remote.crew import Finished
     from fedlight.types import ServerState, Task
 
 
@@ -144,9 +146,12 @@ class Pool:
                 has accepted or dropped them.
         """
         if self._work_ahead is not None:
-            needed = self._in_order(needed)
-            self._work_ahead.compute(needed, until, useful)
-            self._send(needed, send)
+            assert self._executor.crew is not None
+            waits = self.in_parcels(needed, until=until, useful=useful, send=send)
+            with suppress(StopIteration):
+                next(waits)
+                while True:
+                    waits.send(self._executor.crew.wait())
             return
         steps = self.batches(needed, until=until, useful=useful, send=send)
         batch = next(steps, None)
@@ -189,6 +194,30 @@ class Pool:
                 outcomes = yield batch
                 self.num_ahead += sum(not run.arrived for run in batch)
                 self.finish(batch, outcomes)
+        self._send(needed, send)
+
+    def in_parcels(
+        self,
+        needed: Sequence[PendingRun],
+        *,
+        until: float = math.inf,
+        useful: float = math.inf,
+        send: bool = True,
+    ) -> Generator[None, Sequence[Finished], None]:
+        """Compute with workers what `compute` does; the caller waits, perhaps for other pools, too.
+
+        Args:
+            needed: As for `compute`.
+            until: As for `compute`.
+            useful: As for `compute`.
+            send: As for `compute`.
+
+        Yields:
+            Where it has to wait. Send the parcels of this pool that are finished, perhaps none.
+        """
+        assert self._work_ahead is not None
+        needed = self._in_order(needed)
+        yield from self._work_ahead.compute(needed, until, useful)
         self._send(needed, send)
 
     def _in_order(self, needed: Sequence[PendingRun]) -> Sequence[PendingRun]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedlight.clients.pending import PendingRun, Status, earliest
 
 if TYPE_CHECKING:
     from fedlight.clients.pool import Pool
-    from fedlight.executors._remote.crew import Crew
+    from fedlight.executors._remote.crew import Finished
     from fedlight.executors.base import Executor
 
 
@@ -42,7 +42,7 @@ class WorkAhead:
     def __init__(self, pool: Pool, executor: Executor) -> None:
         assert executor.crew is not None
         self._pool, self._executor = pool, executor
-        self._crew: Crew[Any] = executor.crew
+        self._crew = executor.crew
         self._numbers = count()
         self._parcels: dict[int, list[PendingRun]] = {}
         self._chosen: deque[list[PendingRun]] = deque()  # parcels for which there was no room
@@ -62,23 +62,29 @@ class WorkAhead:
         if self.has(run):
             self._unwanted.add(run.task.serial)
 
-    def compute(self, needed: Sequence[PendingRun], until: float, useful: float) -> None:
-        """Wait for the runs that the server needs.
+    def compute(
+        self, needed: Sequence[PendingRun], until: float, useful: float
+    ) -> Generator[None, Sequence[Finished], None]:
+        """Compute the runs that the server needs.
 
         Args:
             needed: The runs.
             until: Virtual time after which no result is used.
             useful: Number of future arrivals that may still be used.
+
+        Yields:
+            Where it has to wait. Send the parcels that are finished; if there are none, workers get
+            more, as long as they take any.
         """
         if not self._executor.independent:
-            self._compute_in_stacks(needed)
+            yield from self._compute_in_stacks(needed)
             return
         waiting = [run for run in needed if run.status is Status.OPEN]
         first = deque(sorted(waiting, key=lambda run: -run.task.num_steps))
         for run in waiting:
             while run.status is Status.OPEN:
                 self._feed(first, until, useful)
-                self._store()
+                self._store((yield))
         self._feed(first, until, useful)
 
     def _feed(self, first: deque[PendingRun], until: float, useful: float) -> None:
@@ -137,9 +143,11 @@ class WorkAhead:
         self._pool.take(runs)
         self._under_way.update(run.task.serial for run in runs)
 
-    def _store(self) -> None:
-        """Wait until something comes, and store it."""
-        for number, outcomes in self._crew.wait():
+    def _store(self, finished: Sequence[Finished]) -> None:
+        """Store what has come."""
+        for number, outcomes in finished:
+            if isinstance(outcomes, Exception):
+                raise outcomes
             runs = self._parcels.pop(number)
             self._under_way.difference_update(run.task.serial for run in runs)
             # One that was released meanwhile has no use for a result.
@@ -158,22 +166,24 @@ class WorkAhead:
         for run in runs:
             while run.status is Status.OPEN and self.has(run):
                 self._submit_chosen()
-                self._store()
+                self._store(self._crew.wait())
 
     def drain(self) -> None:
         """Wait for all that workers have or are about to get."""
         while self._parcels or self._chosen:
             self._submit_chosen()
-            self._store()
+            self._store(self._crew.wait())
 
-    def _compute_in_stacks(self, needed: Sequence[PendingRun]) -> None:
+    def _compute_in_stacks(
+        self, needed: Sequence[PendingRun]
+    ) -> Generator[None, Sequence[Finished], None]:
         for target in needed:
             while target.status is Status.OPEN:
                 if not self.has(target):
                     self._choose(target)
                 self._submit_chosen()
                 if target.status is Status.OPEN:
-                    self._store()
+                    self._store((yield))
 
     def _choose(self, target: PendingRun) -> None:
         """Choose what is computed together with a run."""

@@ -353,3 +353,36 @@ def _faster(columns: tuple[Column, ...]) -> tuple[Column, ...]:
 def _is_flat(batch: Any) -> bool:
     """Whether a batch is a tuple of tensors, as most are."""
     return type(batch) is tuple and all(isinstance(part, Tensor) for part in batch)
+
+
+def same_examples(one: object, other: object) -> bool:
+    """Whether two objects hold the same examples, and give the same batches."""
+    if isinstance(one, ExampleTable) and isinstance(other, ExampleTable):
+        return (
+            one.keys == other.keys
+            and one.transform is other.transform
+            and len(one.columns) == len(other.columns)
+            and all(
+                a.dtype == b.dtype
+                and all(map(_equal, (a.values, a.scale, a.shift), (b.values, b.scale, b.shift)))
+                for a, b in zip(one.columns, other.columns, strict=True)
+            )
+        )
+    if isinstance(one, ExampleList) and isinstance(other, ExampleList):
+        return (
+            len(one.datasets) == len(other.datasets)
+            and all(a is b for a, b in zip(one.datasets, other.datasets, strict=True))
+            and all(
+                getattr(one, name) is getattr(other, name) for name in ("collate_fn", "transform")
+            )
+            and (one.device, one.dtype, one.names) == (other.device, other.dtype, other.names)
+        )
+    return one is other
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)

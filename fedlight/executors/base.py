@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from data_partitioners import Partition
     from fedlight._module.settings import LiveSettings, Settings
     from fedlight.executors._remote.crew import Crew
+    from fedlight.executors._remote.shared_crew import CrewShare
     from fedlight.local_optimizers import LocalOptimizer
     from fedlight.parameters import ModuleState
     from fedlight.types import LocalResult, ServerState
@@ -136,7 +137,7 @@ class Executor(ABC):
     max_ahead: int | None = None
     """If set, the most that are ahead of their arrival, where results are `independent`."""
 
-    crew: Crew[Any] | None = None
+    crew: Crew[Any] | CrewShare | None = None
     """The workers, after `setup`: they take jobs and give results as they come, so that local runs
     begin before the server needs them. None for an executor of this process, which has `run`."""
 

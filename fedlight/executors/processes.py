@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fedlight._support.checks import positive_int
-from fedlight.executors._remote.crew import AT_ONCE, Crew, Traffic
-from fedlight.executors._remote.fork import Forked, number_of_workers
-from fedlight.executors._remote.forked import ForkedWorker, SharedTensors, serve, with_news
+from fedlight.executors._remote.crew import AT_ONCE, Traffic, run_in_parcels
+from fedlight.executors._remote.fork import number_of_workers
+from fedlight.executors._remote.forked import ForkedTeam, ForkedWorker, SharedTensors, with_news
+from fedlight.executors._remote.shared_crew import SharedCrew
 from fedlight.executors.base import Executor, Job, Outcome, Workplace, results_within
 from fedlight.executors.sequential import SequentialExecutor
 
-if TYPE_CHECKING:
-    from fedlight._module.settings import Settings
-
 _PATIENCE = 300.0  # seconds for the first step of a worker
-_SETTINGS = 16  # earlier settings of the module that new workers have
 _PER_WORKER = 8  # results ahead of their arrival
 
 
@@ -69,6 +64,8 @@ class ProcessExecutor(Executor):
 
     independent = True
     tries_itself = True
+    shared: SharedCrew[ForkedTeam] | None = None
+    """Workers that other fits use, too; None for workers of its own."""
 
     def __init__(
         self,
@@ -103,52 +100,38 @@ class ProcessExecutor(Executor):
                 "ProcessExecutor starts processes, which this one may not do, as it is a daemon of "
                 "multiprocessing itself (a worker of a Pool); write executor='sequential'"
             )
-        self._work, self._inner = workplace, SequentialExecutor()
-        self._inner.setup(workplace)  # here, so that its errors are raised once
-        self._settings: deque[Settings] = deque(maxlen=_SETTINGS)
+        shared = self.shared
+        fits = 1 if shared is None else shared.most_fits
+        self._inner = inner = SequentialExecutor()
+        inner.setup(workplace)  # here, so that its errors are raised once
         state = workplace.state.read()
-        self.max_ahead = results_within(self.max_bytes, state, self.max_batch, self.workers)
+        most = self.max_bytes // fits
+        self.max_ahead = results_within(most, state, self.max_batch, self.workers)
         # What the server holds is not ahead: twice as many find room without a copy.
-        self._tensors = SharedTensors(state, AT_ONCE * self.workers, 2 * self.max_ahead)
-        self.traffic = self._tensors.traffic
-        self._tries = True
-        crew = Crew(self._fork, with_news, self.workers)
-        self._tries = False
+        tensors = SharedTensors(state, AT_ONCE * self.workers, 2 * self.max_ahead, fits)
+        self.traffic = tensors.traffic
+        # Workers that others use have work to do: another one tries the module.
+        team = ForkedTeam(self.workers if shared is None else 1)
+        team.add(None, workplace, inner, tensors)
         try:
-            self._wait_for_trials(crew)
+            _wait_for_trials(team.start(tries=True).workers)
         except BaseException:
-            crew.stop()
+            team.close()
             raise
-        self.crew = crew
+        if shared is None:
+            self.crew = team.crew
+        else:
+            team.close()
+            shared.team.add(workplace, workplace, inner, tensors)
+            self.crew = shared.join(workplace)
 
-    def _fork(self, number: int, jobs: Sequence[Job]) -> ForkedWorker:
-        """Fork the worker of a place; it has the settings of some jobs."""
-        known = set(map(id, self._settings))
-        new = {id(each): each for job in jobs if (each := job.pulled.settings) is not None}
-        self._settings.extend(each for number, each in new.items() if number not in known)
-        live = self._work.settings
-        # So that the worker's copy knows which settings its module has.
-        now = None if live is None else live.look()
-        settings = list(self._settings)
-        given = self._inner, self._work, self._tensors, settings, self._tries
-        name = f"worker {number} of ProcessExecutor"
-        forked = Forked.start(serve, *given, name=name, daemon=True)
-        return ForkedWorker(forked, self._tensors, settings, now)
+    def team(self, most_fits: int) -> SharedCrew[ForkedTeam]:
+        """Workers that several fits have in common: each by an executor with them as `shared`.
 
-    def _wait_for_trials(self, crew: Crew[ForkedWorker]) -> None:
-        waiting = crew.workers
-        while waiting:
-            ready = with_news(waiting, _PATIENCE)
-            if not ready:
-                raise RuntimeError(
-                    f"{len(waiting)} of {self.workers} workers have not finished their first "
-                    f"step after {_PATIENCE:g} s; they may wait for a lock that a thread of "
-                    "this process held when they were forked: write executor='sequential'"
-                )
-            for worker in ready:
-                waiting.remove(worker)
-                if refusal := worker.forked.receive():
-                    raise ValueError(refusal)
+        Args:
+            most_fits: How many fits are under way at once at most.
+        """
+        return SharedCrew(ForkedTeam(self.workers), self.workers, most_fits)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Compute jobs, those with most steps first.
@@ -161,20 +144,36 @@ class ProcessExecutor(Executor):
                 that is not the client's.
         """
         assert self.crew is not None
-        # A long run that starts last would leave the other cores idle.
-        order = sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps)
-        outcomes = self.crew.run([[jobs[index]] for index in order])
-        found = {index: outcome for index, (outcome,) in zip(order, outcomes, strict=True)}
-        return [found[index] for index in range(len(jobs))]
+        return run_in_parcels(self.crew, jobs, 1)
 
     def teardown(self) -> None:
-        """End the workers, even in the middle of a job."""
+        """End the workers, even in the middle of a job, or leave those that others use."""
         if self.crew is not None:
-            self.crew.stop()
             self.num_replaced = self.crew.num_replaced
+            self.crew.stop()
         self.crew = None
-        self._inner.teardown()
-        del self._work, self._inner, self._settings, self._tensors
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self.workers})"
+
+
+def _wait_for_trials(workers: Sequence[ForkedWorker]) -> None:
+    """Wait until workers have tried their module.
+
+    Raises:
+        ValueError: The module cannot be run this way.
+        RuntimeError: A worker dies, or does not answer.
+    """
+    waiting = list(workers)
+    while waiting:
+        ready = with_news(waiting, _PATIENCE)
+        if not ready:
+            raise RuntimeError(
+                f"{len(waiting)} of {len(workers)} workers have not finished their first "
+                f"step after {_PATIENCE:g} s; they may wait for a lock that a thread of "
+                "this process held when they were forked: write executor='sequential'"
+            )
+        for worker in ready:
+            waiting.remove(worker)
+            if refusal := worker.forked.receive():
+                raise ValueError(refusal)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._support.checks import positive, positive_int
 from fedlight.executors._choice.choose_executor import check_executor
-from fedlight.executors._remote.actor import Actor, SentWorkplace, unsent
-from fedlight.executors._remote.actor_worker import ActorWorker, ObjectStore, with_news
-from fedlight.executors._remote.cluster import (
-    Cluster,
-    Wanted,
-    checked_gpus,
-    import_ray,
-    share_of_gpus,
-)
-from fedlight.executors._remote.crew import Crew, Traffic
+from fedlight.executors._remote.actor import Answer, SentWorkplace
+from fedlight.executors._remote.actor_team import ActorNeeds, ActorTeam
+from fedlight.executors._remote.actor_worker import ActorWorker
+from fedlight.executors._remote.cluster import checked_gpus, import_ray
+from fedlight.executors._remote.crew import Traffic, run_in_parcels
+from fedlight.executors._remote.shared_crew import SharedCrew
 from fedlight.executors.base import Executor, Job, Outcome, Workplace, results_within
 from fedlight.executors.processes import ProcessExecutor
 
@@ -74,6 +68,8 @@ class RayExecutor(Executor):
     """
 
     tries_itself = True
+    shared: SharedCrew[ActorTeam] | None = None
+    """Actors that other fits use, too; None for actors of its own."""
 
     def __init__(
         self,
@@ -106,7 +102,7 @@ class RayExecutor(Executor):
         )
         self._ray = import_ray("RayExecutor")
         self.traffic, self.num_replaced = Traffic(), 0
-        self._kept: dict[str, Any] = {}  # after the end too, for a checkpoint
+        self._kept: dict[str, Any] | None = {}  # after the end, for a checkpoint
 
     def setup(self, workplace: Workplace) -> None:
         """Start the actors, each with the module and the data.
@@ -116,82 +112,84 @@ class RayExecutor(Executor):
                 cluster has fewer CPU cores or GPUs than the actors ask for, which would never
                 start.
         """
-        ray = self._ray
+        ray, shared = self._ray, self.shared
         # A module that cannot be copied is refused before Ray starts.
-        sent = SentWorkplace.of(workplace, self.executor, round(self.num_cpus))
-        store = ObjectStore(ray, workplace.settings)
-        self.traffic = store.traffic
-        cores = max(2, math.ceil(self.num_actors * self.num_cpus))
-        self._cluster = Cluster(ray, self.address, cores)
+        sent = SentWorkplace.of(workplace, self.executor)
+        team = self._new_team() if shared is None else shared.team
+        named = None if shared is None else workplace
         try:
-            there = self._cluster.resources()
-            gpus = self.num_gpus
-            if gpus is None:
-                gpus = share_of_gpus(int(there.get("GPU", 0)), self.num_actors)
-            self._check_room(gpus)
-            make = ray.remote(Actor).options(num_cpus=self.num_cpus, num_gpus=gpus).remote
-            try:
-                held = ray.put(sent)
-            except Exception as error:
-                raise unsent(workplace.module, error) from error
-        except Exception:
-            self._cluster.close()
-            raise
-        self._kept = {}
-        given = (ray, store, workplace.state.device, self._note)
-
-        def hire(number: int, _: Sequence[Job]) -> ActorWorker:
-            actor = make(held, gpus > 0)
-            if self._kept:
-                actor.load_state_dict.remote(self._kept)
-            return ActorWorker(number, actor, *given)
-
-        crew = Crew(hire, partial(with_news, ray), self.num_actors)
-        actors = [worker.actor for worker in crew.workers]
-        try:
-            self._check_actors(actors)
+            if team.start():
+                self._wait_for_actors(team.crew.workers)
+            self._fit = team.add(named, workplace, sent)
+            asked = team.crew.workers
+            if shared is not None:  # the others have work to do, and get it with their first jobs
+                asked = [min(asked, key=lambda worker: len(worker.answers))]
+            answers: list[Answer] = ray.get([worker.take(self._fit) for worker in asked])
+            self.independent = all(answer.independent for answer in answers)
+            self._check(answers)
         except BaseException:
-            crew.stop()
-            self._cluster.close()
+            if shared is None:
+                team.close()
+            else:
+                team.drop(named)
             raise
-        self.crew = crew
-        self.independent = all(ray.get([actor.independent.remote() for actor in actors]))
-        stacks = any(ray.get([actor.stacks.remote() for actor in actors]))
-        self.parcel = self.share if stacks or self.independent else 1
+        self._team, self._kept = team, None
+        self.crew = team.crew if shared is None else shared.join(workplace)
+        self.traffic = self._fit.traffic
+        self.parcel = self.share
+        most = self.max_bytes // (1 if shared is None else shared.most_fits)
         state = workplace.state.read()
-        self.max_ahead = results_within(self.max_bytes, state, self.max_batch, self.num_actors)
+        self.max_ahead = results_within(most, state, self.max_batch, self.num_actors)
 
-    def _check_room(self, gpus: float) -> None:
-        """Refuse actors for which the cluster has no room; say so if others use it."""
-        less = "num_actors, num_cpus or num_gpus" if gpus > 0 else "num_actors or num_cpus"
-        wanted = Wanted("RayExecutor", "actor", self.num_actors, self.num_cpus, gpus, less)
-        self._cluster.check_room(wanted)
+    def team(self, most_fits: int) -> SharedCrew[ActorTeam]:
+        """Actors that several fits have in common: each by an executor with them as `shared`.
 
-    def _check_actors(self, actors: Sequence[Any]) -> None:
-        """Wait until all actors are there, and say so if others hold the cores that they need.
+        Args:
+            most_fits: How many fits are under way at once at most.
+        """
+        return SharedCrew(self._new_team(), self.num_actors, most_fits)
+
+    def _new_team(self) -> ActorTeam:
+        needs = ActorNeeds(self.num_actors, self.num_cpus, self.num_gpus, self.address)
+        return ActorTeam(self._ray, needs)
+
+    def _wait_for_actors(self, workers: Sequence[ActorWorker]) -> None:
+        """Wait until all actors are there, and say so if others hold the cores that they need."""
+        started = [worker.started for worker in workers]
+        ready, _ = self._ray.wait(started, num_returns=len(started), timeout=_PATIENCE)
+        if len(ready) < len(started):
+            rank_zero_warn(
+                f"RayExecutor: {len(ready)} of {len(started)} actors have started in "
+                f"{_PATIENCE:g} s; the others wait for {self.num_cpus:g} free CPU cores each"
+            )
+
+    def _check(self, answers: Sequence[Answer]) -> None:
+        """Check what actors say of a fit.
 
         Raises:
-            ValueError: One of them cannot run the module, the data or the local optimizer.
+            ValueError: One of them cannot run the module, the data or the local optimizer; or the
+                bits of a result depend on others, which several fits would mix.
         """
-        ray = self._ray
-        answers = [actor.refusal.remote() for actor in actors]
-        ready, _ = ray.wait(answers, num_returns=len(answers), timeout=_PATIENCE)
-        if len(ready) < len(answers):
-            rank_zero_warn(
-                f"RayExecutor: {len(ready)} of {len(answers)} actors have started in {_PATIENCE:g} "
-                f"s; the others wait for {self.num_cpus:g} free CPU cores each"
+        for answer in answers:
+            if answer.refusal:
+                raise ValueError(answer.refusal)
+        if self.shared is not None and not self.independent:
+            raise ValueError(
+                f"the runs of a study cannot share the actors of {self!r}, as the last bits of a "
+                "result depend on who is stacked with it: write workers=RayWorkers(…), or "
+                "RayExecutor(…, executor='sequential')"
             )
-        for refused in ray.get(answers):
-            if refused:
-                raise ValueError(refused)
 
     def teardown(self) -> None:
-        """Stop the actors, and the cluster if it was started here."""
+        """Stop the actors, and the cluster if it was started here; or leave them to others."""
         if self.crew is not None:
             self.num_replaced = self.crew.num_replaced
             self.crew.stop()
+            self._kept = self._fit.kept
+            del self._fit
         self.crew = None
-        self._cluster.close()
+        if self.shared is None:
+            self._team.close()
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Compute jobs.
@@ -203,45 +201,18 @@ class RayExecutor(Executor):
             RuntimeError: Three actors in a row died while computing the same jobs.
         """
         assert self.crew is not None
-        # The longest first: one that starts last would leave the other actors idle.
-        order = sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps)
-        parts = [order[at : at + self.parcel] for at in range(0, len(order), self.parcel)]
-        parcels = self.crew.run([[jobs[index] for index in part] for part in parts])
-        found: dict[int, Outcome] = {}
-        for part, outcomes in zip(parts, parcels, strict=True):
-            found.update(zip(part, outcomes, strict=True))
-        return [found[index] for index in range(len(jobs))]
+        return run_in_parcels(self.crew, jobs, self.parcel)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the actors' executors, if there is any."""
-        return self._kept
+        return self._fit.kept if self._kept is None else self._kept
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state in all actors."""
         # Older checkpoints have one for each actor.
         states = [each for each in state.get("actors", [state]) if each]
         if states:
-            self._keep(min(states, key=lambda each: each["max_batch"]))
-
-    def _keep(self, state: dict[str, Any]) -> None:
-        assert self.crew is not None
-        self._kept = state
-        for worker in self.crew.workers:
-            worker.actor.load_state_dict.remote(state)
-
-    def _note(self, number: int, state: dict[str, Any]) -> None:
-        """Take up the state of an actor's executor: all keep to the smallest stacks."""
-        most, before = state.get("max_batch"), self._kept.get("max_batch")
-        if most is None or (before is not None and before <= most):
-            return
-        # The actor's own warning stays there.
-        rank_zero_warn(
-            f"RayExecutor: memory ran out in actor {number}; the stacks of all actors hold at most "
-            f"{most} clients from now on. Another size may change the last bits of results; for "
-            "the same bits in every run write "
-            f"RayExecutor(executor=VectorizedExecutor(max_batch={most}))"
-        )
-        self._keep(state)
+            self._fit.keep(min(states, key=lambda each: each["max_batch"]))
 
     def __repr__(self) -> str:
         return f"RayExecutor(num_actors={self.num_actors}, executor={self.executor!r})"

@@ -25,14 +25,13 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight._module.attributes import own_attributes, own_layers
 from fedlight._module.current_stage import moment_of
 from fedlight._runs.identity import content
-from fedlight.data.examples import ExampleTable
+from fedlight.data.examples import ExampleTable, same_examples
 from fedlight.executors import Executor, VectorizedExecutor
 from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors.base import Job, Outcome, Workplace
@@ -78,7 +77,7 @@ class SharedExecutor:
             self.open
             and (asked is self._asked or _arguments(asked) == self._arguments)
             and work.batch_size == self.work.batch_size
-            and _same_examples(self.work.examples, work.examples)
+            and same_examples(self.work.examples, work.examples)
             and _content(work) == self._content
         )
 
@@ -244,26 +243,3 @@ def _without_rate(optimizer: LocalOptimizer) -> Any:
         kept = {k: v for k, v in parts.items() if k not in inner and k != "lr"}
         return [type(optimizer), kept, [_without_rate(each) for each in inner.values()]]
     return optimizer
-
-
-def _same_examples(one: ExampleTable, other: object) -> bool:
-    """Whether two tables hold the same examples."""
-    return (
-        isinstance(other, ExampleTable)
-        and one.keys == other.keys
-        and one.transform is other.transform
-        and len(one.columns) == len(other.columns)
-        and all(
-            a.dtype == b.dtype
-            and all(map(_equal, (a.values, a.scale, a.shift), (b.values, b.scale, b.shift)))
-            for a, b in zip(one.columns, other.columns, strict=True)
-        )
-    )
-
-
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
-        return False
-    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)

@@ -23,10 +23,13 @@ from fedlight.studies.grid import cells_of, seeds_of
 from fedlight.studies.one_run import Data, OneRun, Start, StudySettings, folder_name
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned, StudyRun
+from fedlight.studies.shared_workers import WorkerExecutor
 from fedlight.studies.store import made_folder
 from fedlight.studies.study import Study
 from fedlight.studies.tables import Entry, StudyTable
-from fedlight.studies.workers import InTurn
+from fedlight.studies.together import MOST_TOGETHER
+from fedlight.studies.workers import InTurn, Workers
+from fedlight.studies.workers_choice import chosen_workers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,6 +209,7 @@ def compare(
     max_rounds: int | None = None,
     max_time: float | None = None,
     max_updates: int | None = None,
+    workers: str | int | Workers | WorkerExecutor = 1,
     metric: str = "val_acc",
     mode: str | None = None,
     schedule: str = "recorded",
@@ -236,7 +240,7 @@ def compare(
     The runs of a seed start from the same weights. Each run has copies of the aggregator, the
     arrival process and the local optimizer; those given stay unused.
 
-    `sweep` does the same over any axes, on several cores, in a folder that keeps finished runs.
+    `sweep` does the same over any axes, in a folder that keeps finished runs.
     Here the first error of a run ends the comparison.
 
     Args:
@@ -251,6 +255,8 @@ def compare(
         max_rounds: Limit of the first run (of each run if live), in server updates.
         max_time: Limit of all runs, in virtual time.
         max_updates: Limit of the first run (of each run if live), in arrivals.
+        workers: How the runs are computed, as for `sweep`; by default one after another in this
+            process. Those that replay a schedule begin when it is recorded.
         metric: The metric that the result shows by default.
         mode: "min" or "max" of it is best; None decides by its name ("min" for a loss, an error, a
             perplexity).
@@ -324,13 +330,15 @@ def compare(
     cells = cells_of({_AXIS: aggregators}, given)
     for cell in cells:  # errors in the arguments appear before the first run
         check_cell(cell)
+    how = chosen_workers(workers, cells)
     shared = StudySettings(
         callbacks=callbacks,
         logger_dir=None if logger_dir is None else _fresh_folder(user_path(logger_dir)),
         metric=metric,
         mode=mode,
         axes_in_folders=False,
-        most_data=1,  # all runs of a seed come before those of the next one
+        # One after another, all runs of a seed come before those of the next one.
+        most_data=1 if isinstance(how, InTurn) else MOST_TOGETHER,
     )
     plan = [Planned(cell, seed) for seed in seeds for cell in cells]
     if schedule == "recorded":
@@ -342,19 +350,21 @@ def compare(
     def watch(run: OneRun, first: bool) -> None:
         if run.error is not None:
             raise run.error
+        if run.result is not None and run.result.error is not None:  # of another process
+            raise RuntimeError(run.result.error)
         if run.result is None:
             stopped.append(run.planned)
         elif first:  # a wrong name is an error after the first run, not after the last
             check_metric([run.result], metric)
 
     try:
-        found = run_plan(plan, shared, InTurn(), enable_progress_bar, watch)
+        found = run_plan(plan, shared, how, enable_progress_bar, watch)
     except KeyboardInterrupt as error:
         where = [f" in the run of {_name(each)!r} with seed {each.seed}" for each in stopped]
         raise KeyboardInterrupt(f"compare was stopped{''.join(where)}") from error
     runs = [
         ComparedRun(_name(each), run.seed, run.history, run.fingerprint, run.papers)
-        for each, run in found.items()
+        for each, run in ((each, found[each]) for each in plan if each in found)
     ]
     schedules = {each.seed: each.schedule for each in plan if each.schedule is not None}
     settings = {"metric": metric, "mode": mode, "schedule": schedule, "callbacks": callbacks}

@@ -66,7 +66,7 @@ class Processes(Workers):
                 )
         finally:
             for forked, _ in going.values():
-                forked.process.kill()
+                forked.stop()
 
 
 class _State:

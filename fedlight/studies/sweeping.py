@@ -26,6 +26,7 @@ from fedlight.studies.grid import MOST_RUNS, Axes, Cell, cells_of, refuse_own, s
 from fedlight.studies.one_run import Data, OneRun, Start, StudySettings, cell_folder
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned
+from fedlight.studies.shared_workers import WorkerExecutor
 from fedlight.studies.store import Store, folder_of, made_folder
 from fedlight.studies.study import Study
 from fedlight.studies.workers import Workers
@@ -47,7 +48,7 @@ def sweep(
     max_rounds: int | None = None,
     max_time: float | None = None,
     max_updates: int | None = None,
-    workers: str | int | Workers = "auto",
+    workers: str | int | Workers | WorkerExecutor = "auto",
     path: str | Path | None = None,
     metric: str = "val_acc",
     mode: str | None = None,
@@ -80,7 +81,8 @@ def sweep(
 
     **Equal to the run alone.** A run in a study gives the result of `FedTrainer` with the same
     arguments: to the bit with ``workers=1``, with "processes", and wherever clients are not
-    stacked; to float tolerance when runs go together, as a stack of another size may round
+    stacked; with an executor as `workers`, it is the run with that ``executor=``, to the bit; to
+    float tolerance when runs go together, as a stack of another size may round
     otherwise (logistic regressions and small networks on a CPU have the same bits).
 
     **Failures.** A run that raises an error is that cell's failure, which the table shows; the
@@ -105,7 +107,8 @@ def sweep(
         max_updates: Limit of a run, in arrivals.
         workers: How the runs are computed: "together" in lockstep in this process, the local runs
             of all of them as one stack; "processes", or a number of them, each of which computes a
-            run; a `RayWorkers`; or "auto", which chooses and says why.
+            run; a `RayWorkers`; a `ProcessExecutor` or `RayExecutor`, whose workers compute the
+            local runs of all runs; or "auto", which chooses and says why.
         path: The folder of the study, or None to keep nothing.
         metric: The metric that tables and figures show by default.
         mode: "min" or "max" of it is best; None decides by its name.
@@ -180,7 +183,7 @@ def sweep(
                 raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
         check_cell(cell)
     _warn_without_validation(metric, cells)
-    how = chosen_workers(workers)
+    how = chosen_workers(workers, cells)
     board = optional(folder_of, "logger_dir", logger_dir)
     if board is not None:
         _check_folders(cells)

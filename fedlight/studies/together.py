@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -13,11 +12,12 @@ from typing import Any
 from fedlight._support.checks import positive_int
 from fedlight.executors import VectorizedExecutor
 from fedlight.executors.base import Job, Outcome
+from fedlight.run import Run
 from fedlight.studies._progress import RunUnderWay
 from fedlight.studies._shared_executors import SharedExecutor, SharedExecutors, StudyExecutor
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
-from fedlight.studies.workers import PendingRuns, Workers
+from fedlight.studies.workers import PendingRuns, Workers, advancing
 
 MOST_TOGETHER = 32
 """The largest number of runs that are under way at once: each has its model, data and history."""
@@ -143,18 +143,7 @@ class _RunUnderWay:
         self.run = OneRun(planned, shared, self.executor)
         self.jobs: list[Job] = []
         self.ended = False
-        self._batches = self._go_through()
-
-    def _go_through(self) -> Generator[list[Any], Sequence[Outcome], None]:
-        """The batches that the run waits for; the caller computes them and sends the outcomes."""
-        with closing(self.run.steps()) as steps:
-            for waiting in steps:
-                assert self.run.trainer is not None
-                try:
-                    yield from self.run.trainer.run.batches(waiting)
-                except Exception as error:  # of the executor, or of a result that is read late
-                    with suppress(StopIteration):  # the run ends with it
-                        steps.throw(error)
+        self._batches = advancing(self.run, Run.batches)
 
     def go_on(self, outcomes: Sequence[Outcome] | None = None) -> bool:
         """Advance until local runs have to be computed; False if the run is over.

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedlight.loop import drive
 from fedlight.studies._progress import RunUnderWay, StudyBar
 from fedlight.studies.one_run import OneRun, StudySettings
 from fedlight.studies.runs import Planned
+
+if TYPE_CHECKING:
+    from fedlight.run import Run
+
+Y = TypeVar("Y")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +71,22 @@ def go_through(run: OneRun, tick: Callable[[OneRun], None] = lambda run: None) -
         tick(run)
 
     drive(run.steps(), compute)
+
+
+def advancing(
+    run: OneRun, compute: Callable[[Run, Sequence[Any]], Generator[Y, S, None]]
+) -> Generator[Y, S, None]:
+    """Go through a run whose local runs its caller computes together with those of others.
+
+    Args:
+        run: The run; an error of `compute` ends it, and is its own.
+        compute: The steps of the computation of the local runs that the run waits for.
+    """
+    with closing(run.steps()) as steps:
+        for waiting in steps:
+            assert run.trainer is not None
+            try:
+                yield from compute(run.trainer.run, waiting)
+            except Exception as error:  # of the executor, or of a result that is read late
+                with suppress(StopIteration):  # the run ends with it
+                    steps.throw(error)

@@ -172,7 +172,7 @@ def test_a_worker_that_dies_costs_its_tasks_only(optimizer: LocalOptimizer) -> N
     alone = fit("sequential", optimizer=optimizer)
     executor = ProcessExecutor(2)
     shared = fit(executor, optimizer=optimizer, callbacks=Kills())
-    assert executor.num_replaced >= 3  # one that was killed after the last local run is not missed
+    assert executor.num_replaced >= 1  # one that is killed when no work is left is not missed
     assert shared.fingerprint() == alone.fingerprint()
     assert shared.history == alone.history
 

@@ -15,7 +15,14 @@ from fedlight.aggregators import AFACD
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.callbacks import FedCheckpoint
 from fedlight.executors import RayExecutor, VectorizedExecutor, Workplace
-from fedlight.executors._remote.actor import Actor, SentJob, SentJobs, SentWorkplace
+from fedlight.executors._remote.actor import (
+    Actor,
+    Answer,
+    SentExamples,
+    SentJob,
+    SentJobs,
+    SentWorkplace,
+)
 from fedlight.executors._remote.tensor_block import Packed
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
@@ -361,35 +368,36 @@ def test_a_step_that_reads_what_it_has_kept_is_refused(cluster) -> None:
         fitted(changed.Keeps("remembers"), data, executor=RayExecutor(1))
 
 
-def actor(executor: str, bad: int | None = None) -> tuple[Actor, list[SentJob], dict[int, Any]]:
-    """An actor in this process, a job for each client, and the version that they pull."""
+def actor(executor: str, bad: int | None = None) -> tuple[Actor, Any, list[SentJob], dict]:
+    """An actor in this process, its answer, a job for each client, and their version."""
     module, data = Net(strict=bad is not None), clients(bad)
     state = ModuleState(module)
     optimizer = ModuleOptimizer() if executor == "vectorized" else LocalSGD(0.1)
     work = Workplace(module, state, optimizer, data.partition, data.train_data, 3, seed=0)
     tasks = [Task(client, 0, 0.0, 1.0, 2, client, 0) for client in range(len(SIZES))]
-    made, start = Actor(SentWorkplace.of(work, executor, 1), get=lambda each: each), state.read()
+    made, start = Actor(get=lambda each: each), state.read()
+    answer = made.add(5, SentWorkplace.of(work, executor), SentExamples(0, lambda: data.train_data))
     packed = Packed.of([start.params, start.buffers, start.counters, None])
-    return made, [SentJob(task, 7, None, False) for task in tasks], {7: packed}
+    return made, answer, [SentJob(task, 7, None, False) for task in tasks], {7: packed}
 
 
 def computed(made: Actor, jobs: list[SentJob], versions: dict[int, Any]) -> tuple[Any, int, Any]:
     """What an actor answers, how much it had to fetch, and the blocks of the results."""
     message = pickle.dumps(SentJobs(jobs, {}, [*versions]))
-    answer, blocks = made.run(message, [*versions.values()], [])
+    answer, blocks = made.run(5, message, [*versions.values()], [])
     outcomes, state, fetched = pickle.loads(answer)
     assert state == {}
     return outcomes, fetched, blocks
 
 
 def test_what_an_actor_cannot_run_is_refused() -> None:
-    made, *_ = actor("vectorized")
-    assert "one client at a time" in made.refusal()
+    _, answer, *_ = actor("vectorized")
+    assert "one client at a time" in answer.refusal
 
 
 def test_a_failure_travels_with_its_reason_and_traceback() -> None:
-    made, jobs, versions = actor("sequential", bad=2)
-    assert made.refusal() == ""
+    made, answer, jobs, versions = actor("sequential", bad=2)
+    assert answer == Answer("", independent=True, stacks=False)
     results, fetched, blocks = computed(made, jobs, versions)
     assert fetched == versions[7].shape.nbytes
     assert [type(result).__name__ for result in results].count("SentResult") == len(SIZES) - 1

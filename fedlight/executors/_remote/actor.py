@@ -118,29 +118,30 @@ class SentWorkplace:
     """A workplace in the form in which it is sent to an actor.
 
     Attributes:
-        parts: The arguments of `Workplace` without the module's state, which an actor makes itself.
+        parts: The arguments of `Workplace` without the module's state, which an actor makes itself,
+            and without the examples.
+        dtype: The type of floating-point batches.
         executor: The executor that the actor asks for.
-        num_threads: The torch threads of the actor.
         trainer: The object that is ``self.trainer`` in the actor, or None.
     """
 
     parts: dict[str, Any]
+    dtype: torch.dtype
     executor: Executor | str
-    num_threads: int
     trainer: Moment | None
 
     @classmethod
-    def of(cls, work: Workplace, executor: Executor | str, num_threads: int) -> SentWorkplace:
+    def of(cls, work: Workplace, executor: Executor | str) -> SentWorkplace:
         """The form of a workplace.
 
         Raises:
             ValueError: Something in the module cannot be copied.
         """
         parts = {each.name: getattr(work, each.name) for each in fields(work)}
-        del parts["state"], parts["settings"]
+        del parts["state"], parts["settings"], parts["examples"]
         parts["module"] = _copy(work.module)
-        parts["examples"] = work.examples.to("cpu", work.state.param_layout.dtype)
-        return cls(parts, executor, max(1, num_threads), moment_of(work.module).for_actor())
+        dtype = work.state.param_layout.dtype
+        return cls(parts, dtype, executor, moment_of(work.module).for_actor())
 
 
 def _copy(module: LightningModule) -> LightningModule:
@@ -181,70 +182,94 @@ def unsent(module: LightningModule, error: Exception) -> ValueError:
     )
 
 
+class SentExamples(NamedTuple):
+    """The examples of one or several fits, which an actor gets once.
+
+    Attributes:
+        number: Names them.
+        fetch: Returns them.
+    """
+
+    number: int
+    fetch: Callable[[], Any]
+
+
+class Answer(NamedTuple):
+    """What an actor says of a fit.
+
+    Attributes:
+        refusal: Why it cannot run the module, the data or the local optimizer; "" if it can.
+        independent: Whether its executor is `independent`.
+        stacks: Whether its executor computes several jobs at once.
+    """
+
+    refusal: str
+    independent: bool = True
+    stacks: bool = False
+
+
 class Actor:
-    """Holds the module and the data, and computes the jobs that it is sent.
+    """Holds the modules and the data of one or several fits, and computes their jobs.
 
     Args:
-        sent: The module, the data and the settings.
         on_gpu: Whether it computes on a GPU.
+        num_threads: The torch threads.
         get: Fetches a version by its reference; None for Ray's own function.
     """
 
     def __init__(
         self,
-        sent: SentWorkplace,
         on_gpu: bool = False,
+        num_threads: int = 1,
         get: Callable[[Any], Packed] | None = None,
     ) -> None:
         self._get = import_ray("RayExecutor").get if get is None else get
-        torch.set_num_threads(sent.num_threads)
-        self._device, self._refusal = torch.device("cuda" if on_gpu else "cpu"), ""
-        # A copy, since arrays lie read-only in the object store.
-        module = deepcopy(sent.parts["module"]).to(self._device)
-        module.trainer = sent.trainer  # a copy of a module has none
-        state = ModuleState(module)
-        examples = sent.parts["examples"].to(self._device, state.param_layout.dtype)
-        self._live = LiveSettings(module)
-        self._settings: dict[int, Settings] = {}
-        self._versions: OrderedDict[int, tuple[list[Any], int]] = OrderedDict()
-        own = {"module": module, "state": state, "examples": examples, "settings": self._live}
-        try:
-            choice = resolve_executor(sent.executor, Workplace(**{**sent.parts, **own}))
-        except ValueError as error:
-            self._refusal = str(error)
-        else:
-            self._executor = choice.executor
-            self._live.begin(choice.kept)
-
-    def refusal(self) -> str:
-        """Why the actor cannot run the module, the data or the local optimizer; "" if it can."""
-        return self._refusal
-
-    def independent(self) -> bool:
-        """Whether its executor is `independent`."""
-        return self._executor.independent
-
-    def stacks(self) -> bool:
-        """Whether its executor computes several jobs at once."""
-        return self._executor.max_batch > 1
+        torch.set_num_threads(num_threads)
+        self._device = torch.device("cuda" if on_gpu else "cpu")
+        self._fits: dict[int, _Fit] = {}
+        self._examples: dict[int, Any] = {}
+        self._versions: OrderedDict[tuple[int, int], tuple[list[Any], int]] = OrderedDict()
 
     def place(self) -> tuple[int, str]:
         """The process that it is, and the node."""
         return os.getpid(), os.uname().nodename
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Pass the state of an earlier executor to this one."""
-        self._executor.load_state_dict(state)
+    def add(self, number: int, sent: SentWorkplace, examples: SentExamples) -> Answer:
+        """Take up a fit, whose jobs come with its number."""
+        which = examples.number
+        used = {each.examples for each in self._fits.values()} | {which}
+        for each in self._examples.keys() - used:
+            del self._examples[each]
+        if which not in self._examples:
+            self._examples[which] = examples.fetch().to(self._device, sent.dtype)
+        try:
+            fit = _Fit(sent, which, self._examples[which], self._device)
+        except _RefusedError as error:
+            return Answer(str(error))
+        self._fits[number] = fit
+        return Answer("", fit.executor.independent, fit.executor.max_batch > 1)
+
+    def forget(self, number: int) -> None:
+        """Release a fit; its examples stay until the next fit, which may have the same."""
+        self._fits.pop(number, None)
+        for key in [key for key in self._versions if key[0] == number]:
+            del self._versions[key]
+
+    def load_state_dict(self, number: int, state: dict[str, Any]) -> None:
+        """Pass the state of an earlier executor to that of a fit."""
+        self._fits[number].executor.load_state_dict(state)
 
     def run(
         self,
+        number: int,
         message: bytes,
         versions: Sequence[Any],
         own: Sequence[NDArray[np.uint8]],
     ) -> tuple[bytes, list[NDArray[np.uint8]]]:
-        """Compute jobs.
+        """Compute jobs of a fit.
 
         Args:
+            number: That of the fit.
             message: The `SentJobs`, pickled.
             versions: For each of its versions the reference by which it is fetched.
             own: The states of the clients that have one.
@@ -253,15 +278,14 @@ class Actor:
             The `SentOutcomes`, pickled, and the blocks of the results.
         """
         jobs, settings, numbers = pickle.loads(message)
-        # In the order of their last use, and the same objects, so that traces are kept.
-        known = {number: self._settings.pop(number, None) for number in settings}
-        for number, sent in settings.items():
-            self._settings[number] = known[number] or from_bytes(self._live, sent)
-        self._settings = dict([*self._settings.items()][-_SETTINGS - len(settings) :])
-        fetched = sum(map(self._fetch, numbers, versions))
+        fit = self._fits[number]
+        fit.take(settings)
+        keys = [(number, each) for each in numbers]
+        fetched = sum(map(self._fetch, keys, versions))
         states = iter(own)
-        computed = self._executor.run([self._here(job, states) for job in jobs])
-        self._forget(len(numbers))
+        here = [fit.job(job, self._versions[number, job.version][0], states) for job in jobs]
+        computed = fit.executor.run(here)
+        self._forget(len(keys))
         outcomes: list[SentResult | ClientError] = []
         blocks = []
         for each in computed:
@@ -271,17 +295,17 @@ class Actor:
                 result, block = SentResult.of(each)
                 outcomes.append(result)
                 blocks.append(block)
-        answer = SentOutcomes(outcomes, self._executor.state_dict(), fetched)
+        answer = SentOutcomes(outcomes, fit.executor.state_dict(), fetched)
         return pickle.dumps(answer), blocks
 
-    def _fetch(self, number: int, reference: Any) -> int:
+    def _fetch(self, key: tuple[int, int], reference: Any) -> int:
         """Have a version here; return how many bytes of it had to come."""
-        if number in self._versions:
-            self._versions.move_to_end(number)
+        if key in self._versions:
+            self._versions.move_to_end(key)
             return 0
         packed = self._get(reference)
         tensors = [None if each is None else each.to(self._device) for each in packed.tensors()]
-        self._versions[number] = tensors, packed.shape.nbytes
+        self._versions[key] = tensors, packed.shape.nbytes
         return packed.shape.nbytes
 
     def _forget(self, used: int) -> None:
@@ -291,12 +315,67 @@ class Actor:
             _, (_, nbytes) = self._versions.popitem(last=False)
             size -= nbytes
 
-    def _here(self, job: SentJob, states: Iterator[NDArray[np.uint8]]) -> Job:
-        """A job as the executor takes it."""
+
+class _RefusedError(ValueError):
+    """The module, the data or the local optimizer of a fit cannot be run."""
+
+
+class _Fit:
+    """A fit in an actor.
+
+    Args:
+        sent: The module and the settings.
+        which: The number of the examples.
+        examples: The examples, on the device.
+        device: The device.
+
+    Attributes:
+        examples: The number of the examples.
+        executor: Computes the jobs.
+
+    Raises:
+        _RefusedError: The executor cannot run it.
+    """
+
+    def __init__(
+        self, sent: SentWorkplace, which: int, examples: Any, device: torch.device
+    ) -> None:
+        self.examples = which
+        self._device = device
+        # A copy, since arrays lie read-only in the object store.
+        module = deepcopy(sent.parts["module"]).to(device)
+        module.trainer = sent.trainer  # a copy of a module has none
+        state = ModuleState(module)
+        self._live = LiveSettings(module)
+        self._settings: dict[int, Settings] = {}
+        own = {"module": module, "state": state, "examples": examples, "settings": self._live}
+        try:
+            choice = resolve_executor(sent.executor, Workplace(**{**sent.parts, **own}))
+        except ValueError as error:
+            raise _RefusedError(str(error)) from error
+        self.executor = choice.executor
+        self._live.begin(choice.kept)
+
+    def take(self, settings: Mapping[int, bytes]) -> None:
+        """Take up settings of the module by number."""
+        # In the order of their last use, and the same objects, so that traces are kept.
+        known = {number: self._settings.pop(number, None) for number in settings}
+        for number, sent in settings.items():
+            self._settings[number] = known[number] or from_bytes(self._live, sent)
+        self._settings = dict([*self._settings.items()][-_SETTINGS - len(settings) :])
+
+    def job(self, job: SentJob, version: Sequence[Any], states: Iterator[NDArray[np.uint8]]) -> Job:
+        """A job as the executor takes it.
+
+        Args:
+            job: The job as it was sent.
+            version: The tensors of the version that was pulled.
+            states: The clients' own states; the next one is taken if the client has one.
+        """
         settings = self._live.start if job.settings is None else self._settings[job.settings]
-        (params, buffers, counters, shared), _ = self._versions[job.version]
-        version = job.task.pulled_version
-        state = ServerState(version, params, buffers, counters, shared, settings=settings)
+        params, buffers, counters, shared = version
+        number = job.task.pulled_version
+        state = ServerState(number, params, buffers, counters, shared, settings=settings)
         if not job.has_own:
             return Job(job.task, state)
         own = torch.frombuffer(next(states).copy(), dtype=params.dtype)

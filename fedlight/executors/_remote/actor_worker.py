@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight.executors._remote.actor import SentJob, SentJobs, SentOutcomes
+from fedlight.executors._remote.actor import SentExamples, SentJob, SentJobs, SentOutcomes
 from fedlight.executors._remote.crew import Traffic, Worker, WorkerLost
 from fedlight.executors._remote.sent_settings import to_bytes
 from fedlight.executors._remote.tensor_block import Marks, Packed
@@ -19,28 +20,79 @@ from fedlight.executors.base import ClientError, Job, Outcome
 
 if TYPE_CHECKING:
     from fedlight._module.settings import LiveSettings, Settings
+    from fedlight.executors.base import Workplace
     from fedlight.types import ServerState
 
 _SETTINGS = 64  # settings of the module that keep their number
 
 
-class ObjectStore:
-    """The versions of the model in Ray's object store, each put there once.
+class SentFit:
+    """A fit that actors compute for: what they have of it, and its versions of the model.
+
+    Each version is put into Ray's object store once.
 
     Args:
         ray: The package.
+        number: Names the fit.
+        sent: The module and the settings, in the object store.
+        examples: The examples.
         live: The module's settings; None if all jobs have the same.
+        device: Where results go.
 
     Attributes:
         traffic: Counts what crosses.
+        kept: The state of the actors' executors, such as the size of stacks that have room.
     """
 
-    def __init__(self, ray: Any, live: LiveSettings | None) -> None:
-        self._ray, self._live = ray, live
+    def __init__(
+        self,
+        ray: Any,
+        number: int,
+        sent: Any,
+        examples: SentExamples,
+        live: LiveSettings | None,
+        device: torch.device,
+    ) -> None:
+        self._ray, self._live, self._sent = ray, live, sent
+        self.number, self.examples, self.device = number, examples, device
         self._versions: dict[tuple[int, ...], tuple[Marks, int, Any]] = {}
         self._settings: dict[int, Settings] = {}
         self._numbers = count()
         self.traffic = Traffic()
+        self.kept: dict[str, Any] = {}
+        self._actors: list[Any] = []
+
+    def send_to(self, actor: Any) -> Any:
+        """Send the fit to an actor; return what Ray gives for the `Answer`."""
+        answer = actor.add.remote(self.number, self._sent, self.examples)
+        if self.kept:
+            actor.load_state_dict.remote(self.number, self.kept)
+        self._actors.append(actor)
+        return answer
+
+    def leave(self, actor: Any) -> None:
+        """Note that an actor does not have the fit any more."""
+        self._actors.remove(actor)
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Restore a state in all actors."""
+        self.kept = state
+        for actor in self._actors:
+            actor.load_state_dict.remote(self.number, state)
+
+    def note(self, number: int, state: dict[str, Any]) -> None:
+        """Take up the state of an actor's executor: all keep to the smallest stacks."""
+        most, before = state.get("max_batch"), self.kept.get("max_batch")
+        if most is None or (before is not None and before <= most):
+            return
+        # The actor's own warning stays there.
+        rank_zero_warn(
+            f"RayExecutor: memory ran out in actor {number}; the stacks of all actors hold at most "
+            f"{most} clients from now on. Another size may change the last bits of results; for "
+            "the same bits in every run write "
+            f"RayExecutor(executor=VectorizedExecutor(max_batch={most}))"
+        )
+        self.keep(state)
 
     def version(self, state: ServerState) -> tuple[int, Any]:
         """The number of a version, and the reference by which an actor gets it."""
@@ -78,26 +130,25 @@ class ActorWorker(Worker):
         number: Its place among the actors.
         actor: Ray's handle.
         ray: The package.
-        store: The versions.
-        device: Where results go.
-        note: Called with its number and the state of its executor after each parcel.
+        fits_of: All fits, by the workplaces that jobs name.
+        started: Ray's answer once the actor has started.
+        answers: Ray's answers to parcels, and the fits of those.
     """
 
     number: int
     actor: Any
     ray: Any
-    store: ObjectStore
-    device: torch.device
-    note: Callable[[int, dict[str, Any]], None]
-    answers: deque[Any] = field(default_factory=deque)
+    fits_of: Mapping[Workplace | None, SentFit]
+    answers: deque[tuple[Any, SentFit]] = field(default_factory=deque)
+    _has: dict[int, SentFit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._place = self.actor.place.remote()
+        self.started = self.actor.place.remote()
 
     @property
     def name(self) -> str:
         """Its number, and its process and node once it has started."""
-        ready, _ = self.ray.wait([self._place], timeout=0)
+        ready, _ = self.ray.wait([self.started], timeout=0)
         if not ready:
             return f"actor {self.number} (not started yet)"
         try:
@@ -107,33 +158,48 @@ class ActorWorker(Worker):
         return f"actor {self.number} (process {process} on {node})"
 
     def fits(self, jobs: Sequence[Job]) -> bool:
-        """Any actor fits: settings are sent with the jobs."""
+        """Any actor fits: what it does not have is sent with the jobs."""
         return True
+
+    def take(self, fit: SentFit) -> Any:
+        """Send a fit; return what Ray gives for the `Answer`."""
+        self._has[fit.number] = fit
+        return fit.send_to(self.actor)
+
+    def forget(self, fit: SentFit) -> None:
+        """Let the actor release a fit that is over."""
+        if self._has.pop(fit.number, None) is not None:
+            self.actor.forget.remote(fit.number)
 
     def send(self, jobs: Sequence[Job]) -> None:
         """Send a parcel of jobs."""
         sent: list[SentJob] = []
         settings: dict[int, bytes] = {}
         versions: dict[int, Any] = {}
+        fit = self.fits_of[jobs[0].work]
+        if fit.number not in self._has:
+            self.take(fit)
         own = [job.client_state for job in jobs if job.client_state is not None]
         for job in jobs:
-            number, reference = self.store.version(job.pulled)
+            number, reference = fit.version(job.pulled)
             versions[number] = reference
-            known, some = self.store.settings(job)
+            known, some = fit.settings(job)
             settings.update(some)
             sent.append(SentJob(job.task, number, known, job.client_state is not None))
-        self.store.traffic.tasks += len(sent)
-        self.store.traffic.sent += sum(each.nbytes for each in own)
+        fit.traffic.tasks += len(sent)
+        fit.traffic.sent += sum(each.nbytes for each in own)
         message = pickle.dumps(SentJobs(sent, settings, [*versions]))
         states = [each.cpu().view(torch.uint8).numpy() for each in own]
         # In a list, the references are passed on and not what they refer to.
-        self.answers.append(self.actor.run.remote(message, [*versions.values()], states))
+        given = fit.number, message, [*versions.values()], states
+        self.answers.append((self.actor.run.remote(*given), fit))
 
     def receive(self) -> list[Outcome]:
         """The outcomes of the earliest parcel."""
         errors = self.ray.exceptions
         try:
-            message, blocks = self.ray.get(self.answers[0])
+            reference, fit = self.answers[0]
+            message, blocks = self.ray.get(reference)
         except (errors.RayActorError, errors.ObjectLostError) as error:
             reason = str(error).strip().splitlines()
             raise WorkerLost(
@@ -142,8 +208,8 @@ class ActorWorker(Worker):
             ) from error
         self.answers.popleft()
         answer: SentOutcomes = pickle.loads(message)
-        self.note(self.number, answer.state)
-        traffic = self.store.traffic
+        fit.note(self.number, answer.state)
+        traffic = fit.traffic
         traffic.sent += answer.fetched
         results = iter(blocks)
         found: list[Outcome] = []
@@ -152,17 +218,20 @@ class ActorWorker(Worker):
                 found.append(each)
             else:
                 traffic.received += each.shape.nbytes
-                found.append(each.result(next(results), self.device))
+                found.append(each.result(next(results), fit.device))
         return found
 
     def stop(self) -> None:
         """End the actor."""
+        for fit in self._has.values():
+            fit.leave(self.actor)
+        self._has.clear()
         self.ray.kill(self.actor)
 
 
 def with_news(ray: Any, workers: Sequence[ActorWorker], timeout: float) -> list[ActorWorker]:
     """The actors that have answered or died, after `timeout` seconds at the latest."""
-    asked = {worker.answers[0]: worker for worker in workers}
+    asked = {worker.answers[0][0]: worker for worker in workers}
     ready, _ = ray.wait([*asked], num_returns=1, timeout=timeout)
     if ready and len(asked) > 1:
         ready, _ = ray.wait([*asked], num_returns=len(asked), timeout=0)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from lightning.pytorch.utilities import rank_zero_warn
 
 if TYPE_CHECKING:
+    from fedlight.executors._remote.shared_crew import CrewShare
     from fedlight.executors.base import Job, Outcome
 
 AT_ONCE = 2
@@ -84,6 +85,10 @@ class Parcel(NamedTuple):
     tries: int = 0
 
 
+Finished: TypeAlias = "tuple[int, list[Outcome] | Exception]"
+"""The number of a parcel, and its outcomes or the error for which there are none."""
+
+
 @dataclass(slots=True)
 class _Place(Generic[W]):
     """The place of a worker, also after that worker was replaced."""
@@ -126,7 +131,7 @@ class Crew(Generic[W]):
             self.stop()
             raise
         self._dealt: deque[Parcel] = deque()  # those that no worker has yet
-        self._done: list[tuple[int, list[Outcome]]] = []
+        self._done: list[Finished] = []
         self._own = count(-1, -1)  # numbers of the parcels of `run`
         self._longest = 0.0
         self._pace: float | None = None  # seconds of a worker for a job, as of late
@@ -177,6 +182,19 @@ class Crew(Generic[W]):
             RuntimeError: A worker failed for a reason that is not the client's, workers died
                 several times over the same jobs, or there is nothing to wait for.
         """
+        found = []
+        for number, outcomes in self.finished():
+            if isinstance(outcomes, Exception):
+                raise outcomes
+            found.append((number, outcomes))
+        return found
+
+    def finished(self) -> list[Finished]:
+        """The same as `wait`, but a parcel for which it would raise an error has that error.
+
+        Raises:
+            RuntimeError: There is nothing to wait for.
+        """
         if not self.num_under_way:
             raise RuntimeError("no worker has anything to compute")
         while not self._done:
@@ -191,16 +209,24 @@ class Crew(Generic[W]):
         self._dealt.extendleft(reversed(mine))
         self._deal()
         found: dict[int, list[Outcome]] = {}
-        others: list[tuple[int, list[Outcome]]] = []
+        others: list[Finished] = []
         wanted = set(numbers)
         while len(found) < len(numbers):
-            for number, outcomes in self.wait():
-                if number in wanted:
-                    found[number] = outcomes
-                else:
+            for number, outcomes in self.finished():
+                if number not in wanted:
                     others.append((number, outcomes))
+                elif isinstance(outcomes, Exception):
+                    raise outcomes
+                else:
+                    found[number] = outcomes
         self._done = [*others, *self._done]
         return [found[number] for number in numbers]
+
+    def withdraw(self, numbers: Collection[int]) -> list[int]:
+        """Forget those of some parcels that no worker has yet; return their numbers."""
+        found = [each.number for each in self._dealt if each.number in numbers]
+        self._dealt = deque(each for each in self._dealt if each.number not in numbers)
+        return found
 
     def stop(self) -> None:
         """End all workers."""
@@ -247,6 +273,9 @@ class Crew(Generic[W]):
             except WorkerLost as error:
                 self._lose(place, error)
                 continue
+            except Exception as error:
+                self._give_up(place, error)
+                continue
             parcel = place.parcels.popleft()
             place.steps -= _steps(parcel)
             taken = (now - place.since) / max(1, len(parcel.jobs))
@@ -267,13 +296,25 @@ class Crew(Generic[W]):
         if first.tries == _TRIES:
             clients = ", ".join(str(job.task.client_id) for job in first.jobs[:5])
             more = ", …" if len(first.jobs) > 5 else ""
-            raise RuntimeError(
+            failure = RuntimeError(
                 f"{error}. It is the {_TRIES}rd over the same local runs (clients {clients}{more})"
-            ) from error
+            )
+            failure.__cause__ = error
+            self._give_up(place, failure)
+            return
         self._dealt.extendleft(reversed([first, *others]))
         place.parcels.clear()
         place.steps = 0
         self._replace(place, first.jobs)
+
+    def _give_up(self, place: _Place[W], error: Exception) -> None:
+        """Compute the first parcel of a worker no more; a new worker takes its place."""
+        first, *others = place.parcels
+        self._done.append((first.number, error))
+        self._dealt.extendleft(reversed(others))
+        place.parcels.clear()
+        place.steps = 0
+        self._replace(place, ())
 
     def _replace(self, place: _Place[W], jobs: Sequence[Job]) -> None:
         place.worker.stop()
@@ -293,3 +334,15 @@ class Crew(Generic[W]):
 
 def _steps(parcel: Parcel) -> int:
     return sum(job.task.num_steps for job in parcel.jobs)
+
+
+def run_in_parcels(crew: Crew[Any] | CrewShare, jobs: Sequence[Job], size: int) -> list[Outcome]:
+    """Compute jobs in parcels of a size; return the outcomes in the order of the jobs."""
+    # The longest first: one that starts last would leave the other workers idle.
+    order = sorted(range(len(jobs)), key=lambda index: -jobs[index].task.num_steps)
+    parts = [order[at : at + size] for at in range(0, len(order), size)]
+    parcels = crew.run([[jobs[index] for index in part] for part in parts])
+    found: dict[int, Outcome] = {}
+    for part, outcomes in zip(parts, parcels, strict=True):
+        found.update(zip(part, outcomes, strict=True))
+    return [found[index] for index in range(len(jobs))]

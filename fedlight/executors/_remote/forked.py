@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from fedlight.executors._choice.trial import try_step
-from fedlight.executors._remote.crew import Traffic, Worker
+from fedlight.executors._remote.crew import Crew, Traffic, Worker
 from fedlight.executors._remote.fork import Forked, end_with_parent
 from fedlight.executors._remote.tensor_block import Marks, SharedBlocks, write
 from fedlight.executors.base import ClientError, Job, Outcome, Workplace
@@ -26,6 +28,7 @@ _SAME_IN_ALL = {"version", "current_epoch", "global_step"}
 
 _VERSION_BYTES = 2**28  # of versions that are kept for tasks that pull them later
 _RESULT_BYTES = 2**30  # of results that the server has not released
+_SETTINGS = 16  # earlier settings of the module that new workers have
 
 
 class JobParts(NamedTuple):
@@ -63,14 +66,17 @@ class SharedTensors:
         state: A version, for types and shapes.
         num_jobs: How many jobs are with workers at most.
         num_results: How many results there may be besides, without a copy.
+        num_fits: How many fits have such memory at once.
 
     Attributes:
         traffic: Counts what crosses.
     """
 
-    def __init__(self, state: ServerState, num_jobs: int, num_results: int) -> None:
+    def __init__(
+        self, state: ServerState, num_jobs: int, num_results: int, num_fits: int = 1
+    ) -> None:
         tensors = (state.params, state.buffers, state.counters, state.params)
-        size = max(1, sum(each.nbytes for each in tensors))
+        size = num_fits * max(1, sum(each.nbytes for each in tensors))
         self.versions = SharedBlocks(tensors, max(num_jobs, min(64, _VERSION_BYTES // size)))
         self.states = SharedBlocks((state.params,), num_jobs)
         extra = max(num_jobs, min(num_results, _RESULT_BYTES // size))
@@ -189,27 +195,81 @@ class _Written:
         self.users, self.forgotten = 0, False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownFit:
+    """What a worker has of a fit, since it was there when the worker was forked.
+
+    Attributes:
+        number: Names the fit in messages.
+        work: What its local runs share.
+        inner: Computes them.
+        tensors: Where tensors of jobs and results lie.
+        settings: The settings that the worker has.
+        current: Those that its module has; None if there are no settings.
+    """
+
+    number: int
+    work: Workplace
+    inner: SequentialExecutor
+    tensors: SharedTensors
+    settings: Sequence[Settings]
+    current: Settings | None
+
+    def has(self, settings: Settings | None) -> bool:
+        """Whether the worker has some settings."""
+        return settings is self.current or any(each is settings for each in self.settings)
+
+    def put(self, job: Job) -> JobParts:
+        """Write a job; see `SharedTensors.put_job`."""
+        used = job.pulled.settings
+        number = None
+        if used is not self.current:
+            number = next(n for n, each in enumerate(self.settings) if each is used)
+        return self.tensors.put_job(job, number)
+
+
+class ForkedFit:
+    """A fit for which workers compute, as this process sees it.
+
+    Args:
+        number: Names the fit in messages.
+        work: What its local runs share.
+        inner: Computes them; it is set up.
+        tensors: Where tensors of jobs and results lie.
+    """
+
+    def __init__(
+        self, number: int, work: Workplace, inner: SequentialExecutor, tensors: SharedTensors
+    ) -> None:
+        self._number, self._work, self._inner, self._tensors = number, work, inner, tensors
+        self._settings: deque[Settings] = deque(maxlen=_SETTINGS)
+
+    def note(self, settings: Settings | None) -> None:
+        """Let workers that are forked from now on have some settings."""
+        if settings is not None and not any(each is settings for each in self._settings):
+            self._settings.append(settings)
+
+    def known(self) -> KnownFit:
+        """What a worker has that is forked now."""
+        live = self._work.settings
+        # So that the worker's copy knows which settings its module has.
+        now = None if live is None else live.look()
+        parts = self._number, self._work, self._inner, self._tensors
+        return KnownFit(*parts, list(self._settings), now)
+
+
 class ForkedWorker(Worker):
     """A forked worker, as this process sees it.
 
     Args:
         forked: The process.
-        tensors: Where tensors of jobs and results lie.
-        settings: The settings that the worker has, by number.
-        current: Those that its module has; None if there are no settings.
+        fits: What it has of each fit, by the workplaces that jobs name.
     """
 
-    def __init__(
-        self,
-        forked: Forked,
-        tensors: SharedTensors,
-        settings: Sequence[Settings],
-        current: Settings | None,
-    ) -> None:
-        self.forked, self._tensors = forked, tensors
-        self._numbers = {id(each): number for number, each in enumerate(settings)}
-        self._settings, self._current = settings, current
-        self._parcels: list[list[JobParts]] = []
+    def __init__(self, forked: Forked, fits: Mapping[Workplace | None, KnownFit]) -> None:
+        self.forked = forked
+        self._fits = dict(fits)
+        self._parcels: deque[tuple[SharedTensors, list[JobParts]]] = deque()
 
     @property
     def name(self) -> str:
@@ -217,40 +277,43 @@ class ForkedWorker(Worker):
         return str(self.forked)
 
     def fits(self, jobs: Sequence[Job]) -> bool:
-        """Whether it was forked after the settings of all jobs were there."""
-        used = (job.pulled.settings for job in jobs)
-        return all(each is self._current or id(each) in self._numbers for each in used)
+        """Whether it was forked after the fits and the settings of all jobs were there."""
+        return all(
+            job.work in self._fits and self._fits[job.work].has(job.pulled.settings) for job in jobs
+        )
+
+    def forget(self, work: Workplace) -> None:
+        """Release what this process has for the worker of a fit."""
+        self._fits.pop(work, None)
 
     def send(self, jobs: Sequence[Job]) -> None:
         """Write the tensors of jobs to shared memory, and send everything else."""
-        parcel = [self._tensors.put_job(job, self._number(job)) for job in jobs]
-        self._parcels.append(parcel)
-        self.forked.send(parcel)
-
-    def _number(self, job: Job) -> int | None:
-        settings = job.pulled.settings
-        return None if settings is self._current else self._numbers[id(settings)]
+        fit = self._fits[jobs[0].work]
+        parcel = [fit.put(job) for job in jobs]
+        self._parcels.append((fit.tensors, parcel))
+        self.forked.send((fit.number, parcel))
 
     def receive(self) -> list[Outcome]:
         """The outcomes of the earliest parcel."""
         answers = self.forked.receive()
-        parcel = self._parcels.pop(0)
+        tensors, parcel = self._parcels.popleft()
         outcomes: list[Outcome] = []
         for parts, answer in zip(parcel, answers, strict=True):
-            self._tensors.release(parts)
+            tensors.release(parts)
             if isinstance(answer, ClientError):
-                self._tensors.results.give_back(parts.result)
+                tensors.results.give_back(parts.result)
                 outcomes.append(answer)
             else:
-                outcomes.append(self._tensors.result(parts, answer))
+                outcomes.append(tensors.result(parts, answer))
         return outcomes
 
     def stop(self) -> None:
         """End the process."""
         self.forked.stop()
-        for parts in (parts for parcel in self._parcels for parts in parcel):
-            self._tensors.release(parts)
-            self._tensors.results.give_back(parts.result)
+        for tensors, parcel in self._parcels:
+            for parts in parcel:
+                tensors.release(parts)
+                tensors.results.give_back(parts.result)
         self._parcels.clear()
 
 
@@ -275,40 +338,104 @@ class _NoLogger(DummyLogger):
         )
 
 
-def serve(
-    pipe: Connection,
-    inner: SequentialExecutor,
-    work: Workplace,
-    tensors: SharedTensors,
-    settings: Sequence[Settings],
-    tries: bool,
-) -> None:
+def serve(pipe: Connection, fits: Sequence[KnownFit], tries: bool) -> None:
     """Compute one parcel after another, until the pipe ends because the parent has.
 
     Args:
-        pipe: To the parent. If the module is tried, the first message is the reason why it cannot
+        pipe: To the parent. If modules are tried, the first message is the reason why one cannot
             run, or "".
-        inner: Computes the jobs.
-        work: What they share.
-        tensors: Those of the jobs and results.
-        settings: Settings under which jobs may run.
-        tries: Whether the module is tried first.
+        fits: The fits of which parcels may be.
+        tries: Whether their modules are tried first.
     """
     end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    work.module.loggers[:] = [_NoLogger()] * len(work.module.loggers)
+    for each in fits:
+        loggers = each.work.module.loggers
+        loggers[:] = [_NoLogger()] * len(loggers)
     if tries:
-        pipe.send(_refusal(work))
+        pipe.send(next(filter(None, (_refusal(each.work) for each in fits)), ""))
+    known = {each.number: each for each in fits}
     while True:
-        parcel: list[JobParts] = pipe.recv()
-        outcomes = inner.run([tensors.job(parts, settings) for parts in parcel])
+        number, parcel = cast(tuple[int, list[JobParts]], pipe.recv())
+        fit = known[number]
+        outcomes = fit.inner.run([fit.tensors.job(parts, fit.settings) for parts in parcel])
         pipe.send(
             [
-                each if isinstance(each, ClientError) else tensors.put_result(each, parts)
+                each if isinstance(each, ClientError) else fit.tensors.put_result(each, parts)
                 for parts, each in zip(parcel, outcomes, strict=True)
             ]
         )
+
+
+class ForkedTeam:
+    """Forked workers and the fits for which they compute.
+
+    Args:
+        num_workers: How many workers.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self._numbers = count()
+        self._fits: dict[Workplace | None, ForkedFit] = {}
+        self._crew: Crew[ForkedWorker] | None = None
+        self._tries = False
+
+    def add(
+        self,
+        named: Workplace | None,
+        work: Workplace,
+        inner: SequentialExecutor,
+        tensors: SharedTensors,
+    ) -> None:
+        """Let workers that are forked from now on compute for a fit.
+
+        Args:
+            named: How its jobs name it (`Job.work`).
+            work: What its local runs share.
+            inner: Computes them; it is set up.
+            tensors: Where tensors of jobs and results lie.
+        """
+        self._fits[named] = ForkedFit(next(self._numbers), work, inner, tensors)
+
+    @property
+    def crew(self) -> Crew[ForkedWorker]:
+        """The workers, forked when they are first asked for."""
+        return self._crew or self.start()
+
+    def start(self, tries: bool = False) -> Crew[ForkedWorker]:
+        """Fork the workers.
+
+        Args:
+            tries: Whether each of them tries the modules, and sends a reason against them, or "".
+        """
+        self._tries = tries
+        self._crew = Crew(self._fork, with_news, self._num_workers)
+        self._tries = False
+        return self._crew
+
+    def _fork(self, place: int, jobs: Sequence[Job]) -> ForkedWorker:
+        """Fork the worker of a place; it has the settings of some jobs."""
+        for job in jobs:
+            self._fits[job.work].note(job.pulled.settings)
+        known = {named: fit.known() for named, fit in self._fits.items()}
+        name = f"worker {place} of ProcessExecutor"
+        forked = Forked.start(serve, [*known.values()], self._tries, name=name, daemon=True)
+        return ForkedWorker(forked, known)
+
+    def drop(self, work: Workplace) -> None:
+        """Release a fit; workers have their copies of it until they are forked anew."""
+        self._fits.pop(work, None)
+        if self._crew is not None:
+            for worker in self._crew.workers:
+                worker.forget(work)
+
+    def close(self) -> None:
+        """End all workers."""
+        if self._crew is not None:
+            self._crew.stop()
+        self._crew = None
 
 
 def _refusal(work: Workplace) -> str:
