@@ -95,21 +95,22 @@ class WorkAhead:
             until: As for `compute`.
             useful: As for `compute`.
         """
-        pool, executor = self._pool, self._executor
+        pool, executor, crew = self._pool, self._executor, self._crew
         most = executor.max_batch if executor.max_ahead is None else executor.max_ahead
-        while self._crew.room:
+        while crew.room:
             ahead = min(pool.num_open, max(0, most - pool.num_ahead), useful)
-            enough = min(executor.parcel, self._crew.enough)
-            if not first and ahead < enough and not self._crew.someone_idle:
+            if executor.few_at_once:
+                least, size = crew.bounds(executor.parcel)
+                busy = crew.num_under_way > 0
+            else:
+                least = size = executor.parcel
+                busy = not crew.someone_idle
+            if busy and not first and ahead < least:
                 return  # a parcel so small is not worth its messages yet
-            share = round(max(len(first), ahead) / len(self._crew.workers))
-            size = max(1, min(enough, share))
+            size = max(1, min(size, round((len(first) + ahead) / len(crew.workers))))
             parcel = self._next_needed(first, size)
-            left = size - len(parcel)
-            # Not beside those that the server waits for, which would then take longer.
-            if left and not parcel:
-                ahead = pool.num_ahead
-                parcel = pool.next_ones(left, most - ahead, until, useful - ahead)
+            ahead = pool.num_ahead
+            parcel += pool.next_ones(size - len(parcel), most - ahead, until, useful - ahead)
             if not parcel:
                 return
             self._submit(parcel)

@@ -144,6 +144,10 @@ class Executor(ABC):
     parcel: int = 1
     """The most jobs that a worker gets at once."""
 
+    few_at_once: bool = False
+    """Whether, where results are `independent`, a worker gets only as many as a message is worth;
+    else as many as there are, since it computes them together."""
+
     tries_itself: bool = False
     """Whether `setup` tries the module, so that it is not tried before."""
 

@@ -51,8 +51,8 @@ class RayExecutor(Executor):
         num_gpus: GPUs of an actor, a whole number or a part of one; None to share the GPUs of the
             cluster evenly, so that as few actors as possible are on one of them.
         address: A cluster to join; None to use the one that is running, or else to start one here.
-        share: Largest number of local runs that an actor gets at once. Where they are independent,
-            an actor gets as few as its messages are worth: one, if it takes long.
+        share: Largest number of local runs that an actor gets at once. One that computes them one
+            after another gets as few as its messages are worth: one, if that takes long.
         max_bytes: Bytes that results ahead of their arrival may take, where they are independent;
             at least two per actor are ahead.
 
@@ -137,6 +137,7 @@ class RayExecutor(Executor):
         self.crew = team.crew if shared is None else shared.join(workplace)
         self.traffic = self._fit.traffic
         self.parcel = self.share
+        self.few_at_once = not any(answer.stacks for answer in answers)
         most = self.max_bytes // (1 if shared is None else shared.most_fits)
         state = workplace.state.read()
         self.max_ahead = results_within(most, state, self.max_batch, self.num_actors)

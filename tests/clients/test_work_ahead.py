@@ -187,10 +187,18 @@ class Serials(Executor):
 
     independent = True
 
-    def __init__(self, workers: int, max_batch: int = 100, parcel: int = 1) -> None:
+    def __init__(
+        self, workers: int, max_batch: int = 100, parcel: int = 1, seconds: float = 0.0
+    ) -> None:
         self.max_batch, self.parcel = max_batch, parcel
         self.begun: list[list[int]] = []
-        self.crew = Crew(lambda place, jobs: Here(place, self), lambda all_, _: all_[:1], workers)
+        self.seconds = seconds
+        self.crew = Crew(self.hire, lambda all_, _: all_[:1], workers)
+
+    def hire(self, place, jobs) -> Here:
+        worker = Here(place, self)
+        worker.seconds = self.seconds
+        return worker
 
     def setup(self, workplace) -> None:
         """Nothing to do."""
@@ -202,6 +210,10 @@ class Serials(Executor):
         """The serials of the tasks of each parcel that workers have, the first ones first."""
         parcels = [parcel for worker in self.crew.workers for parcel in worker.parcels]
         return sorted([job.task.serial for job in jobs] for jobs in parcels)
+
+
+def computed(runs) -> list[int]:
+    return [run.task.serial for run in runs if run.status is Status.COMPUTED]
 
 
 def submit(pool, serial, arrives, after=None, steps=1):
@@ -260,12 +272,26 @@ def test_the_budget_and_the_limits(max_batch, max_ahead, until, useful, expected
 def test_parcels_leave_something_for_every_worker() -> None:
     executor = Serials(2, parcel=8)
     pool = Pool(executor)
-    runs = [submit(pool, serial, 1.0) for serial in range(6)]
-    for each in runs:
-        pool.arrived(each)
+    runs = [submit(pool, serial, float(serial)) for serial in range(6)]
+    pool.arrived(runs[0])
     pool.compute(runs[:1])
-    sizes = [len(parcel) for parcel in executor.given()]
-    assert sizes == [2, 2, 1]
+    # Three went with the first one, two to the idle worker; the last waits until one is idle.
+    assert computed(runs) == [0, 1, 2]
+    assert executor.given() == [[3, 4], [5]]
+
+
+def test_of_slow_runs_a_worker_gets_one_at_a_time_and_of_fast_ones_several() -> None:
+    given = []
+    for seconds in (0.1, 0.005, 1e-6):
+        executor = Serials(2, parcel=8, seconds=seconds)
+        executor.few_at_once = True
+        pool = Pool(executor)
+        runs = [submit(pool, serial, float(serial)) for serial in range(30)]
+        for number in (0, 1):  # the pace is known after the first one
+            pool.arrived(runs[number])
+            pool.compute([runs[number]])
+        given.append(max(map(len, executor.given())))
+    assert given == [1, 4, 8]
 
 
 def test_a_chain_is_computed_in_turn() -> None:

@@ -383,11 +383,13 @@ def actor(executor: str, bad: int | None = None) -> tuple[Actor, Any, list[SentJ
 
 def computed(made: Actor, jobs: list[SentJob], versions: dict[int, Any]) -> tuple[Any, int, Any]:
     """What an actor answers, how much it had to fetch, and the blocks of the results."""
-    message = pickle.dumps(SentJobs(jobs, {}, [*versions]))
-    answer, blocks = made.run(5, message, [*versions.values()], [])
-    outcomes, state, fetched = pickle.loads(answer)
-    assert state == {}
-    return outcomes, fetched, blocks
+    places = {number: (0, place) for place, number in enumerate(versions)}
+    message = pickle.dumps(SentJobs(jobs, {}, places))
+    answer, blocks = made.run(5, message, [[*versions.values()]], [])
+    sent = pickle.loads(answer)
+    assert sent.state == {}
+    assert sent.seconds > 0
+    return sent.outcomes, sent.fetched, blocks
 
 
 def test_what_an_actor_cannot_run_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -58,12 +59,13 @@ class SentJobs(NamedTuple):
     Attributes:
         jobs: The jobs.
         settings: The settings of the module by number.
-        versions: The numbers of the versions that the jobs have pulled.
+        versions: Where the versions that the jobs have pulled are, by number: in which bundle,
+            and at which place in it.
     """
 
     jobs: Sequence[SentJob]
     settings: Mapping[int, bytes]
-    versions: Sequence[int]
+    versions: Mapping[int, tuple[int, int]]
 
 
 class SentResult(NamedTuple):
@@ -106,11 +108,13 @@ class SentOutcomes(NamedTuple):
         outcomes: The results without their tensors, or the errors.
         state: The state of the executor.
         fetched: How many bytes of versions had to come.
+        seconds: How long the computation took.
     """
 
     outcomes: Sequence[SentResult | ClientError]
     state: dict[str, Any]
     fetched: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,14 +218,14 @@ class Actor:
     Args:
         on_gpu: Whether it computes on a GPU.
         num_threads: The torch threads.
-        get: Fetches a version by its reference; None for Ray's own function.
+        get: Fetches a bundle of versions by its reference; None for Ray's own function.
     """
 
     def __init__(
         self,
         on_gpu: bool = False,
         num_threads: int = 1,
-        get: Callable[[Any], Packed] | None = None,
+        get: Callable[[Any], Sequence[Packed]] | None = None,
     ) -> None:
         self._get = import_ray("RayExecutor").get if get is None else get
         torch.set_num_threads(num_threads)
@@ -263,7 +267,7 @@ class Actor:
         self,
         number: int,
         message: bytes,
-        versions: Sequence[Any],
+        bundles: Sequence[Any],
         own: Sequence[NDArray[np.uint8]],
     ) -> tuple[bytes, list[NDArray[np.uint8]]]:
         """Compute jobs of a fit.
@@ -271,21 +275,24 @@ class Actor:
         Args:
             number: That of the fit.
             message: The `SentJobs`, pickled.
-            versions: For each of its versions the reference by which it is fetched.
+            bundles: References by which versions are fetched, several at once.
             own: The states of the clients that have one.
 
         Returns:
             The `SentOutcomes`, pickled, and the blocks of the results.
         """
-        jobs, settings, numbers = pickle.loads(message)
+        jobs, settings, versions = pickle.loads(message)
         fit = self._fits[number]
         fit.take(settings)
-        keys = [(number, each) for each in numbers]
-        fetched = sum(map(self._fetch, keys, versions))
+        fetched = 0
+        for each, (which, place) in versions.items():
+            fetched += self._fetch((number, each), bundles[which], place)
         states = iter(own)
         here = [fit.job(job, self._versions[number, job.version][0], states) for job in jobs]
+        begun = time.perf_counter()
         computed = fit.executor.run(here)
-        self._forget(len(keys))
+        seconds = time.perf_counter() - begun
+        self._forget(len(versions))
         outcomes: list[SentResult | ClientError] = []
         blocks = []
         for each in computed:
@@ -295,15 +302,15 @@ class Actor:
                 result, block = SentResult.of(each)
                 outcomes.append(result)
                 blocks.append(block)
-        answer = SentOutcomes(outcomes, fit.executor.state_dict(), fetched)
+        answer = SentOutcomes(outcomes, fit.executor.state_dict(), fetched, seconds)
         return pickle.dumps(answer), blocks
 
-    def _fetch(self, key: tuple[int, int], reference: Any) -> int:
+    def _fetch(self, key: tuple[int, int], bundle: Any, place: int) -> int:
         """Have a version here; return how many bytes of it had to come."""
         if key in self._versions:
             self._versions.move_to_end(key)
             return 0
-        packed = self._get(reference)
+        packed = self._get(bundle)[place]
         tensors = [None if each is None else each.to(self._device) for each in packed.tensors()]
         self._versions[key] = tensors, packed.shape.nbytes
         return packed.shape.nbytes

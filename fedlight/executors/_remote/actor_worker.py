@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -19,11 +19,31 @@ from fedlight.executors._remote.tensor_block import Marks, Packed
 from fedlight.executors.base import ClientError, Job, Outcome
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedlight._module.settings import LiveSettings, Settings
     from fedlight.executors.base import Workplace
     from fedlight.types import ServerState
 
 _SETTINGS = 64  # settings of the module that keep their number
+
+
+class SentVersion(NamedTuple):
+    """Where a version of the model is.
+
+    Attributes:
+        number: Names it.
+        bundle: Ray's reference to several versions.
+        place: Which of them it is.
+    """
+
+    number: int
+    bundle: Any
+    place: int
+
+
+def _tensors(state: ServerState) -> tuple[Tensor | None, ...]:
+    return state.params, state.buffers, state.counters, state.shared
 
 
 class SentFit:
@@ -55,7 +75,7 @@ class SentFit:
     ) -> None:
         self._ray, self._live, self._sent = ray, live, sent
         self.number, self.examples, self.device = number, examples, device
-        self._versions: dict[tuple[int, ...], tuple[Marks, int, Any]] = {}
+        self._versions: dict[tuple[int, ...], tuple[Marks, SentVersion]] = {}
         self._settings: dict[int, Settings] = {}
         self._numbers = count()
         self.traffic = Traffic()
@@ -94,20 +114,30 @@ class SentFit:
         )
         self.keep(state)
 
-    def version(self, state: ServerState) -> tuple[int, Any]:
-        """The number of a version, and the reference by which an actor gets it."""
-        tensors = (state.params, state.buffers, state.counters, state.shared)
-        key = tuple(map(id, tensors))
-        found = self._versions.get(key)
-        if found is None or not found[0].hold(tensors):
+    def versions(self, jobs: Sequence[Job]) -> list[SentVersion]:
+        """The versions that jobs have pulled; new ones are put into the object store together."""
+        found: list[SentVersion] = []
+        new: dict[tuple[int, ...], tuple[Tensor | None, ...]] = {}
+        for job in jobs:
+            tensors = _tensors(job.pulled)
+            key = tuple(map(id, tensors))
+            known = self._versions.get(key)
+            if known is None or not known[0].hold(tensors):
+                new[key] = tensors
+        if new:
             # Those that the server has released leave the store, too.
-            gone = [key for key, (marks, *_) in self._versions.items() if marks.is_gone]
-            for each in gone:
-                del self._versions[each]
-            reference = self._ray.put(Packed.of(tensors))
-            found = self._versions[key] = Marks(tensors), next(self._numbers), reference
-            self.traffic.versions += 1
-        return found[1], found[2]
+            self._versions = {
+                key: each for key, each in self._versions.items() if not each[0].is_gone
+            }
+            # Each call of Ray costs as much as it takes to copy a small model.
+            bundle = self._ray.put([Packed.of(tensors) for tensors in new.values()])
+            for place, (key, tensors) in enumerate(new.items()):
+                sent = SentVersion(next(self._numbers), bundle, place)
+                self._versions[key] = Marks(tensors), sent
+            self.traffic.versions += len(new)
+        for job in jobs:
+            found.append(self._versions[tuple(map(id, _tensors(job.pulled)))][1])
+        return found
 
     def settings(self, job: Job) -> tuple[int | None, Mapping[int, bytes]]:
         """The number of the settings of a job, and those settings by number; none at the start."""
@@ -133,6 +163,7 @@ class ActorWorker(Worker):
         fits_of: All fits, by the workplaces that jobs name.
         started: Ray's answer once the actor has started.
         answers: Ray's answers to parcels, and the fits of those.
+        seconds: How long the computation of the last parcel took.
     """
 
     number: int
@@ -140,6 +171,7 @@ class ActorWorker(Worker):
     ray: Any
     fits_of: Mapping[Workplace | None, SentFit]
     answers: deque[tuple[Any, SentFit]] = field(default_factory=deque)
+    seconds: float = 0.0
     _has: dict[int, SentFit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -175,23 +207,23 @@ class ActorWorker(Worker):
         """Send a parcel of jobs."""
         sent: list[SentJob] = []
         settings: dict[int, bytes] = {}
-        versions: dict[int, Any] = {}
         fit = self.fits_of[jobs[0].work]
         if fit.number not in self._has:
             self.take(fit)
         own = [job.client_state for job in jobs if job.client_state is not None]
-        for job in jobs:
-            number, reference = fit.version(job.pulled)
-            versions[number] = reference
+        pulled = fit.versions(jobs)
+        for job, version in zip(jobs, pulled, strict=True):
             known, some = fit.settings(job)
             settings.update(some)
-            sent.append(SentJob(job.task, number, known, job.client_state is not None))
+            sent.append(SentJob(job.task, version.number, known, job.client_state is not None))
         fit.traffic.tasks += len(sent)
         fit.traffic.sent += sum(each.nbytes for each in own)
-        message = pickle.dumps(SentJobs(sent, settings, [*versions]))
+        bundles = list(dict.fromkeys(each.bundle for each in pulled))
+        places = {each.number: (bundles.index(each.bundle), each.place) for each in pulled}
+        message = pickle.dumps(SentJobs(sent, settings, places))
         states = [each.cpu().view(torch.uint8).numpy() for each in own]
         # In a list, the references are passed on and not what they refer to.
-        given = fit.number, message, [*versions.values()], states
+        given = fit.number, message, bundles, states
         self.answers.append((self.actor.run.remote(*given), fit))
 
     def receive(self) -> list[Outcome]:
@@ -208,6 +240,7 @@ class ActorWorker(Worker):
             ) from error
         self.answers.popleft()
         answer: SentOutcomes = pickle.loads(message)
+        self.seconds = answer.seconds
         fit.note(self.number, answer.state)
         traffic = fit.traffic
         traffic.sent += answer.fetched

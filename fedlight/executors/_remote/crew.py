@@ -19,7 +19,9 @@ AT_ONCE = 2
 """Parcels that a worker has: one to compute, and one that lies ready."""
 
 _TRIES = 3
-_TIME_FOR_EACH = 0.005  # seconds between two parcels of all workers together
+_MESSAGES = 0.004  # seconds, about, that the messages of a parcel take
+_TIME_FOR_EACH = 0.01  # seconds between two parcels of all workers together
+_LONG = 0.05  # seconds that a parcel of several jobs takes at most: others may be needed sooner
 _LOOK = 5.0  # seconds between two looks at workers from which nothing comes
 _SILENT = 60.0  # seconds after which a worker is named
 _SLOWER = 5.0  # times the longest wait so far
@@ -31,6 +33,9 @@ class WorkerLost(RuntimeError):
 
 class Worker(Protocol):
     """One worker, as this process sees it. It computes parcels of jobs in the order of sending."""
+
+    seconds: float = 0.0
+    """How long the computation of the last parcel took; 0.0 where messages cost next to nothing."""
 
     @property
     def name(self) -> str:
@@ -158,12 +163,23 @@ class Crew(Generic[W]):
         """Whether a worker has nothing to do."""
         return any(not place.parcels for place in self._places)
 
-    @property
-    def enough(self) -> int:
-        """How many jobs make a parcel so long that this process has time for all workers."""
+    def bounds(self, parcel: int) -> tuple[int, int]:
+        """The least and the most jobs with which a parcel is worth its messages.
+
+        They take a worker as long as the messages do, or, if none is idle, so long that this
+        process has time for all of them. Slow jobs are sent one at a time.
+
+        Args:
+            parcel: The most in any case.
+        """
         if self._pace is None:
-            return 1
-        return max(1, round(_TIME_FOR_EACH * len(self._places) / max(self._pace, 1e-9)))
+            return 1, 1
+        pace, for_all = max(self._pace, 1e-9), min(_LONG, _TIME_FOR_EACH * len(self._places))
+        least, most = (
+            max(1, min(parcel, round(seconds / pace)))
+            for seconds in (_MESSAGES if self.someone_idle else for_all, for_all)
+        )
+        return least, most
 
     def submit(self, number: int, jobs: Sequence[Job]) -> None:
         """Take a parcel; it waits here if every worker has enough to do.
@@ -278,7 +294,7 @@ class Crew(Generic[W]):
                 continue
             parcel = place.parcels.popleft()
             place.steps -= _steps(parcel)
-            taken = (now - place.since) / max(1, len(parcel.jobs))
+            taken = worker.seconds / max(1, len(parcel.jobs))
             self._pace = taken if self._pace is None else 0.8 * self._pace + 0.2 * taken
             self._longest = max(self._longest, now - place.since)
             place.since, place.patience = now, max(_SILENT, _SLOWER * self._longest)

@@ -134,10 +134,9 @@ class CrewShare:
         """Whether a worker has nothing to do."""
         return self._crew.someone_idle
 
-    @property
-    def enough(self) -> int:
-        """How many jobs are worth a message; see `Crew.enough`."""
-        return self._crew.enough
+    def bounds(self, parcel: int) -> tuple[int, int]:
+        """How many jobs are worth a message; see `Crew.bounds`."""
+        return self._crew.bounds(parcel)
 
     @property
     def num_replaced(self) -> int:
