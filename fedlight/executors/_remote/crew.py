@@ -256,12 +256,12 @@ class Crew(Generic[W]):
             free = [place for place in self._places if len(place.parcels) < AT_ONCE]
             jobs = self._dealt[0].jobs
             fitting = [place for place in free if place.worker.fits(jobs)]
-            if not fitting:
-                idle = next((place for place in free if not place.parcels), None)
-                if idle is None:
-                    return
-                self._replace(idle, jobs)
+            idle = next((place for place in free if not place.parcels), None)
+            if idle is not None and all(place.parcels for place in fitting):
+                self._replace(idle, jobs)  # sooner than another has finished what it has
                 fitting = [idle]
+            if not fitting:
+                return
             place = min(fitting, key=lambda each: (len(each.parcels), each.steps))
             self._send(place, self._dealt.popleft())
 

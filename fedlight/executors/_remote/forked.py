@@ -205,7 +205,8 @@ class KnownFit:
         inner: Computes them.
         tensors: Where tensors of jobs and results lie.
         settings: The settings that the worker has.
-        current: Those that its module has; None if there are no settings.
+        current: Those that its module has; None for those of the start of the fit, which has not
+            begun when its first workers are forked.
     """
 
     number: int
@@ -217,13 +218,19 @@ class KnownFit:
 
     def has(self, settings: Settings | None) -> bool:
         """Whether the worker has some settings."""
-        return settings is self.current or any(each is settings for each in self.settings)
+        return self._is_current(settings) or any(each is settings for each in self.settings)
+
+    def _is_current(self, settings: Settings | None) -> bool:
+        current = self.current
+        if current is None and self.work.settings is not None:
+            current = self.work.settings.start
+        return settings is None or settings is current
 
     def put(self, job: Job) -> JobParts:
         """Write a job; see `SharedTensors.put_job`."""
         used = job.pulled.settings
         number = None
-        if used is not self.current:
+        if not self._is_current(used):
             number = next(n for n, each in enumerate(self.settings) if each is used)
         return self.tensors.put_job(job, number)
 
