@@ -7,18 +7,23 @@ in an aggregation, while a checkpoint is being written); a new child goes on wit
 those of the run that nobody killed.
 
     python tests/kill_and_resume.py --kills 100
+
+With ``--workers 4`` the runs have four worker processes, and are compared with one that has none.
+``--lost`` then kills workers in place of the runs: a run goes on without them.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import os
 import random
 import signal
 import stat
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -76,6 +81,7 @@ from fedlight.arrivals import (
 )
 from fedlight.callbacks import CSVMetrics, EventLog, FedCheckpoint, TensorBoardMetrics
 from fedlight.channel import QSGD, Clip, ErrorFeedback, TopK
+from fedlight.executors import ProcessExecutor
 from fedlight.local_optimizers import (
     SAM,
     FedDyn,
@@ -273,9 +279,11 @@ def clients(broken: bool) -> FederatedDataModule:
     return FederatedDataModule.from_client_datasets(tables, batch_size=4, val_dataset=table(20))
 
 
-def train(case: str, folder: Path, rounds: int) -> FedTrainer:
+def train(case: str, folder: Path, rounds: int, executor: Any = None) -> FedTrainer:
     """A run in `folder`, from its last checkpoint where there is one."""
     given = {"executor": "sequential", **CASES[case]()}
+    if executor is not None:
+        given["executor"] = executor
     data = clients(given.pop("broken", False))
     trainer = FedTrainer(
         **given,
@@ -384,28 +392,65 @@ def child(run: Callable[[], None]) -> int:
     os._exit(0)
 
 
-def finished(case: str, folder: Path, rounds: int) -> str:
-    """The outcome of a run that is left alone, from where it is."""
-    pid = child(
-        lambda: (
-            (folder / "outcome").write_text(outcome(train(case, folder, rounds), folder)) and None
-        )
-    )
+def finished(
+    case: str, folder: Path, rounds: int, executor: Any = None, lost: int = 0, within: float = 1.0
+) -> str:
+    """The outcome of a run that is left alone, from where it is.
+
+    Args:
+        case: Its name.
+        folder: Where it is.
+        rounds: Where it ends.
+        executor: The executor; None for that of the case.
+        lost: How many of its workers are killed at random instants.
+        within: About how many seconds it takes.
+    """
+
+    def run() -> None:
+        killing = threading.Thread(target=kill_workers, args=(lost, within, folder), daemon=True)
+        if lost:
+            killing.start()
+        (folder / "outcome").write_text(outcome(train(case, folder, rounds, executor), folder))
+
+    pid = child(run)
     _, status = os.waitpid(pid, 0)
     if status:
         raise RuntimeError(f"{case}: a run that went on from a checkpoint failed")
     return (folder / "outcome").read_text()
 
 
-def kill_once(case: str, folder: Path, rounds: int, seconds: float, dice: random.Random) -> str:
+def kill_workers(number: int, within: float, folder: Path) -> None:
+    """Kill workers of this process, one after another; write down how many."""
+    dice, killed = random.Random(number), 0
+    while not (folder / "checkpoints" / "last.ckpt").exists():  # one lost at the start is an error
+        time.sleep(0.01)
+    while killed < number:
+        time.sleep(dice.uniform(0.2, 1) * within / number)
+        workers = multiprocessing.active_children()
+        if workers:
+            os.kill(dice.choice(workers).pid, signal.SIGKILL)
+            killed += 1
+            (folder / "lost").write_text(str(killed))
+
+
+def kill_once(
+    case: str,
+    folder: Path,
+    rounds: int,
+    seconds: float,
+    dice: random.Random,
+    executor: Any = None,
+) -> str:
     """Start (or go on with) a run and kill it; says when, or "" where it was done before."""
-    instant = dice.choice(INSTANTS)
+    # In a step it would be a worker that is killed, and its successor, and the next one.
+    instants = [each for each in INSTANTS if executor is None or each != "training"]
+    instant = dice.choice(instants)
     number = dice.randint(1, 12)
     wait_for_the_next_second()
 
     def run() -> None:
         arm(instant, number, dice)
-        train(case, folder, rounds)
+        train(case, folder, rounds, executor)
 
     pid = child(run)
     if instant == "any time":
@@ -432,9 +477,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, help="worker processes of a run; none by default")
+    parser.add_argument("--lost", action="store_true", help="kill workers in place of runs")
     parser.add_argument("-v", action="store_true", help="show what the runs print")
     options = parser.parse_args(arguments)
     dice = random.Random(options.seed)
+    given: dict[str, Any] = {}
+    if options.workers:
+        given["executor"] = ProcessExecutor(options.workers)
     expected: dict[str, tuple[str, float]] = {}
     kills, when, runs, different = 0, Counter[str](), 0, 0
     with tempfile.TemporaryDirectory() as root:
@@ -444,17 +494,23 @@ def main(arguments: list[str] | None = None) -> int:
                 folder = Path(root) / case
                 folder.mkdir()
                 start = time.monotonic()
-                expected[case] = finished(case, folder, options.rounds), time.monotonic() - start
+                alone = finished(case, folder, options.rounds, "sequential" if given else None)
+                expected[case] = alone, time.monotonic() - start
             folder = Path(root) / f"{case}-{runs}"
             folder.mkdir()
             killed = []
-            for _ in range(min(options.kills_per_run, options.kills - kills)):
-                instant = kill_once(case, folder, options.rounds, expected[case][1], dice)
+            left, seconds = min(options.kills_per_run, options.kills - kills), expected[case][1]
+            for _ in range(0 if options.lost else left):
+                instant = kill_once(case, folder, options.rounds, seconds, dice, **given)
                 if not instant:
                     break
                 killed.append(instant)
             wait_for_the_next_second()
-            same = finished(case, folder, options.rounds) == expected[case][0]
+            lost = left if options.lost else 0
+            found = finished(case, folder, options.rounds, **given, lost=lost, within=seconds)
+            same = found == expected[case][0]
+            if (folder / "lost").exists():
+                killed += ["a worker"] * int((folder / "lost").read_text())
             kills, runs, different = kills + len(killed), runs + 1, different + (not same)
             when.update(killed)
             print(f"{case:13} killed {killed}: {'identical' if same else 'DIFFERENT'}", flush=True)
