@@ -236,9 +236,63 @@ TABLE = (
     ),
     Broken(
         "fedlight/executors/_remote/forked.py",
-        "self.own if has_own else None",
-        "self.own",
+        "shared if parts.has_shared else None,",
+        "shared,",
         "executors/test_processes.py",
+    ),
+    Broken(
+        "fedlight/executors/_remote/forked.py",
+        "if found is not None and not found.marks.hold(tensors):",
+        "if False:",
+        "executors/remote",
+    ),
+    Broken(
+        "fedlight/executors/_remote/forked.py",
+        "if version.forgotten and not version.users:",
+        "if version.forgotten:",
+        "executors/remote",
+    ),
+    Broken(
+        "fedlight/executors/_remote/forked.py",
+        "if self.results.num_free > self._num_jobs:",
+        "if True:",
+        "executors/remote",
+    ),
+    Broken(
+        "fedlight/executors/_remote/crew.py",
+        "self._dealt.extendleft(reversed([first, *others]))",
+        "self._dealt.extend([first])",
+        "executors/remote/test_crew.py",
+    ),
+    Broken(
+        "fedlight/executors/_remote/crew.py",
+        "if idle is not None and all(place.parcels for place in fitting):",
+        "if idle is not None and not fitting:",
+        "executors/remote/test_crew.py",
+    ),
+    Broken(
+        "fedlight/clients/work_ahead.py",
+        "if pool.has_chains:",
+        "if False:",
+        "clients/test_work_ahead.py",
+    ),
+    Broken(
+        "fedlight/clients/work_ahead.py",
+        "if not self.has(run):",
+        "if True:",
+        "clients/test_work_ahead.py",
+    ),
+    Broken(
+        "fedlight/clients/clients.py",
+        "self.pool.settle()",
+        "pass",
+        "clients/test_work_ahead.py",
+    ),
+    Broken(
+        "fedlight/clients/pool.py",
+        "if run.status is not Status.OPEN or self.is_with_workers(run):",
+        "if run.status is not Status.OPEN:",
+        "clients",
     ),
     # fedlight.clients, server, loop, events, run, checkpoint
     Broken(

@@ -194,8 +194,9 @@ def test_there_is_one_event_loop() -> None:
 
 # Private attributes of other libraries' objects that have no public counterpart: Lightning's
 # modules and checkpoint callback, torch's schedulers, torchmetrics' collections, TensorBoard's
-# writer, tensors, and the datasets library's data sets.
+# writer, tensors, the datasets library's data sets, and Ray's free resources by node.
 FOREIGN = {
+    "_private",
     "_base", "_buffers", "_default_hp_metric", "_device", "_enable_compute_groups",
     "_experiment", "_fabric", "_fingerprint", "_forward_cache", "_get_file_writer", "_trainer",
     "_groups_checked", "_log_hyperparams", "_schema", "_version", "_unsafe_view", "_log_softmax",
