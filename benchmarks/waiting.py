@@ -5,9 +5,8 @@
 - widths: one local run in stacks for 20 to 500 clients a round, in microseconds
 - evaluation: 10,000 images with a torchmetrics accuracy, and `ClientEvaluation` of 100 x 600
 - checkpoint: one of a small model, with `FedCheckpoint`
-- cores: a CNN with `executor="processes"` on two cores, by the wall clock
 
-Process CPU time, but for the cores; medians over the turns, and of the ratios within a turn.
+Process CPU time; medians over the turns, and of the ratios within a turn.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,14 +33,13 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
-from benchmarks.federations import timed
 from benchmarks.run import machine, show
-from benchmarks.workloads import SMALL_CNN, A, Workload
+from benchmarks.workloads import A, Workload
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import UniformArrivals
 from fedlight.callbacks import ClientEvaluation, FedCheckpoint
-from fedlight.executors import Job, ProcessExecutor, VectorizedExecutor, Workplace
+from fedlight.executors import Job, VectorizedExecutor, Workplace
 from fedlight.local_optimizers import LocalSGD
 from fedlight.parameters import ModuleState
 from fedlight.types import Task
@@ -230,32 +228,10 @@ def checkpoint(turns: int) -> None:
     show("A checkpoint", rows)
 
 
-def cores(turns: int) -> None:
-    """A CNN, which does not stack on a CPU, on two cores."""
-    data, runs = SMALL_CNN.data(), 4 * SMALL_CNN.per_round
-    contenders: Mapping[str, Callable[[], float]] = {
-        "sequential": lambda: timed(SMALL_CNN, data, "cpu", runs, executor="sequential").updates,
-        "processes, two workers": lambda: (
-            timed(SMALL_CNN, data, "cpu", runs, executor=ProcessExecutor(workers=2)).updates
-        ),
-    }
-    found = {name: [contender() for _ in range(1)] for name, contender in contenders.items()}
-    for _ in range(turns - 1):
-        for name, contender in contenders.items():
-            found[name].append(contender())
-    one, two = found.values()
-    ratio = statistics.median(b / a for a, b in zip(one, two, strict=True))
-    rows = [["", "updates a second", "/ sequential"]]
-    rows.append(["sequential", f"{statistics.median(one):.1f}", "1.00"])
-    rows.append(["processes, two workers", f"{statistics.median(two):.1f}", f"{ratio:.2f}"])
-    show(SMALL_CNN.name, rows)
-
-
 PARTS = {
     "widths": widths,
     "evaluation": evaluation,
     "checkpoint": checkpoint,
-    "cores": cores,
 }
 
 

@@ -1,4 +1,4 @@
-"""Local runs on a Ray cluster. Actors that hold the data compute shares of each list of jobs."""
+"""Local runs on a Ray cluster, on actors that hold the data and are fed ahead."""
 
 from __future__ import annotations
 
