@@ -2,7 +2,8 @@
 
 The device lies over the memory of the CPU. Its tensors are real tensors, each operator runs on the
 CPU, and tensors of two devices in one operator raise as they do on CUDA (a CPU tensor without
-dimensions and CPU indices pass). It counts and limits the memory that is allocated. It shows mixed
+dimensions and CPU indices pass). There are two cards, the first of which trainers take; tensors of
+both do not mix either. It counts and limits the memory that is allocated. It shows mixed
 devices, copies, and where the host waits; it shows neither speed nor CUDA's kernels, random
 generators and graphs.
 
@@ -26,9 +27,6 @@ for _name, _answer in {
     "is_available": True,
     "is_initialized": True,
     "_is_in_bad_fork": False,
-    "device_count": 1,
-    "current_device": 0,
-    "set_device": None,
     "synchronize": None,
     "manual_seed": None,
     "manual_seed_all": None,
@@ -42,6 +40,8 @@ torch._register_device_module("pretended", _module)
 import _pretended  # noqa: E402  # built by `tests/on_device.py`
 
 _pretended.install()
+for _name in ("device_count", "current_device", "set_device"):
+    setattr(_module, _name, getattr(_pretended, _name))
 DEVICE = torch.device("pretended", 0)
 memory = _pretended
 

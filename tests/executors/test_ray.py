@@ -3,11 +3,13 @@
 import pickle
 import sys
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from lightning import LightningModule
+from lightning.fabric.plugins.precision.amp import MixedPrecision
 from torch.utils.data import TensorDataset
 
 from fedlight import Callback, FederatedDataModule, FedTrainer
@@ -22,6 +24,7 @@ from fedlight.executors._remote.actor import (
     SentJob,
     SentJobs,
     SentWorkplace,
+    autocast_on,
 )
 from fedlight.executors._remote.tensor_block import Packed
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
@@ -166,6 +169,7 @@ class Asks(Drops):
         self.log("steps", self.trainer.estimated_stepping_batches)
         self.log("rounds", rounds)
         self.log("answers", len(repr([getattr(self.trainer, name) for name in self.names])))
+        self.log("mode", torch.get_deterministic_debug_mode())
         self.log("here", self.trainer.strategy.world_size + self.trainer.max_epochs)
         assert self.trainer.state.fn == "fit"
         return super().training_step(batch, batch_idx) * (1 + rounds)
@@ -174,7 +178,7 @@ class Asks(Drops):
 def test_one_by_one_two_actors_have_the_bits_of_one_process(cluster, monkeypatch) -> None:
     """Though they draw, ask the trainer, start late, have a bad client, and one is killed."""
     monkeypatch.setattr("fedlight.executors.ray._PATIENCE", 0.0)
-    given = {"net": Asks, "seed": 3, "bad": 2, "on_client_failure": "drop"}
+    given = {"net": Asks, "seed": 3, "bad": 2, "on_client_failure": "drop", "deterministic": "warn"}
     alone = fit("sequential", **given)
     # on one core, since each needs half of one
     executor, notes = RayExecutor(2, executor="sequential", num_cpus=0.5), Notes(cluster.kill)
@@ -187,6 +191,7 @@ def test_one_by_one_two_actors_have_the_bits_of_one_process(cluster, monkeypatch
     assert shared.fingerprint() == alone.fingerprint()
     assert shared.history == alone.history
     assert shared.num_failures == alone.num_failures > 0
+    assert alone.history[-1].metrics["mode"] == 1
     names = ("steps", "rounds", "answers", "here", "loss")
     assert set(names) <= alone.history[-1].metrics.keys()
 
@@ -376,9 +381,13 @@ def actor(executor: str, bad: int | None = None) -> tuple[Actor, Any, list[SentJ
     work = Workplace(module, state, optimizer, data.partition, data.train_data, 3, seed=0)
     tasks = [Task(client, 0, 0.0, 1.0, 2, client, 0) for client in range(len(SIZES))]
     made, start = Actor(get=lambda each: each), state.read()
-    answer = made.add(5, SentWorkplace.of(work, executor), SentExamples(0, lambda: data.train_data))
+    answer = made.add(5, SentWorkplace.of(work, executor), examples_of(data))
     packed = Packed.of([start.params, start.buffers, start.counters, None])
     return made, answer, [SentJob(task, 7, None, False) for task in tasks], {7: packed}
+
+
+def examples_of(data: FederatedDataModule) -> SentExamples:
+    return SentExamples(0, lambda: data.train_data)
 
 
 def computed(made: Actor, jobs: list[SentJob], versions: dict[int, Any]) -> tuple[Any, int, Any]:
@@ -395,6 +404,54 @@ def computed(made: Actor, jobs: list[SentJob], versions: dict[int, Any]) -> tupl
 def test_what_an_actor_cannot_run_is_refused() -> None:
     _, answer, *_ = actor("vectorized")
     assert "one client at a time" in answer.refusal
+
+
+def test_an_actor_that_could_not_take_up_a_fit_says_so_with_each_job() -> None:
+    """Nobody waits for the first answer of an actor in the place of one that has died."""
+    made, _, jobs, versions = actor("vectorized")
+    with pytest.raises(ValueError, match="one client at a time"):
+        computed(made, jobs, versions)
+
+    def fetch():
+        raise OSError("the examples are lost")
+
+    data, module = clients(), Net()
+    work = Workplace(
+        module, ModuleState(module), LocalSGD(0.1), data.partition, data.train_data, 3, seed=0
+    )
+    with pytest.raises(OSError, match="are lost"):
+        made.add(5, SentWorkplace.of(work, "sequential"), SentExamples(1, fetch))
+    with pytest.raises(OSError, match="are lost"):
+        computed(made, jobs, versions)
+    made.forget(5)
+    assert made.add(5, SentWorkplace.of(work, "sequential"), examples_of(data)).refusal == ""
+    assert len(computed(made, jobs, versions)[0]) == len(jobs)
+
+
+def test_each_fit_has_the_settings_of_pytorch_that_it_was_sent_with() -> None:
+    made, _, jobs, versions = actor("sequential")
+    data, module = clients(), Net()
+    work = Workplace(
+        module, ModuleState(module), LocalSGD(0.1), data.partition, data.train_data, 3, seed=0
+    )
+    sent = SentWorkplace.of(work, "sequential")
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        other = SentWorkplace.of(work, "sequential")
+        torch.use_deterministic_algorithms(False)
+        made.add(6, other, examples_of(data))
+        assert torch.get_deterministic_debug_mode() == 1
+        computed(made, jobs, versions)  # of the first fit
+        assert torch.get_deterministic_debug_mode() == sent.flags.debug_mode == 0
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_mixed_precision_is_that_of_the_actors_device() -> None:
+    precision = MixedPrecision("bf16-mixed", "cpu")
+    made = autocast_on(torch.device("cuda"), precision.forward_context)
+    assert (made.__self__.device, precision.device) == ("cuda", "cpu")
+    assert autocast_on(torch.device("cuda"), nullcontext) is nullcontext
 
 
 def test_a_failure_travels_with_its_reason_and_traceback() -> None:

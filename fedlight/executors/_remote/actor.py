@@ -7,11 +7,12 @@ import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from lightning.fabric.plugins.precision.amp import MixedPrecision
 
 from fedlight._module.current_stage import Moment, moment_of
 from fedlight._module.settings import LiveSettings, Settings
@@ -19,6 +20,7 @@ from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors._remote.cluster import import_ray
 from fedlight.executors._remote.sent_settings import from_bytes
 from fedlight.executors._remote.tensor_block import Packed, PackedShape
+from fedlight.executors._remote.torch_flags import TorchFlags
 from fedlight.executors.base import ClientError, Executor, Job, Workplace
 from fedlight.parameters import ModuleState
 from fedlight.types import LocalResult, Measured, ServerState
@@ -127,12 +129,14 @@ class SentWorkplace:
         dtype: The type of floating-point batches.
         executor: The executor that the actor asks for.
         trainer: The object that is ``self.trainer`` in the actor, or None.
+        flags: PyTorch's settings.
     """
 
     parts: dict[str, Any]
     dtype: torch.dtype
     executor: Executor | str
     trainer: Moment | None
+    flags: TorchFlags
 
     @classmethod
     def of(cls, work: Workplace, executor: Executor | str) -> SentWorkplace:
@@ -145,7 +149,8 @@ class SentWorkplace:
         del parts["state"], parts["settings"], parts["examples"]
         parts["module"] = _copy(work.module)
         dtype = work.state.param_layout.dtype
-        return cls(parts, dtype, executor, moment_of(work.module).for_actor())
+        trainer = moment_of(work.module).for_actor()
+        return cls(parts, dtype, executor, trainer, TorchFlags.here())
 
 
 def _copy(module: LightningModule) -> LightningModule:
@@ -216,21 +221,23 @@ class Actor:
     """Holds the modules and the data of one or several fits, and computes their jobs.
 
     Args:
-        on_gpu: Whether it computes on a GPU.
+        device: Where it computes, such as "cpu", or "cuda" for the GPU that Ray has given it.
         num_threads: The torch threads.
         get: Fetches a bundle of versions by its reference; None for Ray's own function.
     """
 
     def __init__(
         self,
-        on_gpu: bool = False,
+        device: str = "cpu",
         num_threads: int = 1,
         get: Callable[[Any], Sequence[Packed]] | None = None,
     ) -> None:
         self._get = import_ray("RayExecutor").get if get is None else get
         torch.set_num_threads(num_threads)
-        self._device = torch.device("cuda" if on_gpu else "cpu")
+        self._device = torch.device(device)
         self._fits: dict[int, _Fit] = {}
+        self._failed: dict[int, Exception] = {}
+        self._latest: int | None = None  # the fit whose settings PyTorch has
         self._examples: dict[int, Any] = {}
         self._versions: OrderedDict[tuple[int, int], tuple[list[Any], int]] = OrderedDict()
 
@@ -244,24 +251,33 @@ class Actor:
         used = {each.examples for each in self._fits.values()} | {which}
         for each in self._examples.keys() - used:
             del self._examples[each]
-        if which not in self._examples:
-            self._examples[which] = examples.fetch().to(self._device, sent.dtype)
+        self._latest = number
         try:
+            sent.flags.apply()
+            if which not in self._examples:
+                self._examples[which] = examples.fetch().to(self._device, sent.dtype)
             fit = _Fit(sent, which, self._examples[which], self._device)
         except _RefusedError as error:
+            self._failed[number] = error
             return Answer(str(error))
+        except Exception as error:
+            # Nobody waits for the answer of an actor in the place of another: its jobs tell.
+            self._failed[number] = error
+            raise
         self._fits[number] = fit
         return Answer("", fit.executor.independent, fit.executor.max_batch > 1)
 
     def forget(self, number: int) -> None:
         """Release a fit; its examples stay until the next fit, which may have the same."""
         self._fits.pop(number, None)
+        self._failed.pop(number, None)
         for key in [key for key in self._versions if key[0] == number]:
             del self._versions[key]
 
     def load_state_dict(self, number: int, state: dict[str, Any]) -> None:
         """Pass the state of an earlier executor to that of a fit."""
-        self._fits[number].executor.load_state_dict(state)
+        if number in self._fits:
+            self._fits[number].executor.load_state_dict(state)
 
     def run(
         self,
@@ -280,9 +296,17 @@ class Actor:
 
         Returns:
             The `SentOutcomes`, pickled, and the blocks of the results.
+
+        Raises:
+            Exception: That for which it could not take up the fit.
         """
+        if number in self._failed:
+            raise self._failed[number]
         jobs, settings, versions = pickle.loads(message)
         fit = self._fits[number]
+        if self._latest != number:
+            self._latest = number
+            fit.flags.apply()
         fit.take(settings)
         fetched = 0
         for each, (which, place) in versions.items():
@@ -339,6 +363,7 @@ class _Fit:
     Attributes:
         examples: The number of the examples.
         executor: Computes the jobs.
+        flags: PyTorch's settings.
 
     Raises:
         _RefusedError: The executor cannot run it.
@@ -347,7 +372,7 @@ class _Fit:
     def __init__(
         self, sent: SentWorkplace, which: int, examples: Any, device: torch.device
     ) -> None:
-        self.examples = which
+        self.examples, self.flags = which, sent.flags
         self._device = device
         # A copy, since arrays lie read-only in the object store.
         module = deepcopy(sent.parts["module"]).to(device)
@@ -356,6 +381,7 @@ class _Fit:
         self._live = LiveSettings(module)
         self._settings: dict[int, Settings] = {}
         own = {"module": module, "state": state, "examples": examples, "settings": self._live}
+        own["autocast"] = autocast_on(device, sent.parts["autocast"])
         try:
             choice = resolve_executor(sent.executor, Workplace(**{**sent.parts, **own}))
         except ValueError as error:
@@ -387,3 +413,13 @@ class _Fit:
             return Job(job.task, state)
         own = torch.frombuffer(next(states).copy(), dtype=params.dtype)
         return Job(job.task, state, own.to(self._device))
+
+
+def autocast_on(device: torch.device, autocast: Callable[[], Any]) -> Callable[[], Any]:
+    """The context of mixed precision; it names the kind of device, which may be the driver's."""
+    precision = getattr(autocast, "__self__", None)
+    if not isinstance(precision, MixedPrecision):
+        return autocast
+    own = copy(precision)
+    own.device = device.type
+    return own.forward_context

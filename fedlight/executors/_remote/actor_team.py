@@ -79,8 +79,10 @@ class ActorTeam:
             self._cluster.check_room(wanted)
             make = ray.remote(Actor).options(num_cpus=needs.num_cpus, num_gpus=gpus).remote
 
+            device = "cuda" if gpus > 0 else "cpu"  # an actor sees the GPUs that Ray gives it
+
             def hire(number: int, _: Sequence[Job]) -> ActorWorker:
-                actor = make(gpus > 0, max(1, round(needs.num_cpus)))
+                actor = make(device, max(1, round(needs.num_cpus)))
                 return ActorWorker(number, actor, ray, self._fits)
 
             self._crew = Crew(hire, partial(with_news, ray), needs.num_actors)

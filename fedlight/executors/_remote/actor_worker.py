@@ -238,6 +238,14 @@ class ActorWorker(Worker):
                 f"actor {self.number} has died ({reason[0] if reason else type(error).__name__}); "
                 "where memory is short, write a smaller max_batch"
             ) from error
+        except errors.RayTaskError as error:
+            said = [line for line in str(error).splitlines() if "CUDA error" in line]
+            if not said:
+                raise
+            # Nothing can be computed in a process after one.
+            raise WorkerLost(
+                f"the GPU of actor {self.number} has failed ({said[-1].strip()})"
+            ) from error
         self.answers.popleft()
         answer: SentOutcomes = pickle.loads(message)
         self.seconds = answer.seconds
