@@ -390,7 +390,13 @@ def _present(owner: Owner) -> dict[str, Any]:
 def _attributes(layer: Owner) -> dict[str, Any]:
     """What is a setting among the attributes of a layer or of the local optimizer."""
     if not isinstance(layer, nn.Module):
-        return _present(layer)
+        kind = type(layer.optimizer)
+        # A method that was replaced on the object stays what it is, with all that it holds.
+        return {
+            key: value
+            for key, value in _present(layer).items()
+            if not callable(getattr(kind, key, None))
+        }
     found = {key: value for key, value in vars(layer).items() if key not in _NOT_SETTINGS}
     if not found.get("_hparams", True):  # Lightning makes it when it is first read
         del found["_hparams"]

@@ -721,3 +721,13 @@ def test_a_step_is_the_same_function_under_other_numbers_of_the_optimizer():
     assert other.of_step is start.of_step
     module.gradient = -2.0
     assert live.now().of_step is not start.of_step
+
+
+def test_a_method_that_was_replaced_on_the_optimizer_is_not_copied():
+    """What it counts in local runs of older versions would be lost with the copy."""
+    optimizer, calls = LocalSGD(0.1), []
+    begin = optimizer.begin
+    optimizer.begin = lambda run, module: (calls.append(1), begin(run, module))
+    given = arguments("by the clock", "sequential")
+    run = fitted(Moves("number"), clients(), **{**given, "local_optimizer": optimizer})
+    assert len(calls) >= run.num_updates > 0
