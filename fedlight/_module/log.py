@@ -31,6 +31,18 @@ class Log(ABC):
         self._module = module
         self._known = set(map(id, metrics_of(module).values()))
 
+    @property
+    def logger(self) -> Any:
+        """The loggers, which a process that only computes local runs does not have.
+
+        Raises:
+            RuntimeError: Always; where there are loggers, the module asks Fabric for them.
+        """
+        raise RuntimeError(
+            f"a step of {type(self._module).__name__} uses self.logger, which only the main "
+            "process has: use self.log, or executor='sequential'"
+        )
+
     def log(
         self,
         name: str,

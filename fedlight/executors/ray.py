@@ -93,6 +93,8 @@ class RayExecutor(Executor):
         self.max_batch = positive_int("max_batch", max_batch)
         self.num_cpus = positive("num_cpus", num_cpus)
         self.num_gpus = None if num_gpus is None else checked_gpus(num_gpus)
+        if address is not None and not isinstance(address, str):
+            raise TypeError(f'address must name a cluster, such as "auto", got {address!r}')
         self.address = address
         self.share = positive_int("share", share)
         self.max_bytes = positive_int("max_bytes", max_bytes)
@@ -161,7 +163,8 @@ class RayExecutor(Executor):
         if len(ready) < len(started):
             rank_zero_warn(
                 f"RayExecutor: {len(ready)} of {len(started)} actors have started in "
-                f"{_PATIENCE:g} s; the others wait for {self.num_cpus:g} free CPU cores each"
+                f"{_PATIENCE:g} s; each of the others waits for a node with {self.num_cpus:g} CPU "
+                "cores that are free"
             )
 
     def _check(self, answers: Sequence[Answer]) -> None:

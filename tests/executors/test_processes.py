@@ -253,16 +253,23 @@ class Writes(Net):
         return super().loss(batch)
 
 
+class WritesMetrics(Net):
+    def loss(self, batch):
+        self.logger.log_metrics({"a": 1.0})
+        return super().loss(batch)
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
+        (WritesMetrics, "training_step uses self.logger, which only one process can write to"),
         (Counts, "Counts keeps self.calls from one step to the next"),
         (Reads, "Reads reads self.trainer.callback_metrics, which a worker"),
         (Writes, "training_step uses self.logger, which only one process can write to"),
     ],
 )
 def test_a_step_that_needs_one_process_is_refused(module, message, tmp_path) -> None:
-    logger = TensorBoardLogger(tmp_path) if module is Writes else False
+    logger = TensorBoardLogger(tmp_path) if module in (Writes, WritesMetrics) else False
     with pytest.raises(ValueError, match=message):
         fit(ProcessExecutor(2), module(), logger=logger)
 

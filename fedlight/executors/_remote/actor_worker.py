@@ -172,19 +172,26 @@ class ActorWorker(Worker):
     fits_of: Mapping[Workplace | None, SentFit]
     answers: deque[tuple[Any, SentFit]] = field(default_factory=deque)
     seconds: float = 0.0
+    _is_there: bool = False
     _has: dict[int, SentFit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.started = self.actor.place.remote()
 
     @property
+    def is_there(self) -> bool:
+        """Whether it has started, or died already."""
+        if not self._is_there:
+            self._is_there = bool(self.ray.wait([self.started], timeout=0)[0])
+        return self._is_there
+
+    @property
     def name(self) -> str:
         """Its number, and its process and node once it has started."""
-        ready, _ = self.ray.wait([self.started], timeout=0)
-        if not ready:
-            return f"actor {self.number} (not started yet)"
+        if not self.is_there:
+            return f"actor {self.number}"
         try:
-            process, node = self.ray.get(ready[0])
+            process, node = self.ray.get(self.started)
         except self.ray.exceptions.RayActorError:
             return f"actor {self.number} (which has died)"
         return f"actor {self.number} (process {process} on {node})"

@@ -38,6 +38,11 @@ class Worker(Protocol):
     """How long the computation of the last parcel took; 0.0 where messages cost next to nothing."""
 
     @property
+    def is_there(self) -> bool:
+        """Whether it has started; on a cluster it may wait for room."""
+        return True
+
+    @property
     def name(self) -> str:
         """Its name in messages, such as "worker 2 (process 4711)"."""
 
@@ -253,7 +258,9 @@ class Crew(Generic[W]):
     def _deal(self) -> None:
         """Send parcels to workers that have no work, or have one parcel."""
         while self._dealt:
-            free = [place for place in self._places if len(place.parcels) < AT_ONCE]
+            there = [place for place in self._places if place.worker.is_there]
+            # One that waits for room holds up nobody, as long as there are others.
+            free = [place for place in there or self._places if len(place.parcels) < AT_ONCE]
             jobs = self._dealt[0].jobs
             fitting = [place for place in free if place.worker.fits(jobs)]
             idle = next((place for place in free if not place.parcels), None)
@@ -339,6 +346,12 @@ class Crew(Generic[W]):
     def _name(self, place: _Place[W], silent: float) -> None:
         """Say which worker has been silent for long, and over what."""
         place.patience = 2 * silent
+        if not place.worker.is_there:
+            rank_zero_warn(
+                f"fedlight: {place.worker.name} has not started for {silent:.0f} s, and no other "
+                "is there: it waits until a node of the cluster has room for it"
+            )
+            return
         task = place.parcels[0].jobs[0].task
         longest = f"; the longest wait before was {self._longest:.3g} s" if self._longest else ""
         rank_zero_warn(

@@ -339,7 +339,22 @@ class _NoLogger(DummyLogger):
 
     @property
     def experiment(self) -> Any:
-        raise _LoggerError(
+        raise self._error
+
+    def log_metrics(self, *args: Any, **kwargs: Any) -> None:
+        raise self._error
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        raise self._error
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copies and pickles look for these
+            raise AttributeError(name)
+        raise self._error
+
+    @property
+    def _error(self) -> _LoggerError:
+        return _LoggerError(
             "training_step uses self.logger, which only one process can write to: use self.log, or "
             "executor='sequential'"
         )

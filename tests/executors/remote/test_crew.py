@@ -188,3 +188,32 @@ def test_if_one_cannot_be_hired_the_others_are_ended() -> None:
     with pytest.raises(OSError, match="no room"):
         Crew(hire, lambda workers, timeout: workers, 3)
     assert [each.stopped for each in hired] == [True, True]
+
+
+def test_a_worker_that_waits_for_room_gets_nothing_as_long_as_others_are_there(monkeypatch) -> None:
+    made = crew(2)
+    monkeypatch.setattr(Here, "is_there", property(lambda self: self.number != 1))
+    for serial in range(3):
+        made.submit(serial, [job(serial)])
+    assert held(made) == [[[0], [1]], []]
+    found = []
+    while made.num_under_way:
+        found += made.wait()
+    assert [number for number, _ in found] == [0, 1, 2]
+
+
+def test_if_no_other_is_there_it_is_named_as_one_that_waits_for_room(monkeypatch) -> None:
+    now, answers = [0.0], iter([False, False, True])
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Here, "is_there", False)
+
+    def wait(workers, timeout):
+        now[0] += 40.0
+        return workers if next(answers) else []
+
+    made = crew(1, wait)
+    made.submit(0, [job(0)])
+    with pytest.warns(
+        UserWarning, match="worker 0 has not started for 80 s, and no other is there"
+    ):
+        made.wait()
