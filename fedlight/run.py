@@ -215,6 +215,8 @@ class Run:
     def _ahead(self) -> tuple[float, float]:
         """Show the model; return the last arrival time and the number of arrivals of use."""
         self.show()
+        if self.executor.crew is not None:  # others look at the module when they compute
+            self.module_state.check_kept()
         counts, limits = self.counts, self.setting.limits
         used = len(self.history[-1].updates) if self.history else float("inf")
         until = limits.max_time or float("inf")

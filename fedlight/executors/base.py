@@ -258,6 +258,19 @@ def results_within(max_bytes: int, state: ServerState, most: int, num_workers: i
     return min(most, max(2 * num_workers, max_bytes // max(1, size)))
 
 
+def refuse_second_fit(executor: Executor) -> None:
+    """Refuse to set up an executor whose workers compute for another fit.
+
+    Raises:
+        ValueError: They do.
+    """
+    if executor.crew is not None:
+        raise ValueError(
+            f"{executor!r} computes for another fit that is not over: give each fit an executor of "
+            "its own, or write workers= in a study"
+        )
+
+
 def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that the memory of a device or of this machine is full."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or is_oom_error(error)

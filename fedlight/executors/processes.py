@@ -10,7 +10,14 @@ from fedlight.executors._remote.crew import AT_ONCE, Traffic, run_in_parcels
 from fedlight.executors._remote.fork import number_of_workers
 from fedlight.executors._remote.forked import ForkedTeam, ForkedWorker, SharedTensors, with_news
 from fedlight.executors._remote.shared_crew import SharedCrew
-from fedlight.executors.base import Executor, Job, Outcome, Workplace, results_within
+from fedlight.executors.base import (
+    Executor,
+    Job,
+    Outcome,
+    Workplace,
+    refuse_second_fit,
+    results_within,
+)
 from fedlight.executors.sequential import SequentialExecutor
 
 _PATIENCE = 300.0  # seconds for the first step of a worker
@@ -100,6 +107,7 @@ class ProcessExecutor(Executor):
                 "ProcessExecutor starts processes, which this one may not do, as it is a daemon of "
                 "multiprocessing itself (a worker of a Pool); write executor='sequential'"
             )
+        refuse_second_fit(self)
         shared = self.shared
         fits = 1 if shared is None else shared.most_fits
         self._inner = inner = SequentialExecutor()

@@ -15,7 +15,14 @@ from fedlight.executors._remote.actor_worker import ActorWorker
 from fedlight.executors._remote.cluster import checked_gpus, import_ray
 from fedlight.executors._remote.crew import Traffic, run_in_parcels
 from fedlight.executors._remote.shared_crew import SharedCrew
-from fedlight.executors.base import Executor, Job, Outcome, Workplace, results_within
+from fedlight.executors.base import (
+    Executor,
+    Job,
+    Outcome,
+    Workplace,
+    refuse_second_fit,
+    results_within,
+)
 from fedlight.executors.processes import ProcessExecutor
 
 _PATIENCE = 60.0  # seconds
@@ -114,6 +121,7 @@ class RayExecutor(Executor):
                 cluster has fewer CPU cores or GPUs than the actors ask for, which would never
                 start.
         """
+        refuse_second_fit(self)
         ray, shared = self._ray, self.shared
         # A module that cannot be copied is refused before Ray starts.
         sent = SentWorkplace.of(workplace, self.executor)

@@ -58,8 +58,7 @@ class Processes(Workers):
                 for pipe in wait([*going], timeout=_LOOK):
                     forked, planned = going.pop(cast(Connection, pipe))
                     run = received(forked.receive, planned, pending.shared)
-                    forked.process.join()
-                    forked.pipe.close()
+                    forked.close()
                     pending.over(run)
                 pending.progress.tick(
                     states[pipe].of(planned) for pipe, (_, planned) in going.items()

@@ -253,6 +253,12 @@ class Writes(Net):
         return super().loss(batch)
 
 
+class Loads(Net):
+    def loss(self, batch):
+        list(torch.utils.data.DataLoader(range(2), num_workers=1))
+        return super().loss(batch)
+
+
 class WritesMetrics(Net):
     def loss(self, batch):
         self.logger.log_metrics({"a": 1.0})
@@ -262,6 +268,7 @@ class WritesMetrics(Net):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
+        (Loads, "Loads starts processes, such as those of a DataLoader with num_workers, which"),
         (WritesMetrics, "training_step uses self.logger, which only one process can write to"),
         (Counts, "Counts keeps self.calls from one step to the next"),
         (Reads, "Reads reads self.trainer.callback_metrics, which a worker"),
@@ -399,3 +406,29 @@ def test_other_systems_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(RuntimeError, match="safe on Linux only; write executor='sequential'"):
         ProcessExecutor()
+
+
+class Freezes(Callback):
+    def on_round_end(self, trainer, module):
+        module.net[0].weight.requires_grad_(trainer.version != 2)
+
+
+def test_a_layer_that_a_callback_freezes_is_an_error_as_in_one_process() -> None:
+    for executor in ("sequential", ProcessExecutor(2)):
+        with pytest.raises((ClientError, ValueError), match=r"requires_grad of .* net.0.weight"):
+            fit(executor, callbacks=Freezes())
+
+
+def test_an_executor_computes_for_one_fit_at_a_time() -> None:
+    executor = ProcessExecutor(2)
+
+    class Nests(Callback):
+        def on_round_end(self, trainer, module):
+            fit(executor)
+
+    with pytest.raises(ValueError, match=r"ProcessExecutor\(workers=2\) computes for another fit"):
+        fit(executor, callbacks=Nests())
+
+
+def test_a_large_budget_costs_nothing_by_itself() -> None:
+    assert fit(ProcessExecutor(2, max_batch=10**6)).fingerprint() == fit("sequential").fingerprint()

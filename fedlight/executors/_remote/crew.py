@@ -278,10 +278,13 @@ class Crew(Generic[W]):
             place.patience = max(_SILENT, _SLOWER * self._longest)
         place.parcels.append(parcel)
         place.steps += _steps(parcel)
+        lost = None
         try:
             place.worker.send(parcel.jobs)
         except WorkerLost as error:
-            self._lose(place, error)
+            lost = error
+        if lost is not None:  # the next worker, forked within `except`, would have that error, too
+            self._lose(place, lost)
 
     def _collect(self) -> None:
         """Receive what has come, and deal anew; also return after a while without news."""
@@ -291,13 +294,17 @@ class Crew(Generic[W]):
         now = time.monotonic()
         for worker in came:
             place = busy[id(worker)]
+            failure: Exception | None = None
+            outcomes: list[Outcome] = []
             try:
                 outcomes = worker.receive()
-            except WorkerLost as error:
-                self._lose(place, error)
-                continue
             except Exception as error:
-                self._give_up(place, error)
+                failure = error
+            if isinstance(failure, WorkerLost):
+                self._lose(place, failure)
+                continue
+            if failure is not None:
+                self._give_up(place, failure)
                 continue
             parcel = place.parcels.popleft()
             place.steps -= _steps(parcel)

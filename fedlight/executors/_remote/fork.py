@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 import torch
@@ -61,10 +61,12 @@ class Forked:
     Attributes:
         process: The process.
         pipe: This process's end of the pipe between them.
+        ended: A file descriptor that can be read from once the process has ended.
     """
 
     process: ForkProcess
     pipe: Connection
+    ended: int
 
     @classmethod
     def start(
@@ -89,7 +91,12 @@ class Forked:
             process.start()
         # The other process then has the only one, and its death is the end of the pipe.
         there.close()
-        return cls(process, here)
+        assert process.pid is not None
+        try:
+            ended = os.pidfd_open(process.pid)
+        except OSError:  # an old kernel; this one shows no death while others have inherited it
+            ended = os.dup(process.sentinel)
+        return cls(process, here, ended)
 
     def send(self, message: object) -> None:
         """Send a message to the process.
@@ -109,7 +116,11 @@ class Forked:
             WorkerLost: It has died.
             RuntimeError: It has raised an error.
         """
+        # The end of the pipe does not show a death where another process has inherited it.
+        wait([self.pipe, self.ended])
         try:
+            if not self.pipe.poll():
+                raise self._died()
             received = self.pipe.recv()
         except (EOFError, OSError) as error:
             raise self._died() from error
@@ -123,20 +134,25 @@ class Forked:
         how = f"with exit code {code}"
         if code is not None and code < 0:
             how = f"by {signal.Signals(-code).name}"
-        return WorkerLost(
-            f"{self} has died {how}; where memory is short the system kills processes: write fewer "
-            "workers"
-        )
+        if code == -signal.SIGKILL:
+            how += "; where memory is short the system kills processes: write fewer workers"
+        return WorkerLost(f"{self} has died {how}")
 
     def __str__(self) -> str:
         return f"{self.process.name} (process {self.process.pid})"
 
+    def close(self) -> None:
+        """Wait until the process has ended, and release what this one has of it."""
+        self.process.join()
+        self.pipe.close()
+        os.close(self.ended)
+
     def stop(self) -> None:
         """End the process, even in the middle of its work."""
-        self.pipe.close()
         self.process.kill()
-        self.process.join()
-        self.process.close()
+        self.close()
+        with suppress(ValueError):  # another thread has waited for the process, and notes it late
+            self.process.close()
 
 
 @dataclass(frozen=True, slots=True)

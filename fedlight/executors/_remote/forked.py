@@ -27,6 +27,7 @@ _SAME_IN_ALL = {"version", "current_epoch", "global_step"}
 """Attributes of the trainer that a step may read: they follow from the task alone."""
 
 _VERSION_BYTES = 2**28  # of versions that are kept for tasks that pull them later
+_MOST_RESULTS = 1024  # each has a memory map of its own, of which a process has some ten thousand
 _RESULT_BYTES = 2**30  # of results that the server has not released
 _SETTINGS = 16  # earlier settings of the module that new workers have
 
@@ -79,7 +80,7 @@ class SharedTensors:
         size = num_fits * max(1, sum(each.nbytes for each in tensors))
         self.versions = SharedBlocks(tensors, max(num_jobs, min(64, _VERSION_BYTES // size)))
         self.states = SharedBlocks((state.params,), num_jobs)
-        extra = max(num_jobs, min(num_results, _RESULT_BYTES // size))
+        extra = max(num_jobs, min(num_results, _MOST_RESULTS, _RESULT_BYTES // size))
         self.results = SharedBlocks(tensors, num_jobs + extra)
         self.traffic = Traffic()
         self._num_jobs = num_jobs
@@ -326,8 +327,10 @@ class ForkedWorker(Worker):
 
 def with_news(workers: Sequence[ForkedWorker], timeout: float) -> list[ForkedWorker]:
     """The workers that have sent something or have died, after `timeout` seconds at the latest."""
-    pipes = {each.forked.pipe: each for each in workers}
-    return [pipes[cast(Connection, pipe)] for pipe in wait([*pipes], timeout=timeout)]
+    found: dict[Any, ForkedWorker] = {}
+    for each in workers:
+        found[each.forked.pipe] = found[each.forked.ended] = each
+    return list(dict.fromkeys(found[ready] for ready in wait([*found], timeout=timeout)))
 
 
 class _LoggerError(RuntimeError):
@@ -472,6 +475,11 @@ def _refusal(work: Workplace) -> str:
                 "ProcessExecutor forks this process, and where torch sees a GPU a forked process "
                 "cannot compute gradients once this one has: set the environment variable "
                 f"CUDA_VISIBLE_DEVICES='' before the script starts, or {instead}"
+            )
+        if "daemonic processes are not allowed to have children" in str(cause):
+            return (
+                f"training_step of {name} starts processes, such as those of a DataLoader with "
+                f"num_workers, which a worker of ProcessExecutor may not do: {instead}"
             )
         return str(cause) if isinstance(cause, _LoggerError) else ""
     asked = set(trial.asks) - _SAME_IN_ALL

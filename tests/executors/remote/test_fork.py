@@ -35,12 +35,13 @@ def raises(pipe):
     raise KeyError("no such key")
 
 
-@pytest.mark.parametrize(("body", "how"), [(dies, "by SIGKILL"), (leaves, "with exit code 3")])
+@pytest.mark.parametrize(
+    ("body", "how"),
+    [(dies, "by SIGKILL; .* write fewer workers"), (leaves, "with exit code 3$")],
+)
 def test_a_process_that_dies_is_an_error(body, how) -> None:
     forked = Forked.start(body, name="the run", daemon=True)
-    with pytest.raises(
-        RuntimeError, match=rf"the run \(process \d+\) has died {how}; .* write fewer workers"
-    ):
+    with pytest.raises(RuntimeError, match=rf"the run \(process \d+\) has died {how}"):
         forked.receive()
     forked.stop()
 
@@ -61,3 +62,21 @@ def test_the_number_of_workers(monkeypatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(RuntimeError, match=r"It forks this process, .* Linux only; write less"):
         number_of_workers(2, "It", "less")
+
+
+def leaves_a_child(pipe):
+    child = os.fork()
+    if child == 0:  # it has the end of the pipe, too
+        pipe.recv()
+        os._exit(0)
+    pipe.send(child)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_death_is_noticed_though_another_process_has_the_end_of_the_pipe() -> None:
+    forked = Forked.start(leaves_a_child, name="the run", daemon=True)
+    child = forked.receive()
+    with pytest.raises(RuntimeError, match="has died by SIGKILL"):
+        forked.receive()
+    os.kill(child, signal.SIGKILL)
+    forked.stop()
