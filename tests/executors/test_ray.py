@@ -183,7 +183,7 @@ def test_one_by_one_two_actors_have_the_bits_of_one_process(cluster, monkeypatch
     # on one core, since each needs half of one
     executor, notes = RayExecutor(2, executor="sequential", num_cpus=0.5), Notes(cluster.kill)
     assert executor.independent
-    waits = r"\d of 2 actors have started in 0 s; the others wait for"
+    waits = r"\d of 2 actors have started in 0 s; each of the others waits for a node with 0.5 CPU"
     with pytest.warns(UserWarning, match=waits):
         shared = fit(executor, **given, callback=notes)
     assert notes.independent
