@@ -238,7 +238,7 @@ TABLE = (
         "fedlight/executors/_remote/forked.py",
         "shared if parts.has_shared else None,",
         "shared,",
-        "executors/test_processes.py",
+        "executors/remote",
     ),
     Broken(
         "fedlight/executors/_remote/forked.py",

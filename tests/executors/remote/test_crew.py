@@ -134,6 +134,16 @@ def test_a_worker_that_does_not_fit_is_replaced_once_it_has_no_work() -> None:
     assert made.num_replaced == 0  # it has not died
 
 
+def test_one_that_is_idle_and_does_not_fit_is_replaced_sooner_than_another_is_waited_for() -> None:
+    made = crew(2)
+    second = made.workers[1]
+    second.fits = lambda jobs: False
+    for serial in range(2):
+        made.submit(serial, [job(serial)])
+    assert second.stopped
+    assert held(made) == [[[0]], [[1]]]
+
+
 def test_one_that_is_silent_is_named_at_ever_longer_intervals(monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

@@ -42,6 +42,11 @@ def test_a_version_is_written_once_however_many_tasks_pull_it() -> None:
     assert tensors.traffic.sent == 2 * 4 * P
 
 
+def test_a_version_without_a_shared_state_has_none() -> None:
+    tensors = made()
+    assert tensors.job(tensors.put_job(job(version(1)), None), []).pulled.shared is None
+
+
 def test_a_tensor_that_was_changed_in_place_is_another_version() -> None:
     tensors, state = made(), version(1)
     first = tensors.put_job(job(state), None)
