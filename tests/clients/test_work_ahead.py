@@ -326,3 +326,15 @@ def test_fitting_ends_the_workers() -> None:
     run = fitted(Boring(), classes(SIZES), executor=executor)
     assert executor.crew is None
     assert run.version == 5
+
+
+def test_what_a_worker_has_is_not_given_to_another() -> None:
+    executor = Serials(2)
+    pool = Pool(executor)
+    runs = [submit(pool, serial, float(serial)) for serial in range(4)]
+    begun = []
+    executor.run, run = (lambda jobs: begun.append(jobs[0].task.serial) or run(jobs)), executor.run
+    for each in runs:
+        pool.arrived(each)
+        pool.compute([each])
+    assert sorted(begun) == [0, 1, 2, 3]
