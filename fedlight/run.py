@@ -157,7 +157,8 @@ class Run:
         sending = None if setting.channel is None else Sending(setting.channel, setting.seed)
         ahead = not setting.arrivals.may_stop
         self.pool = Pool(self.executor, setting.norm_limit, sending, ahead)
-        keep_states = setting.local_optimizer.client_state
+        self.federation = replace(self.federation, layout=state.param_layout)
+        keep_states = setting.local_optimizer.keeps_state
         self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
         self.server = Server(
             setting,

@@ -1,7 +1,7 @@
 """Aggregators: how the server makes a new version of the model from client updates."""
 
 from fedlight.aggregators import staleness
-from fedlight.aggregators._server_step import ServerStep, next_version
+from fedlight.aggregators._server_step import ServerParams, ServerStep, next_version
 from fedlight.aggregators.afacd import AFACD
 from fedlight.aggregators.afacs import AFACS
 from fedlight.aggregators.area import AREA
@@ -57,6 +57,7 @@ __all__ = [
     "QuAFL",
     "Rennala",
     "Ringmaster",
+    "ServerParams",
     "ServerStep",
     "next_version",
     "staleness",

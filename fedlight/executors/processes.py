@@ -116,7 +116,8 @@ class ProcessExecutor(Executor):
         most = self.max_bytes // fits
         self.max_ahead = results_within(most, state, self.max_batch, self.workers)
         # What the server holds is not ahead: twice as many find room without a copy.
-        tensors = SharedTensors(state, AT_ONCE * self.workers, 2 * self.max_ahead, fits)
+        own = workplace.optimizer.state_size(state.params.numel())
+        tensors = SharedTensors(state, AT_ONCE * self.workers, 2 * self.max_ahead, fits, own)
         self.traffic = tensors.traffic
         # Workers that others use have work to do: another one tries the module.
         team = ForkedTeam(self.workers if shared is None else 1)
