@@ -5,8 +5,10 @@
 
 - waits: tasks that sleep for 0.1 s, with 1 to 16 workers; the efficiency, which is the time of all
   tasks over the number of workers and the wall clock, and the wall clock over that of an ideal
-  scheduler; `--picture` draws the efficiency
-- cores: a CNN and an LSTM on two cores, by the wall clock, against one task after another
+  scheduler; `--picture` draws the efficiency. The floor: the rounds of FedAvg by hand, in plain
+  PyTorch on `multiprocessing.Pool` and on bare Ray actors (`workers_floor.py`)
+- cores: a CNN and an LSTM on two cores, by the wall clock, against one task after another. The most
+  that these cores give: two such runs side by side, each in its own process
 - traffic: the bytes that cross to and from workers, and the CPU time of this process, per task
 
 Medians over the turns, and of the ratios within a turn. All runs of one schedule must give the same
@@ -36,6 +38,7 @@ from torch import Tensor, nn
 
 from benchmarks.federations import asynchronous
 from benchmarks.run import machine, show, taking_turns
+from benchmarks.workers_floor import by_hand, side_by_side
 from benchmarks.workloads import LSTM, SMALL_CNN, Workload
 from fedlight import Callback, FederatedDataModule, FedTrainer
 from fedlight.aggregators import FedAsync, FedAvg, FedBuff
@@ -71,7 +74,11 @@ def cheap(name: str, net: Callable[[], nn.Module], inputs: int, classes: int) ->
     return Workload(name, net, (inputs,), classes, 200, 1, 1, per_round=ROUND, steps=1)
 
 
-WAITS = cheap("naps", lambda: nn.Sequential(Nap(), nn.Linear(4, 2)), 4, 2)
+def napping() -> nn.Module:
+    return nn.Sequential(Nap(), nn.Linear(4, 2))
+
+
+WAITS = cheap("naps", napping, 4, 2)  # by a name, since it is sent to other processes
 WIDE = cheap("100,000 parameters", lambda: nn.Linear(1000, 100, bias=False), 1000, 100)
 
 
@@ -254,6 +261,7 @@ def waits(chosen: argparse.Namespace) -> None:
     beyond: dict[str, list[str]] = {}
     schedules: dict[str, list[str]] = {}
     curves: dict[tuple[str, str], list[float]] = {}
+    floors: dict[str, list[str]] = {}
     for workers in chosen.workers:
         tasks = ROUND * math.ceil(SECONDS / NAP * workers / ROUND)  # whole rounds
         for name, method in methods(max(4 * workers, FLIGHT), tasks).items():
@@ -270,13 +278,18 @@ def waits(chosen: argparse.Namespace) -> None:
                 curves.setdefault((name, kind), []).append(tasks * NAP / (workers * wall))
                 beyond.setdefault(f"{name}, {kind}", []).append(f"{wall / (least * NAP):.2f}")
             curves.setdefault((name, "ideal"), []).append(tasks / (workers * least))
+            if name.startswith("FedAvg"):
+                for kind in found:
+                    hand = (by_hand(kind, WAITS, workers, tasks) for _ in range(chosen.turns))
+                    reached = tasks * NAP / (workers * statistics.median(hand))
+                    floors.setdefault(f"{name}, {kind} by hand", []).append(f"{reached:.2f}")
             shown = ", ".join(f"{kind} {curves[name, kind][-1]:.2f}" for kind in found)
             print(f"{workers} workers, {name}: {shown}", file=sys.stderr, flush=True)
     for (name, kind), values in curves.items():
         efficiency[f"{name}, {kind}"] = [f"{value:.2f}" for value in values]
     head = ["workers", *map(str, chosen.workers)]
     for title, cells in (
-        ("Tasks that wait: efficiency", efficiency),
+        ("Tasks that wait: efficiency", {**efficiency, **floors}),
         ("Tasks that wait: wall clock / ideal", beyond),
         (f"Their schedules: tasks, turns of {NAP:g} s of the ideal scheduler, chain", schedules),
     ):
@@ -327,13 +340,20 @@ def cores(chosen: argparse.Namespace) -> None:
             makers = {"sequential": SequentialExecutor, **executors(chosen.executors, workers)}
             found = in_turns(workload, data, makers, method, chosen.turns)
             first = found["sequential"]
+            copies = side_by_side(partial(_alone, workload, method), workers, chosen.turns)
             for kind, own in found.items():
                 rate = tasks / statistics.median(each.wall for each in own)
                 ratio = statistics.median(a.wall / b.wall for a, b in zip(first, own, strict=True))
                 number = 1 if kind == "sequential" else workers
                 best = tasks / ideal(own[0].history, number)
                 rows.append([f"{name}, {kind}", f"{rate:.1f}", f"{ratio:.2f}", f"{best:.2f}"])
+            rows.append([f"{name}, {workers} runs side by side", "", f"{copies:.2f}", ""])
         show(f"{workload.name}; {workers} workers", rows)
+
+
+def _alone(workload: Workload, method: Mapping[str, Any]) -> float:
+    """The seconds of a run of which one task is computed after another."""
+    return measured(workload, workload.data(), SequentialExecutor, method).wall
 
 
 class AtHand(Executor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import datasets
 import numpy as np
@@ -163,7 +164,7 @@ DROPOUT = tuple(
 )
 SMALL_CNN = Workload(
     "CNN: two 5x5 convolutions, 100 clients of 100, batch 20, 5 steps, 10 per round",
-    lambda: CNN(in_channels=1, image_size=28),
+    partial(CNN, in_channels=1, image_size=28),
     (1, 28, 28),
     classes=10,
     clients=100,

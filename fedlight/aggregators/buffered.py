@@ -166,6 +166,18 @@ class BufferedAggregator(Aggregator):
         self.start(federation, state)
         self._check_settings(before)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes; of settings that still have their first value only the names."""
+        # `_state` compares by identity, and pickle makes two of one number.
+        kept = [name for name, value in self._settings.items() if vars(self).get(name) is value]
+        others = {name: x for name, x in self._settings.items() if name not in kept}
+        return {**vars(self), "_settings": (kept, others)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take up the attributes."""
+        kept, others = state.pop("_settings")
+        vars(self).update(state, _settings={name: state[name] for name in kept} | others)
+
     @property
     def full(self) -> bool:
         """Whether the updates held make a step due."""

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -158,6 +159,21 @@ def test_setup_forgets_the_run_before(name, make_update, make_state, make_federa
         results.append(feed(aggregator, make_update, state, [3.0, -2.0], count).params)
         aggregator.receive(make_update(0, [9.0], start=state))
         assert len(aggregator.held) == 1
+    assert torch.equal(*results)
+
+
+@EVERY
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_of_one_that_has_run_runs_like_the_first(
+    name, copied, make_update, make_state, make_federation
+):
+    make, count = ALL[name]
+    first, state, results = make(), make_state([1.0]), []
+    first.setup(make_federation(), state)
+    feed(first, make_update, state, [1.0, 5.0], count)
+    for aggregator in (make(), copied(first)):
+        aggregator.setup(make_federation(), state)
+        results.append(feed(aggregator, make_update, state, [3.0, -2.0], count).params)
     assert torch.equal(*results)
 
 
