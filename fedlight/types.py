@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fedlight.parameters import FlatLayout
+    from fedlight._support.flat_layout import FlatLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedlight._support.checks import Rate, rate, rate_at
+from fedlight._support.flat_layout import FlatLayout
 from fedlight._support.memory import new_tensor
-from fedlight.parameters import FlatLayout, weighted_sum
+from fedlight.parameters import weighted_sum
 from fedlight.types import ClientUpdate, ServerState, UsedUpdate
 
 

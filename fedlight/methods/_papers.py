@@ -123,6 +123,13 @@ PAPERS = {
         2015,
         "https://arxiv.org/abs/1412.6980",
     ),
+    "loshchilov2019decoupled": Paper(
+        "Loshchilov, Ilya and Hutter, Frank",
+        "Decoupled Weight Decay Regularization",
+        _ICLR,
+        2019,
+        "https://arxiv.org/abs/1711.05101",
+    ),
     "jhunjhunwala2022fedvarp": Paper(
         "Jhunjhunwala, Divyansh and Sharma, Pranay and Nagarkatti, Aushim and Joshi, Gauri",
         "{FedVARP}: Tackling the Variance Due to Partial Client Participation in Federated "
@@ -337,6 +344,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.FAVAS: ("leconte2023favas",),
     aggregators.FedAT: ("chai2021fedat",),
     DelayAdaptive: ("koloskova2022sharper", "mishchenko2022asynchronous"),
+    local_optimizers.LocalAdamW: ("loshchilov2019decoupled",),
     local_optimizers.LocalAdam: ("kingma2015adam",),
     local_optimizers.FedProx: ("li2020federated",),
     local_optimizers.Scaffold: ("karimireddy2020scaffold",),

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Muon
 
+from fedlight._support.flat_layout import FlatLayout
 from fedlight.aggregators import BufferedAggregator, FedAvg, ServerParams, ServerStep
-from fedlight.parameters import FlatLayout
 from fedlight.types import Federation, ServerState
 from tests.boring import Boring, classes, fitted, trainer
 

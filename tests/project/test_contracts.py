@@ -75,11 +75,13 @@ from fedlight.local_optimizers import (
     FedDyn,
     FedProx,
     LocalAdam,
+    LocalAdamW,
     LocalOptimizer,
     LocalSGD,
     ModuleOptimizer,
     OwnModel,
     Scaffold,
+    WarmupCosine,
 )
 
 NUM_CLIENTS = 4
@@ -159,6 +161,8 @@ OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "FedDyn": lambda: FedDyn(0.05, alpha=0.5, momentum=0.5),
     "SAM": lambda: SAM(lambda version: 0.1 / (1 + version), rho=0.1, momentum=0.5),
     "LocalAdam": lambda: LocalAdam(0.05),
+    "LocalAdamW": lambda: LocalAdamW(WarmupCosine(0.05, 2, 20), keep="client"),
+    "LocalSGD-kept": lambda: LocalSGD(0.05, momentum=0.5, keep="client"),
     "ModuleOptimizer": lambda: ModuleOptimizer(),
     "OwnModel": lambda: OwnModel(LocalSGD(0.05, momentum=0.5), 2, lr_correction=True),
 }

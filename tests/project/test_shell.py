@@ -36,6 +36,7 @@ NEEDED = {
     "FedDyn": ["lr=0.1", "alpha=0.5"],
     "FedProx": ["lr=0.1", "mu=0.5"],
     "LocalAdam": ["lr=0.1"],
+    "LocalAdamW": ["lr=WarmupCosine", "lr.peak=0.1", "lr.warmup=2", "lr.total=9"],
     "LocalSGD": ["lr=0.1", "momentum=0.9"],
     "OwnModel": ["optimizer=LocalSGD", "optimizer.lr=0.1", "per_poll=2"],
     "SAM": ["lr=0.1", "rho=0.05"],

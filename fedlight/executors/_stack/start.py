@@ -14,9 +14,9 @@ from fedlight.local_optimizers import LocalRun
 from fedlight.local_optimizers.rates import ByStep
 
 if TYPE_CHECKING:
+    from fedlight._support.flat_layout import FlatLayout
     from fedlight.executors.base import Job, Workplace
     from fedlight.local_optimizers import LocalOptimizer
-    from fedlight.parameters import FlatLayout
 
 
 def local_run_of(
