@@ -271,21 +271,6 @@ class LocalOptimizer(Strategy, ABC):
     """eta_L: a number, a function of the pulled version or of the steps that the client has made
     (`ByStep`); None if it has its own rates."""
 
-    @property
-    def keeps_state(self) -> bool:
-        """Whether a client keeps anything between its tasks."""
-        return self.client_state or bool(self.kept)
-
-    def state_size(self, num_params: int) -> int:
-        """How many numbers a client keeps between its tasks.
-
-        Args:
-            num_params: P, the number of parameters.
-        """
-        if self.kept:
-            return len(self.kept) * num_params + 1  # and the number of steps
-        return num_params if self.client_state else 0
-
     def bytes_down(self, size: int, itemsize: int) -> int:
         """Bytes that are sent for the pulled parameters, if the rule itself quantizes them.
 
@@ -331,6 +316,23 @@ class LocalOptimizer(Strategy, ABC):
             num_clients: M, the number of all clients.
         """
         return state
+
+
+def keeps_state(optimizer: LocalOptimizer) -> bool:
+    """Whether clients keep anything between their tasks."""
+    return optimizer.client_state or bool(optimizer.kept)
+
+
+def state_size(optimizer: LocalOptimizer, num_params: int) -> int:
+    """How many numbers a client keeps between its tasks.
+
+    Args:
+        optimizer: The local optimizer.
+        num_params: P, the number of parameters.
+    """
+    if optimizer.kept:
+        return len(optimizer.kept) * num_params + 1  # and the number of steps
+    return num_params if optimizer.client_state else 0
 
 
 def per_client(value: Tensor, like: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedlight._support.checks import Rate, optional, positive_int, rate_at
 from fedlight.channel._lattice import Lattice, as_quantizer
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, keeps_state, per_client
 from fedlight.local_optimizers.rates import ByStep
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class OwnModel(LocalOptimizer):
                 f"optimizer must be a local optimizer, got {optimizer!r}; for example "
                 "OwnModel(LocalSGD(lr=0.1), per_poll=5)"
             )
-        if optimizer.keeps_state or optimizer.shared_state:
+        if keeps_state(optimizer) or optimizer.shared_state:
             raise ValueError(
                 f"optimizer must keep no state between tasks, but {optimizer!r} does; the client's "
                 "state is its model here, so use for example LocalSGD(lr=…)"
