@@ -22,6 +22,7 @@ NEEDED = {
     "AREA": ["buffer_size=3"],
     "CA2FL": ["buffer_size=3"],
     "DCASGD": ["lam=0.5"],
+    "DelayedNesterov": ["period=3"],
     "FADAS": ["buffer_size=3"],
     "FedDynServer": ["alpha=0.5"],
     "GeneralizedAsyncSGD": ["probabilities=[0.25, 0.75]"],
