@@ -304,7 +304,7 @@ class StepsBySpeed(LocalSteps):
                 f"speeds={self.speeds!r} does not know the mean durations of its clients; write "
                 f"the speeds as a list, one for each of the {federation.num_clients} clients"
             )
-        return means.min() / means
+        return np.asarray(means.min() / means)
 
 
 def as_local_steps(value: LocalSteps | int) -> LocalSteps:

@@ -195,7 +195,9 @@ def test_speeds_that_do_not_fit(federation):
     with pytest.raises(ValueError, match="durations has 2 numbers, but there are 3 clients"):
         StepsBySpeed(9, FixedDurations([1.0, 2.0])).check(federation(3))
     changing = ChangingDurations(FixedDurations([1.0, 2.0]), [(8, 3.0)])
-    with pytest.raises(ValueError, match="speeds=Changing.* does not know the mean durations of i"):
+    with pytest.raises(
+        ValueError, match=r"speeds=Changing.* does not know the mean durations of i"
+    ):
         StepsBySpeed(9, changing).check(federation(2))
 
 
