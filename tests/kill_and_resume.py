@@ -196,7 +196,7 @@ CASES: dict[str, Factory] = {
         "local_optimizer": LocalSGD(0.1, momentum=0.9),
         "executor": "vectorized",
     },
-    "late ones continue": lambda: {
+    "grace": lambda: {
         "arrivals": SynchronousArrivals(
             None,
             CLOCK,
