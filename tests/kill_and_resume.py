@@ -74,6 +74,7 @@ from fedlight.arrivals import (
     PoissonArrivals,
     PolledArrivals,
     RandomTicks,
+    StepsBySpeed,
     SynchronousArrivals,
     Tiers,
     UniformArrivals,
@@ -193,6 +194,20 @@ CASES: dict[str, Factory] = {
         "arrivals": SynchronousArrivals(3, CLOCK, STEPS, 1, timeout=0.8, late="cut"),
         "aggregator": FedAvg(),
         "local_optimizer": LocalSGD(0.1, momentum=0.9),
+        "executor": "vectorized",
+    },
+    "grace": lambda: {
+        "arrivals": SynchronousArrivals(
+            None,
+            CLOCK,
+            StepsBySpeed(6, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], least=2),
+            late="continue",
+            quorum=2,
+            grace=0.2,
+        ),
+        "aggregator": FedAvg(),
+        "local_optimizer": LocalSGD(0.1),
+        "channel": ErrorFeedback(TopK(0.2), decay=0.5),
         "executor": "vectorized",
     },
     "QuAFL": lambda: {

@@ -8,7 +8,13 @@ import pytest
 from fedlight import Study, cite, compare, methods, sweep
 from fedlight.aggregators import MIFA, BufferedAggregator, FedAvg, FedBuff, FedVARP
 from fedlight.aggregators.staleness import DelayAdaptive
-from fedlight.arrivals import DropOut, PartialWork, UniformArrivals
+from fedlight.arrivals import (
+    DropOut,
+    PartialWork,
+    StepsBySpeed,
+    SynchronousArrivals,
+    UniformArrivals,
+)
 from fedlight.channel import QSGD, ErrorFeedback, TopK
 from fedlight.local_optimizers import SAM, LocalSGD, OwnModel
 from fedlight.methods._papers import OF_STRATEGY, PAPERS
@@ -53,12 +59,30 @@ class OwnBuff(FedBuff):
             {"aggregator": Own(2), "channel": [QSGD(8), ErrorFeedback(TopK(0.5))]},
             ["alistarh2017qsgd", "stich2018sparsified", "karimireddy2019error"],
         ),
+        (
+            {"aggregator": Own(2), "channel": ErrorFeedback(TopK(0.5), decay=0.5)},
+            ["stich2018sparsified", "karimireddy2019error", "sarfi2025communication"],
+        ),
     ],
 )
 def test_a_trainer_cites_its_parts_and_what_is_within_them(used, cited):
     process = DropOut(PartialWork(UniformArrivals(2), 0.5), 0.1)
     run = trainer(**{"local_optimizer": LocalSGD(0.1), "arrivals": process, **used})
     assert sorted(keys(cite(run))) == sorted(["fedlight", DRAWN, *cited])
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "cited"),
+    [
+        (SynchronousArrivals(2, quorum=1), []),
+        (SynchronousArrivals(2, grace=1.0), ["liu2024asynchronous"]),
+        (SynchronousArrivals(2, local_steps=StepsBySpeed(9, [1, 2])), ["liu2024asynchronous"]),
+    ],
+    ids=repr,
+)
+def test_arrivals_cite_their_settings(arrivals, cited):
+    run = trainer(aggregator=Own(2), local_optimizer=LocalSGD(0.1), arrivals=arrivals)
+    assert keys(cite(run)) == ["fedlight", *cited]
 
 
 def test_entries_are_bibtex():

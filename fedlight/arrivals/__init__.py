@@ -37,6 +37,7 @@ from fedlight.arrivals.local_steps import (
     LocalEpochs,
     LocalSteps,
     PerClientSteps,
+    StepsBySpeed,
     UniformSteps,
 )
 from fedlight.arrivals.partial_work import PartialWork
@@ -100,6 +101,7 @@ __all__ = [
     "ScheduleTable",
     "ShiftedExponentialDurations",
     "StepDurations",
+    "StepsBySpeed",
     "SumDurations",
     "SynchronousArrivals",
     "TableTicks",

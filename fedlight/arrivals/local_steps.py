@@ -13,6 +13,7 @@ import numpy as np
 from fedlight._support.checks import positive, positive_int
 from fedlight._support.strategy import Strategy
 from fedlight.arrivals._per_client import check_length, one_for_each
+from fedlight.arrivals.durations import DurationModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -200,6 +201,110 @@ class PerClientSteps(LocalSteps):
     def expected(self, federation: Federation) -> NDArray[np.float64]:
         """K_i."""
         return np.array(self.num_steps, dtype=np.float64)
+
+
+class StepsBySpeed(LocalSteps):
+    """Dynamic local updates (DyLU): a client makes steps in proportion to its speed.
+
+    ``K_i = max(floor(H * v_i / v_max), least)``, where v_i is the speed of client i in local steps
+    per unit of virtual time, and v_max the largest speed of all M clients.
+
+    Where the duration of a task is proportional to its steps (`StepDurations`), clients that start
+    together also arrive together, up to the rounding of K_i.
+
+    Speeds that are written down twice can contradict each other. So instead of a list, the duration
+    model of the arrival process can be given::
+
+        durations = StepDurations([0.1, 0.13, 0.26, 0.57])
+        ContinuousArrivals(durations, local_steps=StepsBySpeed(50, durations))
+
+    Then ``v_i = H / T_i``, where T_i is the mean duration of a task of H steps of client i, with
+    its transfers and other overheads.
+
+    Args:
+        num_steps: H, the steps of the fastest client, at least 1.
+        speeds: v_i, one for each of the M clients, in any unit, since only their ratios matter; or
+            a duration model whose means are known.
+        least: The smallest number of steps, from 1 to `num_steps`.
+
+    Raises:
+        TypeError: An argument is of the wrong kind.
+        ValueError: `num_steps` or `least` is outside its range, or a speed is not above 0; or (at
+            set-up) there is not one speed for each client, or the means of the durations are
+            unknown.
+
+    Source: Liu et al., [Asynchronous Local-SGD Training for Language
+    Modeling](https://arxiv.org/abs/2401.09135), "Dynamic Local Updates". The formula of the paper
+    has no `least`; 5 is what the authors' published notebook sets.
+
+    Example:
+        >>> from fedlight.arrivals import ContinuousArrivals, StepDurations
+        >>> durations = StepDurations([0.1, 0.2, 0.5])
+        >>> arrivals = ContinuousArrivals(durations, local_steps=StepsBySpeed(50, durations))
+        >>> table = arrivals.simulate(num_clients=3, buffer_size=3, max_rounds=1)
+        >>> [(event.client, event.time, event.num_steps) for event in table.events]
+        [(0, 5.0, 50), (1, 5.0, 25), (2, 5.0, 10)]
+    """
+
+    _repr_positional = 2
+    uses_rng = False
+
+    def __init__(
+        self, num_steps: int, speeds: Sequence[float] | DurationModel, least: int = 5
+    ) -> None:
+        self.num_steps = _num_steps("num_steps", num_steps)
+        self.speeds = (
+            speeds
+            if isinstance(speeds, DurationModel)
+            else one_for_each("speeds", speeds, positive, equal="1.0")
+        )
+        self.least = positive_int("least", least)
+        if self.least > self.num_steps:
+            raise ValueError(
+                f"least={self.least} must not be above num_steps={self.num_steps}, the steps of "
+                "the fastest client; write a smaller one, such as least=1"
+            )
+        # Of the federation seen last, so that the means are not computed for each task.
+        self._made: tuple[Federation, list[int]] | None = None
+
+    def draw(self, rng: np.random.Generator, client_id: int, federation: Federation) -> int:
+        """K_i."""
+        return self._steps(federation)[client_id]
+
+    def check(self, federation: Federation) -> None:
+        """Raise a ValueError unless there is one speed for each client."""
+        if isinstance(self.speeds, DurationModel):
+            self.speeds.check(federation)
+        else:
+            check_length("speeds", self.speeds, federation)
+        self._made = None
+        self._steps(federation)
+
+    def expected(self, federation: Federation) -> NDArray[np.float64]:
+        """K_i."""
+        return np.array(self._steps(federation), dtype=np.float64)
+
+    def _steps(self, federation: Federation) -> list[int]:
+        if self._made is None or self._made[0] is not federation:
+            speeds = self._speeds(federation)
+            # Rounded, since 100 * 0.29 is below 29 in binary. The quotient comes first: it is
+            # exactly 1 for the fastest client.
+            steps = np.floor(np.round(self.num_steps * (speeds / speeds.max()), 9))
+            self._made = federation, np.maximum(steps, self.least).astype(np.int64).tolist()
+        return self._made[1]
+
+    def _speeds(self, federation: Federation) -> NDArray[np.float64]:
+        """Numbers in proportion to v_i, shape ``[M]``."""
+        if not isinstance(self.speeds, DurationModel):
+            return np.array(self.speeds)
+        steps = np.full(federation.num_clients, float(self.num_steps))
+        means = self.speeds.expected(federation, steps)
+        if means is None:
+            raise ValueError(
+                f"speeds={self.speeds!r} does not know the mean durations of its clients; write "
+                f"the speeds as a list, one for each of the {federation.num_clients} clients"
+            )
+        return np.asarray(means.min() / means)
 
 
 def as_local_steps(value: LocalSteps | int) -> LocalSteps:

@@ -83,6 +83,9 @@ class Channel(Strategy, ABC):
     remembers: bool = False
     """Whether it keeps a memory of each client between updates, in `Senders.memory`."""
 
+    memory_decay: float = 1.0
+    """The factor of the memory when an update is added to it that the server has dropped."""
+
     @abstractmethod
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
         """Return the updates that arrive at the server.
@@ -142,6 +145,8 @@ class Chain(Channel):
                 "ErrorFeedback([TopK(0.01), QSGD(8)]) for one memory around both"
             )
         self.remembers = any(each.remembers for each in self.channels)
+        decays = (each.memory_decay for each in self.channels if each.remembers)
+        self.memory_decay = next(decays, 1.0)
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
         """Return the updates after all channels."""

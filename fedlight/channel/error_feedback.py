@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from fedlight._support.checks import fraction
 from fedlight.channel.base import Channel, Message, Senders, as_channel
 
 if TYPE_CHECKING:
@@ -16,16 +17,21 @@ class ErrorFeedback(Channel):
 
     ::
 
-        u   = delta_i + e_i
+        u   = delta_i + decay * e_i
         send  C(u)
         e_i = u - C(u)
 
-    The memory e_i of client i starts at 0, so the sum of all that a client has sent plus e_i equals
-    the sum of all its deltas. The next delta is the client's next update, regardless of the version
-    that it started from. The order is that of the arrivals. An update that is larger than
-    ``max_update_norm`` or fails does not change e_i. If the server drops an update
-    (`Aggregator.drops`), nothing of it was used, so all of it is kept: ``e_i = u``. It is then
-    computed together with the client's next update.
+    The memory e_i of client i starts at 0. Without decay (1, the default) the sum of all that a
+    client has sent plus e_i equals the sum of all its deltas. The next delta is the client's next
+    update, regardless of the version that it started from. The order is that of the arrivals. An
+    update that is larger than ``max_update_norm`` or fails does not change e_i. If the server drops
+    an update (`Aggregator.drops`), nothing of it was used, so all of it is kept: ``e_i = u``. It is
+    then computed together with the client's next update.
+
+    With a decay b below 1, what is left out loses the factor b with each later update of the
+    client, whether it is used or dropped, but not with updates that fail: e_i is a momentum of
+    what has not been sent, which SparseLoCo has in place of the server's momentum. With b = 0
+    what is left out is lost, as with C alone.
 
     C must be a contraction. `TopK` is one. For `RandomK` the form without its factor is used, and
     for `QSGD` the form divided by 1 + w.
@@ -35,26 +41,31 @@ class ErrorFeedback(Channel):
 
     Args:
         channel: C, a channel or a list of channels.
+        decay: b, the factor of the memory at each update, from 0 to 1; 1 for none.
 
     Raises:
-        TypeError: It is not a channel.
-        ValueError: It already contains error feedback.
+        TypeError: `channel` is not a channel, or `decay` is not a number.
+        ValueError: `channel` already contains error feedback, or `decay` is not from 0 to 1.
 
     Source: Stich, Cordonnier and Jaggi, [Sparsified SGD with
     Memory](https://arxiv.org/abs/1809.07599), NeurIPS 2018, Algorithm 1; Karimireddy, Rebjock,
     Stich and Jaggi, [Error Feedback Fixes SignSGD and other Gradient Compression
-    Schemes](https://arxiv.org/abs/1901.09847), ICML 2019, Algorithm 2.
+    Schemes](https://arxiv.org/abs/1901.09847), ICML 2019, Algorithm 2; the decay, Sarfi et al.,
+    [Communication Efficient LLM Pre-training with SparseLoCo](https://arxiv.org/abs/2508.15706).
 
     Example:
         >>> from fedlight.channel import RandomK
         >>> ErrorFeedback(RandomK(0.1))
         ErrorFeedback(RandomK(0.1, scaled=False))
+        >>> ErrorFeedback(RandomK(0.1), decay=0.95)
+        ErrorFeedback(RandomK(0.1, scaled=False), decay=0.95)
     """
 
     _repr_positional = 1
+    _repr_optional = ("decay",)
     remembers = True
 
-    def __init__(self, channel: Channel | Iterable[Channel]) -> None:
+    def __init__(self, channel: Channel | Iterable[Channel], decay: float = 1.0) -> None:
         channel = as_channel("channel", channel)
         if channel.remembers:
             raise ValueError(
@@ -62,10 +73,14 @@ class ErrorFeedback(Channel):
                 "ErrorFeedback([TopK(0.01), QSGD(8)]) for one memory around both"
             )
         self.channel = channel.contraction()
+        self.decay = self.memory_decay = fraction("decay", decay)
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Return C(delta + e), and store u - C(u) in the memory."""
-        full = updates if senders.memory is None else updates + senders.memory
+        """Return C(delta + decay * e), and store u - C(u) in the memory."""
+        full = updates
+        if senders.memory is not None:
+            # In two operations: a fused one rounds once, and not on every device.
+            full = updates + (senders.memory if self.decay == 1 else self.decay * senders.memory)
         sent = self.channel.send(full, senders)
         senders.memory = full - sent
         return sent

@@ -104,7 +104,7 @@ class Sending:
             elif run.task.serial in self._dropped:
                 self._dropped.remove(run.task.serial)
                 kept = self._memory.get(run.task.client_id)
-                self._memory[run.task.client_id] = _added(outcome.delta, kept)
+                self._memory[run.task.client_id] = self._added(outcome.delta, kept)
                 run.release()
             else:
                 good.append((run, outcome))
@@ -129,7 +129,7 @@ class Sending:
             if isinstance(outcome, ClientError):
                 continue
             if each.task.serial in self._dropped and each is not run:
-                kept = _added(outcome.delta, kept)
+                kept = self._added(outcome.delta, kept)
                 continue
             (sent,), (after,) = self._block([each.task], [outcome], [kept])
             kept, outcome = (kept if isinstance(sent, ClientError) else after), sent
@@ -138,6 +138,16 @@ class Sending:
     def memory(self, client_id: int) -> Tensor | None:
         """Return e_i after all that client i has sent, shape ``[P]``; None for zeros."""
         return self._memory.get(client_id)
+
+    def _added(self, delta: Tensor, kept: Tensor | None) -> Tensor:
+        """The memory after a dropped update, as if the channel had sent nothing of it.
+
+        A new tensor, also if nothing was kept: a delta is a row of a whole stack's block.
+        """
+        if kept is None:
+            return delta.clone()
+        decay = self._channel.memory_decay
+        return delta + (kept if decay == 1 else decay * kept)
 
     def _up_to(self, run: PendingRun) -> list[PendingRun]:
         """Return the unsent runs of a client up to `run`; none if that is not among them."""
@@ -211,8 +221,3 @@ class Sending:
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:
     return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
-
-
-def _added(delta: Tensor, kept: Tensor | None) -> Tensor:
-    """A new tensor, also if nothing was kept: a delta is a row of a whole stack's block."""
-    return delta.clone() if kept is None else delta + kept

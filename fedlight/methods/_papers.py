@@ -362,6 +362,21 @@ PAPERS = {
         2019,
         "https://arxiv.org/abs/1901.09847",
     ),
+    "liu2024asynchronous": Paper(
+        "Liu, Bo and Chhaparia, Rachita and Douillard, Arthur and Kale, Satyen and Rusu, Andrei A. "
+        "and Shen, Jiajun and Szlam, Arthur and Ranzato, Marc'Aurelio",
+        "Asynchronous Local-{SGD} Training for Language Modeling",
+        "",
+        2024,
+        "https://arxiv.org/abs/2401.09135",
+    ),
+    "sarfi2025communication": Paper(
+        "Sarfi, Amir and Th{\\'e}rien, Benjamin and Lidin, Joel and Belilovsky, Eugene",
+        "Communication Efficient {LLM} Pre-training with {SparseLoCo}",
+        "",
+        2025,
+        "https://arxiv.org/abs/2508.15706",
+    ),
 }
 """The papers by their keys, in the order in which they are cited."""
 
@@ -406,6 +421,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     channel.TopK: ("stich2018sparsified",),
     channel.RandomK: ("stich2018sparsified",),
     channel.ErrorFeedback: ("stich2018sparsified", "karimireddy2019error"),
+    arrivals.StepsBySpeed: ("liu2024asynchronous",),
 }
 """The papers of strategies, by their classes; a class of one's own has those of its base."""
 
@@ -466,6 +482,10 @@ def _of_setting(value: Strategy, given: Mapping[str, object]) -> Iterator[str]:
         given["over_select"] or given["timeout"]
     ):
         yield "bonawitz2019towards"
+    if isinstance(value, arrivals.SynchronousArrivals) and given["grace"] is not None:
+        yield "liu2024asynchronous"
+    if isinstance(value, channel.ErrorFeedback) and given["decay"] != 1:
+        yield "sarfi2025communication"
 
 
 def bibtex(keys: Iterable[str]) -> str:

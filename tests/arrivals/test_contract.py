@@ -20,6 +20,7 @@ from fedlight.arrivals import (
     ReplayArrivals,
     ReplayEvent,
     StepDurations,
+    StepsBySpeed,
     SynchronousArrivals,
     Tiers,
     UniformArrivals,
@@ -33,6 +34,8 @@ from tests.playing import events, note
 
 NUM_CLIENTS = 6
 STEPS = UniformSteps(1, 9)
+BY_SPEED = StepsBySpeed(40, [1.0, 2.0, 0.1, 3.0, 0.5, 1.0])
+SPEEDS = [0.03, 0.05, 0.05, 0.1, 0.2, 0.3]
 EVENTS = [
     ReplayEvent(client, max(0, k - 2), k + 1.0, 1 + k % 3, None if k % 2 else max(0.0, k - 2.0))
     for k in range(40)
@@ -53,6 +56,29 @@ ROUNDS = {
     "over-selection": lambda: SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2),
     "timeout": lambda: SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.7),
     "cut": lambda: SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.7, late="cut"),
+    "grace": lambda: SynchronousArrivals(
+        4, HalfNormalDurations(1.0), STEPS, quorum=2, grace=0.2, timeout=0.9
+    ),
+    "quorum": lambda: SynchronousArrivals(None, UniformSpeeds(0.8), BY_SPEED, quorum=3),
+    "grace, late ones continue": lambda: SynchronousArrivals(
+        4, StepDurations([0.1, 0.1, 0.2, 0.2, 0.3, 0.7]), STEPS, late="continue", grace=0.2
+    ),
+    "timeout, late ones continue": lambda: DropOut(
+        SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.3, late="continue"), 0.3
+    ),
+    "grace by day": lambda: Availability(
+        SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, late="continue", quorum=2),
+        DiurnalWindows(5.0),
+    ),
+    "tiers with grace": lambda: Tiers(
+        {
+            "fast": SynchronousArrivals(
+                None, ExponentialDurations(0.4), STEPS, late="continue", grace=0.1
+            ),
+            "slow": SynchronousArrivals(None, ExponentialDurations(1.0), STEPS, quorum=1),
+        },
+        clients={"fast": [5, 1, 3], "slow": [0, 2]},
+    ),
     "listed": lambda: SynchronousArrivals(
         [[0, 2], [1, 5, 3]] * 20, HalfNormalDurations(1.0), STEPS
     ),
@@ -87,6 +113,11 @@ ROUNDS = {
 }
 CLOCKS = {
     "continuous": continuous,
+    "by speed": lambda: continuous(
+        durations=StepDurations(SPEEDS, overhead=0.1),
+        local_steps=StepsBySpeed(9, StepDurations(SPEEDS, overhead=0.1), least=2),
+        concurrency=4,
+    ),
     "fixed": lambda: continuous(durations=UniformSpeeds(0.8), local_steps=2),
     "on arrival": lambda: continuous(resume="on_arrival", durations=LogNormalDurations(1, 0.5)),
     "idle": lambda: continuous(idle=0.3, durations=StepDurations(0.1)),
@@ -151,7 +182,7 @@ def test_a_process_can_be_used_again(drive, name):
         drive(lambda: arrivals, NUM_CLIENTS, num_events=60, **server_of(name)) for _ in range(2)
     ]
     assert runs[0] == runs[1]
-    if name not in ("replay", "periodic", "table", "fixed", "polled, listed"):
+    if name not in ("replay", "periodic", "table", "fixed", "polled, listed", "quorum"):
         assert drive(ALL[name], NUM_CLIENTS, num_events=60, seed=1, **server_of(name)) != runs[0]
 
 

@@ -115,6 +115,7 @@ CHANNELS: list[Channel] = [
     ErrorFeedback(TopK(0.2)),
     ErrorFeedback(RandomK(0.2)),
     ErrorFeedback(QSGD(3)),
+    ErrorFeedback(TopK(0.2), decay=0.9),
     Chain([Clip(1.0), ErrorFeedback([TopK(0.3), QSGD(8)])]),
 ]
 
@@ -175,6 +176,55 @@ def test_what_is_sent_and_the_memory_are_the_sum_of_all_deltas(deltas, inner) ->
         total = total + channel.send(delta[None], sender)
         memory = sender.memory
     torch.testing.assert_close((total + memory)[0], deltas.sum(0), rtol=1e-12, atol=1e-10)
+
+
+def test_decay_by_hand() -> None:
+    """Of two numbers the larger one is sent; half of what is left out is added to the next ones."""
+    channel, memory = ErrorFeedback(TopK(0.5), decay=0.5), rows([0.0, 0.0])
+    for delta, sent, kept in (
+        ([4.0, 2.0], [4.0, 0.0], [0.0, 2.0]),
+        ([1.0, 2.0], [0.0, 3.0], [1.0, 0.0]),  # of (1, 2 + 1)
+        ([0.0, 1.0], [0.0, 1.0], [0.5, 0.0]),  # of (0 + 0.5, 1)
+    ):
+        sender = Senders(tasks(1), 0, memory)
+        assert channel.send(rows(delta), sender).tolist() == [sent]
+        memory = sender.memory
+        assert memory.tolist() == [kept]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    deltas=arrays(float, st.tuples(st.integers(1, 8), st.integers(1, 9)), elements=floats),
+    inner=st.sampled_from([TopK(0.3), RandomK(0.3), QSGD(3), Clip(2.0)]),
+    decay=st.floats(0, 1),
+)
+def test_the_memory_is_a_decaying_sum_of_what_was_left_out(deltas, inner, decay) -> None:
+    deltas, channel = torch.from_numpy(deltas), ErrorFeedback(inner, decay)
+    memory = torch.zeros(1, deltas.shape[1], dtype=torch.float64)
+    left_out = torch.zeros_like(memory)
+    for visit, delta in enumerate(deltas):
+        sender = Senders(tasks(1, visit=visit), 0, memory)
+        left_out = decay * left_out + delta - channel.send(delta[None], sender)
+        memory = sender.memory
+    torch.testing.assert_close(memory, left_out, rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.parametrize("inner", [TopK(0.3), RandomK(0.3, scaled=False)], ids=repr)
+def test_a_decay_of_0_is_the_channel_alone(inner: Channel) -> None:
+    memory = UPDATE.flip(1)
+    sent = ErrorFeedback(inner, decay=0).send(UPDATE, Senders(tasks(1), 0, memory))
+    assert torch.equal(sent, inner.send(UPDATE, senders(1)))
+
+
+def test_the_decay_of_a_chain_is_that_of_its_error_feedback() -> None:
+    assert Chain([Clip(1.0), ErrorFeedback(TopK(0.5), decay=0.5)]).memory_decay == 0.5
+    assert Chain([Clip(1.0), TopK(0.5)]).memory_decay == 1
+    assert ErrorFeedback(TopK(0.5)).memory_decay == 1
+
+
+def test_repr_of_a_decay() -> None:
+    assert repr(ErrorFeedback(TopK(0.5))) == "ErrorFeedback(TopK(0.5))"
+    assert repr(ErrorFeedback(TopK(0.5), 0.95)) == "ErrorFeedback(TopK(0.5), decay=0.95)"
 
 
 @pytest.mark.parametrize("inner", [RandomK(0.1), QSGD(2), TopK(0.1)], ids=repr)
@@ -242,6 +292,9 @@ def test_a_tiny_update_arrives() -> None:
             r"a channel can have one ErrorFeedback, got \[.*one memory around both",
         ),
         (lambda: ErrorFeedback(ErrorFeedback(TopK(0.1))), ValueError, r"already, got Err"),
+        (lambda: ErrorFeedback(TopK(0.1), decay=2), ValueError, r"decay must lie between 0 and 1"),
+        (lambda: ErrorFeedback(TopK(0.1), decay=-0.1), ValueError, r"0 and 1, got -0.1"),
+        (lambda: ErrorFeedback(TopK(0.1), QSGD(8)), TypeError, r"decay must be a number, got QSG"),
     ],
 )
 def test_bad_input(make, error, words) -> None:

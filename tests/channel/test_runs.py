@@ -212,6 +212,68 @@ def test_the_memory_goes_by_the_order_of_arrivals() -> None:
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_dropped_update_counts_as_one_for_the_decay(executor, looks) -> None:
+    """The first two updates are too stale: e = d2 + b d1; so the third is C(d3 + b d2 + b b d1)."""
+    moments = ((1, 0.0, 1.0), (0, 0.0, 2.0), (0, 2.0, 3.0), (0, 3.0, 4.0), (1, 4.0, 5.0))
+    arrivals = three(*moments, versions=(0, 0, 0, 1, 2))
+    keeps, decay = Keeps(), 0.25
+
+    def run(channel, callbacks):
+        return fit(
+            channel,
+            arrivals=arrivals,
+            aggregator=FedAsync(lambda version: 1e-300, max_staleness=0),
+            executor=executor,
+            callbacks=callbacks,
+        )
+
+    run(None, [raw := Keeps()])
+    d1, d2, d3 = (delta for who, delta in raw.sent if who == 0)
+    trained = run(ErrorFeedback(TopK(0.1), decay), [keeps] if looks else [])
+    whole = d3 + decay * (d2 + decay * d1)
+    top = TopK(0.1).send(whole[None], None)[0]
+    torch.testing.assert_close(trained.client_memory(0), whole - top)
+    if looks:
+        torch.testing.assert_close(keeps.sent[3][1], top)
+
+
+def test_a_failed_update_does_not_count_for_the_decay() -> None:
+    """The second of three updates of client 0 fails."""
+
+    class Breaks(Net):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            return loss * float("nan") if self.trainer.now == 1.0 else loss
+
+    def run(channel):
+        trainer = FedTrainer(
+            arrivals=three((0, 0.0, 1.0), (0, 1.0, 2.0), (0, 2.0, 3.0)),
+            aggregator=FedBuff(1, server_lr=1e-300),
+            local_optimizer=LocalSGD(0.3),
+            executor="sequential",
+            precision="64-true",
+            on_client_failure="drop",
+            max_rounds=9,
+            channel=channel,
+            logger=False,
+            enable_progress_bar=False,
+            callbacks=[keeps := Keeps()],
+        )
+        trainer.fit(Breaks(), data())
+        assert trainer.num_failures == 1
+        return trainer, [delta for _, delta in keeps.sent]
+
+    _, (first, last) = run(None)
+    trainer, sent = run(ErrorFeedback(TopK(0.1), decay=0.25))
+    top = TopK(0.1)
+    left_out = first - top.send(first[None], None)[0]
+    whole = last + 0.25 * left_out
+    torch.testing.assert_close(sent[1], top.send(whole[None], None)[0])
+    torch.testing.assert_close(trainer.client_memory(0), whole - sent[1])
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_of_a_dropped_update_all_is_kept(executor) -> None:
     """Client 0's first two updates are too stale; its third one carries what is left of both."""
     moments = ((1, 0.0, 1.0), (0, 0.0, 2.0), (0, 2.0, 3.0), (0, 3.0, 4.0), (1, 4.0, 5.0))
@@ -282,6 +344,11 @@ RUNS = {
         "arrivals": PoissonArrivals(4.0, ExponentialDurations(1.0), STEPS),
         "aggregator": FedAsync(0.5, max_staleness=2),
     },
+    "dropped, with decay": {
+        "arrivals": PoissonArrivals(4.0, ExponentialDurations(1.0), STEPS),
+        "aggregator": FedAsync(0.5, max_staleness=2),
+        "decay": 0.5,
+    },
     "buffered": {
         "arrivals": ContinuousArrivals(ExponentialDurations(1.0), resume="on_arrival"),
         "aggregator": FedBuff(3),
@@ -298,7 +365,8 @@ RUNS = {
 def test_a_run_goes_on_from_each_event_to_the_same_bits(name, executor, tmp_path) -> None:
     def run(path=None, callbacks=()):
         options = copy.deepcopy(RUNS[name])
-        channel = [Clip(1.0), ErrorFeedback([TopK(0.3), QSGD(4)])]
+        decay = options.pop("decay", 1.0)
+        channel = [Clip(1.0), ErrorFeedback([TopK(0.3), QSGD(4)], decay)]
         return fit(channel, path, callbacks=list(callbacks), executor=executor, **options)
 
     save = SaveEach(tmp_path)
@@ -317,7 +385,9 @@ def test_a_run_goes_on_from_each_event_to_the_same_bits(name, executor, tmp_path
             assert memory is None or torch.equal(now, memory)
 
 
-@pytest.mark.parametrize("channel", [QSGD(3), ErrorFeedback(QSGD(3))], ids=repr)
+@pytest.mark.parametrize(
+    "channel", [QSGD(3), ErrorFeedback(QSGD(3)), ErrorFeedback(QSGD(3), decay=0.5)], ids=repr
+)
 def test_who_looks_at_updates_changes_nothing(channel) -> None:
     for executor, name in (
         ("sequential", "overlapping"),
@@ -335,6 +405,8 @@ def test_a_run_is_not_resumed_with_another_channel(tmp_path) -> None:
     fit(TopK(0.5), callbacks=[SaveEach(tmp_path)])
     with pytest.raises(CheckpointError, match=r"channel was 'TopK\(0.5\)', is 'TopK\(0.25\)'"):
         fit(TopK(0.25), tmp_path / "3.ckpt")
+    with pytest.raises(CheckpointError, match=r"is 'ErrorFeedback\(TopK\(0.5\), decay=0.5\)'"):
+        fit(ErrorFeedback(TopK(0.5), decay=0.5), tmp_path / "3.ckpt")
     with pytest.raises(CheckpointError, match=r"channel was 'TopK\(0.5\)', is None"):
         fit(None, tmp_path / "3.ckpt")
 

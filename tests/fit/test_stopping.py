@@ -204,6 +204,10 @@ PROCESSES: dict[str, Callable[[], ArrivalProcess]] = {
     "over-selection": lambda: SynchronousArrivals(2, CLOCK, STEPS, over_select=2),
     "timeout": lambda: SynchronousArrivals(None, CLOCK, STEPS, timeout=0.8),
     "cut": lambda: SynchronousArrivals(None, CLOCK, STEPS, timeout=0.8, late="cut"),
+    "grace": lambda: SynchronousArrivals(None, CLOCK, STEPS, quorum=2, grace=0.2),
+    "late ones continue": lambda: SynchronousArrivals(
+        None, CLOCK, STEPS, grace=0.3, late="continue"
+    ),
     "polled": lambda: PolledArrivals(2, 0.7, ExponentialDurations(0.4), 4),
     "tiers": lambda: Tiers(
         {
@@ -219,10 +223,12 @@ PARTS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "over-selection": lambda: (FedAvg(), Scaffold(0.05)),
     "timeout": lambda: (FedAvg(), LocalSGD(0.05)),
     "cut": lambda: (FedAvg(), Scaffold(0.05)),
+    "grace": lambda: (FedAvg(), Scaffold(0.05)),
+    "late ones continue": lambda: (FedAvg(), Scaffold(0.05)),
     "polled": lambda: (QuAFL(), OwnModel(LocalSGD(0.05), 2)),
     "tiers": lambda: (FedAT(), LocalSGD(0.05)),
 }
-STOPPING = ("restarts", "restarts of two", "over-selection", "timeout", "cut", "tiers")
+STOPPING = ("restarts", "restarts of two", "over-selection", "timeout", "cut", "grace", "tiers")
 
 
 @pytest.mark.parametrize("executor", [Counting, CountingStacks])

@@ -67,6 +67,7 @@ from fedlight.arrivals import (
     RandomTicks,
     ReplayArrivals,
     ReplayEvent,
+    StepsBySpeed,
     SynchronousArrivals,
     Tiers,
     UniformArrivals,
@@ -112,6 +113,12 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "over-selection": lambda: SynchronousArrivals(2, ExponentialDurations(1.0), STEPS, 1),
     "timeout": lambda: SynchronousArrivals(
         [[0, 1, 2, 3], [1, 3]] * 4, ExponentialDurations(1.0), STEPS, timeout=1.0, late="cut"
+    ),
+    "grace": lambda: SynchronousArrivals(
+        3, ExponentialDurations(1.0), StepsBySpeed(3, [1, 2, 4, 3], least=1), quorum=2, grace=0.1
+    ),
+    "late ones continue": lambda: SynchronousArrivals(
+        None, ExponentialDurations(1.0), STEPS, late="continue", grace=0.2
     ),
     "polled": lambda: PolledArrivals(2, 0.7, ExponentialDurations(0.5), 3),
     "tiers": lambda: Tiers(
@@ -179,6 +186,7 @@ CHANNELS: dict[str, Callable[[], Channel]] = {
     "QSGD": lambda: QSGD(4),
     "Chain": lambda: Chain([Clip(0.5), QSGD(4)]),
     "ErrorFeedback": lambda: ErrorFeedback(TopK(0.5)),
+    "ErrorFeedback-decay": lambda: ErrorFeedback(TopK(0.5), decay=0.5),
     "ErrorFeedback-QSGD": lambda: ErrorFeedback([RandomK(0.5), QSGD(3)]),
 }
 

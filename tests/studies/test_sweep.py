@@ -9,9 +9,16 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedlight.studies.workers_choice
-from fedlight import Callback, FederatedDataModule, FedTrainer, Study, compare
+from fedlight import Callback, FederatedDataModule, FedTrainer, Study, compare, sweep
 from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff
-from fedlight.arrivals import ContinuousArrivals, FixedDurations, UniformArrivals
+from fedlight.arrivals import (
+    ContinuousArrivals,
+    ExponentialDurations,
+    FixedDurations,
+    StepsBySpeed,
+    SynchronousArrivals,
+    UniformArrivals,
+)
 from fedlight.local_optimizers import FedProx, LocalSGD, Scaffold
 from fedlight.studies._shared_executors import SharedExecutors
 from fedlight.studies.forked_runs import Processes
@@ -318,3 +325,42 @@ def test_a_metric_of_validation_needs_a_validation_set() -> None:
     with pytest.raises(ValueError, match=r"is in no round; .* need a validation set"):
         study.table()
     assert len(swept(**given, metric="train_loss").table().rows) == 2
+
+
+@pytest.mark.parametrize("workers", [1, "together"])
+def test_a_study_over_ends_of_rounds_has_the_runs_of_each_alone(workers):
+    clock = ExponentialDurations(1.0)
+    ends = {
+        "grace": SynchronousArrivals(None, clock, 2, quorum=2, grace=0.3),
+        "continue": SynchronousArrivals(None, clock, 2, late="continue", grace=0.3),
+        "by speed": ContinuousArrivals(
+            FixedDurations([1.0, 2.0, 3.0, 4.0]), local_steps=StepsBySpeed(8, [4, 3, 2, 1], least=1)
+        ),
+    }
+    common = {
+        "aggregator": FedAvg(2),
+        "local_optimizer": LocalSGD(lr=0.1),
+        "max_rounds": 6,
+        "enable_progress_bar": False,
+        "accelerator": "cpu",
+    }
+    study = sweep(
+        over={"arrivals": ends},
+        seeds=(0, 1),
+        module=Boring,
+        datamodule=classes(),
+        metric="val_loss",
+        workers=workers,
+        **deepcopy(common),
+    )
+    expected = []
+    for arrivals in ends.values():
+        for seed in (0, 1):
+            run = FedTrainer(arrivals=deepcopy(arrivals), seed=seed, logger=False, **common)
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                start = Boring()
+            run.fit(start, classes())
+            expected.append(run.fingerprint())
+    assert prints(study) == expected
+    assert len(set(expected)) == 6
