@@ -29,6 +29,7 @@ class Federation:
         expected_durations: T_i, virtual time of one task of client i, shape ``[M]``, or None
             if the arrival process does not know it.
         groups: The tags of the arrival process's groups of clients in their order (`Tiers`).
+        tokens_per_example: Tokens that are learned from in one example; None if there are none.
     """
 
     num_clients: int
@@ -37,6 +38,7 @@ class Federation:
     seed: int = 0
     expected_durations: NDArray[np.float64] | None = None
     groups: tuple[str, ...] = ()
+    tokens_per_example: int | None = None
 
 
 new_record = tuple.__new__

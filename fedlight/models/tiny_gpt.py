@@ -142,7 +142,8 @@ class Layer(nn.Module):
         """The next h, `[batch, length, width]`; `hidden` is -inf for what a token may not see."""
         h = h + self.dropout(self.joined(self._attention(self.attention_norm(h), hidden)))
         units = functional.gelu(self.up(self.mlp_norm(h)))
-        return h + self.dropout(self.down(units))
+        after: Tensor = h + self.dropout(self.down(units))
+        return after
 
     def _attention(self, h: Tensor, hidden: Tensor) -> Tensor:
         # Written out, because scaled_dot_product_attention has no rule for torch.func.vmap on the
@@ -152,4 +153,5 @@ class Layer(nn.Module):
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)  # [batch, heads, length, width / heads]
         q = q / math.sqrt(width // self.num_heads)
         weights = self.dropout(torch.softmax(q @ k.mT + hidden, dim=-1))
-        return (weights @ v).transpose(1, 2).reshape(batch, length, width)
+        joined: Tensor = (weights @ v).transpose(1, 2).reshape(batch, length, width)
+        return joined
