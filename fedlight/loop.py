@@ -87,6 +87,8 @@ class Counts:
         num_updates: Number of client updates that have arrived.
         num_pulls: Number of pulls.
         num_gradients: Number of local steps of the updates that have arrived.
+        num_examples: Number of examples of these local steps, each counted as often as it was used;
+            None if the run goes on from a checkpoint that did not count them.
         num_failures: Number of tasks that failed or were lost; those cancelled do not count.
         failed_in_a_row: Number of local runs that have failed since a version was made of updates.
         over: Whether so many local runs have failed in a row that the run should end.
@@ -99,6 +101,7 @@ class Counts:
     num_failures: int = 0
     failed_in_a_row: int = 0
     over: bool = False
+    num_examples: int | None = 0
 
     def state_dict(self) -> dict[str, Any]:
         """The numbers by name."""
@@ -107,7 +110,9 @@ class Counts:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the numbers from what `state_dict` gave; `state` may hold more."""
         for each in fields(self):
-            setattr(self, each.name, state[each.name])
+            # Checkpoints of 0.2 and before have no number of examples.
+            counted = each.name != "num_examples" or each.name in state
+            setattr(self, each.name, state[each.name] if counted else None)
 
 
 class Receiver(Protocol[R_co]):

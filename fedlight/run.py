@@ -99,7 +99,11 @@ class Run:
         partition, arrivals = datamodule.partition, setting.arrivals
         data = data_fingerprint(partition, datamodule.train_data)
         federation = Federation(
-            len(partition), partition.sizes, datamodule.batch_size, setting.seed
+            len(partition),
+            partition.sizes,
+            datamodule.batch_size,
+            setting.seed,
+            tokens_per_example=datamodule.tokens_per_example,
         )
         self.schedule = Schedule(
             arrivals,

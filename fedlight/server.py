@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fedlight._module.saved_settings import restored_settings, saved_settings
@@ -110,6 +111,8 @@ class Server:
         self._optimizer = setting.local_optimizer
         self._channel = setting.channel
         self._num_clients = federation.num_clients
+        self._batch_sizes = np.minimum(federation.batch_size, federation.num_examples).tolist()
+        self._tokens_per_example = federation.tokens_per_example
         # An aggregator that does not define `held` is taken to use at its next step whatever it has
         # received, so that its updates are computed in bulk and kept in checkpoints all the same.
         self._says_what_it_holds = type(aggregator).held is not Aggregator.held
@@ -221,6 +224,8 @@ class Server:
         self.watcher.on_update(update)
         self.counts.num_updates += 1
         self.counts.num_gradients += task.num_steps
+        if self.counts.num_examples is not None:
+            self.counts.num_examples += task.num_steps * self._batch_sizes[task.client_id]
         if self._answer("accepts", self.aggregator.accepts(update, self.counts.version)):
             due = self._answer("receive", self.aggregator.receive(update))
             if not self._says_what_it_holds:
@@ -391,11 +396,16 @@ class Server:
         rest = state.buffers.nbytes + state.counters.nbytes
         rest += 0 if state.shared is None else state.shared.nbytes
         down, up = rest + self._optimizer.bytes_down(*size), rest + sender(*size)
-        return {
+        totals = {
             "fed/gradients": float(counts.num_gradients),
             "fed/models": float(counts.num_pulls + counts.num_updates),
             "fed/bytes": float(counts.num_pulls * down + counts.num_updates * up),
         }
+        if counts.num_examples is not None:
+            totals["fed/examples"] = float(counts.num_examples)
+            if self._tokens_per_example is not None:
+                totals["fed/tokens"] = float(counts.num_examples * self._tokens_per_example)
+        return totals
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs, as tensors and plain data."""

@@ -37,6 +37,8 @@ AXES = {
 }
 """The horizontal axes in addition to rounds, and the metric that gives a round's place on each."""
 
+_USUAL = ("virtual_time", "gradients", "models", "bytes")
+
 
 class TensorBoardMetrics(Callback):
     """Logs each scalar over the papers' axes, and histograms and pictures of the run.
@@ -49,6 +51,9 @@ class TensorBoardMetrics(Callback):
     - ``val_acc/by_gradients``: local steps of all updates that have arrived, used or dropped.
     - ``val_acc/by_models``: models sent, that is pulls and arrivals, including pulls of lost tasks.
     - ``val_acc/by_bytes``: their bytes: parameters, buffers and pulled client state.
+    - ``val_acc/by_examples``, if `axes` has "examples": the examples of these local steps.
+    - ``val_acc/by_tokens``, if `axes` has "tokens": their tokens, if the data say how many an
+      example has.
 
     A curve gets no new point if its axis has not moved since its last one, as at a deadline before
     which nothing has arrived. A resumed run writes the same points as an uninterrupted one, each
@@ -70,7 +75,8 @@ class TensorBoardMetrics(Callback):
     written. The page *HParams* shows them next to the arguments of the run.
 
     Args:
-        axes: The axes: "virtual_time", "gradients", "models", "bytes", or several of them.
+        axes: The axes: one or several of "virtual_time", "gradients", "models", "bytes", "examples"
+            and "tokens"; by default the first four.
         metrics: Names of the scalars to draw over these axes; None for all.
         time_resolution: Steps per unit of virtual time.
         histogram_every_n_rounds: Rounds per histogram; None for no histograms.
@@ -88,7 +94,7 @@ class TensorBoardMetrics(Callback):
 
     def __init__(
         self,
-        axes: Sequence[str] = tuple(AXES),
+        axes: Sequence[str] = _USUAL,
         metrics: Iterable[str] | None = None,
         time_resolution: float = 1000.0,
         histogram_every_n_rounds: int | None = 10,
@@ -190,7 +196,9 @@ class TensorBoardMetrics(Callback):
         for update in record.updates:
             self._used[update.client_id] += 1
         for axis in self.axes:
-            place = record.metrics[AXES[axis]]
+            place = record.metrics.get(AXES[axis])
+            if place is None:
+                continue
             step = round(place * self.time_resolution if axis == "virtual_time" else place)
             points = self._points(record, axis, step)
             if points and step >= cut and self._loggers:

@@ -123,6 +123,8 @@ class FederatedDataModule(LightningDataModule):
             partition, each client's rows of it are
             `partitioner.partition(val_dataset, client_ids=partition.client_ids)`.
         test_dataset: The test split, likewise.
+        tokens_per_example: Tokens that a model is trained to predict with one example, of which
+            ``fed/tokens`` is counted; `text_data` sets it, and None means that there are none.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -155,6 +157,8 @@ class FederatedDataModule(LightningDataModule):
         >>> data.partition.sizes
         array([2, 2])
     """
+
+    tokens_per_example: int | None = None
 
     _source: Source | Dataset[Any] | None = None  # None after `from_client_datasets`
 
@@ -280,13 +284,27 @@ class FederatedDataModule(LightningDataModule):
         )
         val = _evaluated("val_dataset", val_dataset, collate_fn)
         test = _evaluated("test_dataset", test_dataset, collate_fn)
+        train = examples_of(found, collate_fn, names)
+        return cls._of(partition, train, val, test, None, batch_size, eval_batch_size)
+
+    @classmethod
+    def _of(
+        cls,
+        partition: Partition,
+        train: Examples,
+        val: list[Examples],
+        test: list[Examples],
+        rows: datasets.Dataset | None,
+        batch_size: int,
+        eval_batch_size: int,
+    ) -> FederatedDataModule:
+        """A data module of examples that have been read."""
         module = cls.__new__(cls)
         LightningDataModule.__init__(module)
         module.batch_size = positive_int("batch_size", batch_size)
         module.eval_batch_size = positive_int("eval_batch_size", eval_batch_size)
         module.train_dataset = module.val_dataset = module.test_dataset = None
-        train = examples_of(found, collate_fn, names)
-        module._loaded = _Loaded(partition, train, val, test, rows=None)
+        module._loaded = _Loaded(partition, train, val, test, rows)
         return module
 
     @classmethod
@@ -390,7 +408,7 @@ class FederatedDataModule(LightningDataModule):
         with self._reading(train_split):
             layout = self._layout(train, [dataset for _, dataset in chosen])
             read = {id(train): layout.read(train, train_split, self._transform, self._cache)}
-        partition = _checked_partition(self.partitioner, train, self._partition_seed)
+        partition = checked_partition(self.partitioner, train, self._partition_seed)
         for name, dataset in chosen:
             if id(dataset) not in read:
                 with self._reading(name):
@@ -423,7 +441,7 @@ class FederatedDataModule(LightningDataModule):
         other = copy(self)
         other.partitioner = partitioner
         other._partition_seed = integer("partition_seed", partition_seed)
-        partition = _checked_partition(partitioner, loaded.rows, other._partition_seed)
+        partition = checked_partition(partitioner, loaded.rows, other._partition_seed)
         other._loaded = replace(loaded, partition=partition)
         return other
 
@@ -514,7 +532,7 @@ class FederatedDataModule(LightningDataModule):
         """Partition a torch data set by its labels, and read it."""
         rows = labels_table(source, self._labels)
         try:
-            partition = _checked_partition(self.partitioner, rows, self._partition_seed)
+            partition = checked_partition(self.partitioner, rows, self._partition_seed)
         except MissingColumnError as error:
             labels = "labels=…" if error.column == "label" else f"labels={{{error.column!r}: …}}"
             why = f"labels that {type(source).__name__} is not known to have; write {labels}"
@@ -589,7 +607,7 @@ def _split(splits: datasets.DatasetDict, argument: str, split: str) -> datasets.
     return splits[split]
 
 
-def _checked_partition(partitioner: Partitioner, dataset: datasets.Dataset, seed: int) -> Partition:
+def checked_partition(partitioner: Partitioner, dataset: datasets.Dataset, seed: int) -> Partition:
     """Partition a data set; a faulty partitioner fails here and not in a round."""
     partition: object = partitioner.partition(dataset, seed)
     if not isinstance(partition, Partition):

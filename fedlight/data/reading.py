@@ -60,7 +60,7 @@ def read_numbers(dataset: datasets.Dataset, name: str) -> Tensor:
     """
     values = _in_memory(dataset, name)
     row = 0
-    for chunk in _chunks(dataset, name) if values is None else ():
+    for chunk in chunks_of(dataset, name) if values is None else ():
         numbers = _numbers(chunk, name)
         if values is None:
             values = np.empty((len(dataset), *numbers.shape[1:]), dtype=numbers.dtype)
@@ -91,7 +91,7 @@ def read_text(dataset: datasets.Dataset, name: str, length: int) -> Tensor:
     token_of[np.frombuffer(LEAF_ALPHABET.encode(), dtype=np.uint8)] = range(len(LEAF_ALPHABET))
     tokens = np.empty((len(dataset), length), dtype=np.uint8)
     row = 0
-    for chunk in _chunks(dataset, name):
+    for chunk in chunks_of(dataset, name):
         lengths = pc.utf8_length(chunk).fill_null(-1).to_numpy()
         if (lengths != length).any():
             wrong = int((lengths != length).argmax())
@@ -124,7 +124,7 @@ def _decoded(dataset: datasets.Dataset, name: str) -> Iterator[tuple[int, np.nda
     """The images of a column, one or many of one shape at a time, after the row of the first."""
     feature = dataset.features[name]
     row = 0
-    for chunk in _chunks(dataset, name):
+    for chunk in chunks_of(dataset, name):
         many = None if chunk.null_count else plain_pngs(chunk.field("bytes").to_pylist())
         # A grey image may have to become RGB, and the like.
         if many is not None and feature.mode in (None, "L" if many.shape[1] == 1 else "RGB"):
@@ -146,7 +146,7 @@ def _decoded(dataset: datasets.Dataset, name: str) -> Iterator[tuple[int, np.nda
             row += 1
 
 
-def _chunks(dataset: datasets.Dataset, name: str) -> Iterator[pa.Array]:
+def chunks_of(dataset: datasets.Dataset, name: str) -> Iterator[pa.Array]:
     """The column as Arrow arrays of at most `_CHUNK` rows."""
     column = dataset.select_columns([name]).with_format("arrow")
     for start in range(0, len(dataset), _CHUNK):

@@ -362,14 +362,6 @@ PAPERS = {
         2019,
         "https://arxiv.org/abs/1901.09847",
     ),
-    "liu2024asynchronous": Paper(
-        "Liu, Bo and Chhaparia, Rachita and Douillard, Arthur and Kale, Satyen and Rusu, Andrei A. "
-        "and Shen, Jiajun and Szlam, Arthur and Ranzato, Marc'Aurelio",
-        "Asynchronous Local-{SGD} Training for Language Modeling",
-        "",
-        2024,
-        "https://arxiv.org/abs/2401.09135",
-    ),
     "sarfi2025communication": Paper(
         "Sarfi, Amir and Th{\\'e}rien, Benjamin and Lidin, Joel and Belilovsky, Eugene",
         "Communication Efficient {LLM} Pre-training with {SparseLoCo}",

@@ -32,6 +32,8 @@ X_AXES = {
     "gradients": "gradients computed (local steps)",
     "models": "models communicated",
     "bytes": "bytes communicated",
+    "examples": "examples trained on",
+    "tokens": "tokens trained on",
 }
 """The horizontal axes of curves, and their labels."""
 
@@ -52,7 +54,7 @@ def curves(
     confidence: float = 0.95,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a metric of one or several runs over rounds, virtual time, gradients, models or bytes.
+    """Draw a metric of one or several runs over rounds, virtual time, or what has been used.
 
     Several runs under one name, such as one for each seed, are drawn as their mean with a band;
     the title of the legend names the band. If their points have different places on the axis, the
@@ -63,7 +65,8 @@ def curves(
         runs: A trainer or its ``history``; or a mapping of names to one or several histories; or
             the result of `fedlight.compare`.
         metric: Name of a metric in the records; rounds without it are left out.
-        x: "round", "virtual_time", "gradients", "models" or "bytes".
+        x: "round", "virtual_time", "gradients", "models", "bytes", "examples" or "tokens". The last
+            is there for data with `tokens_per_example`, such as those of `fedlight.data.text_data`.
         smooth: Draw the mean of this many points, up to the current one.
         band: "interval" for the bootstrap interval of the mean over the runs (see
             `fedlight.studies.bootstrap`; too narrow with few seeds), "std" for one sample standard
@@ -336,13 +339,32 @@ def _line(
 def curve(
     history: History, metric: str, x: str = "round"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the points of a metric over the axis `x`, one of `X_AXES`: places and values."""
+    """Return the points of a metric over the axis `x`, one of `X_AXES`: places and values.
+
+    Raises:
+        ValueError: No round has a place on the axis.
+    """
     one_of("x", x, tuple(X_AXES))
     records = [record for record in history if metric in record.metrics]
-    key = {"virtual_time": "time"}.get(x, x)
-    places = [r.version if x == "round" else r.metrics[f"fed/{key}"] for r in records]
+    key = "fed/time" if x == "virtual_time" else f"fed/{x}"
+    if x != "round" and records:
+        # Rounds from before a resumed checkpoint may lack an axis that was added later.
+        records = [record for record in records if key in record.metrics]
+        if not records:
+            raise ValueError(_no_place(x, key))
+    places = [r.version if x == "round" else r.metrics[key] for r in records]
     values = [record.metrics[metric] for record in records]
     return np.array(places, dtype=np.float64), np.array(values, dtype=np.float64)
+
+
+def _no_place(x: str, key: str) -> str:
+    if x == "tokens":
+        return (
+            'x="tokens": no round has "fed/tokens", because the data do not say how many tokens '
+            "an example has; set data.tokens_per_example before fit, as fedlight.data.text_data "
+            'does, or write x="examples"'
+        )
+    return f'x={x!r}: no round has {key!r}; choose another axis, such as x="gradients"'
 
 
 def best_value(values: NDArray[np.float64], mode: str) -> float:

@@ -129,7 +129,7 @@ class Comparison:
             name: Name of the aggregator.
             seed: Seed of the run.
             metric: Name of the metric.
-            x: "round", "virtual_time", "gradients", "models" or "bytes".
+            x: "round", "virtual_time", "gradients", "models", "bytes", "examples" or "tokens".
 
         Raises:
             KeyError: There is no such run.

@@ -193,7 +193,7 @@ class Study:
 
         Args:
             target: The value to reach: at least, if "max" is best, else at most.
-            axis: "round", "virtual_time", "gradients", "models" or "bytes".
+            axis: "round", "virtual_time", "gradients", "models", "bytes", "examples" or "tokens".
             rows: As for `table`.
             columns: As for `table`.
             metric: Name of the metric.
@@ -231,7 +231,7 @@ class Study:
 
         Args:
             places: The places, such as ``[250, 500, 1000]`` gradients; each is a column.
-            axis: "round", "virtual_time", "gradients", "models" or "bytes".
+            axis: "round", "virtual_time", "gradients", "models", "bytes", "examples" or "tokens".
             rows: As for `table`.
             metric: Name of the metric.
             digits: Decimal places.
@@ -356,9 +356,10 @@ class Study:
         the legend says how many seeds have some.
 
         Args:
-            x: "round", "virtual_time", "gradients", "models" or "bytes"; or several, with a column
-                of pictures each. Or an axis of the study whose names are numbers, such as a
-                learning rate: then each line has the last value of each run over that axis.
+            x: "round", "virtual_time", "gradients", "models", "bytes", "examples" or "tokens"; or
+                several, with a column of pictures each. Or an axis of the study whose names are
+                numbers, such as a learning rate: then each line has the last value of each run
+                over that axis.
             panels: The axis of the study with a picture (if there are several `x` or `metric`, a
                 row) for each of its values; the others that have several values are the lines.
             metric: Name of the metric; or several, with a column of pictures each.

@@ -19,6 +19,7 @@ from fedlight import Callback
 from fedlight.aggregators import FedAsync, FedAvg, FedFix
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.callbacks import ClientEvaluation, FedCheckpoint, TensorBoardMetrics
+from fedlight.callbacks.tensorboard_extras import AXES
 from fedlight.channel import TopK
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
 from tests.boring import Boring, Point, classes, points, replay, trainer
@@ -69,7 +70,7 @@ def test_each_scalar_lies_on_each_axis(tmp_path):
         assert found[tag] == list(zip(expected, errors, strict=True)), tag
     for name in run.history[0].metrics:
         axes = {tag for tag in found if tag.startswith(f"{name}/by_")}
-        total = name in ("fed/time", "fed/gradients", "fed/models", "fed/bytes")
+        total = name in AXES.values()
         assert len(axes) == (0 if total else 4), name
 
 
@@ -89,6 +90,25 @@ def test_the_axes_and_the_metrics_can_be_chosen(tmp_path):
         "val_error/by_virtual_time",
     }
     assert [step for step, _ in found["val_error/by_virtual_time"]] == [10, 25]
+
+
+def test_tokens_are_an_axis_of_data_that_say_how_many(tmp_path):
+    for tokens in (None, 7):
+        data = points([1.0], [3.0, 5.0])
+        data.tokens_per_example = tokens
+        run = trainer(
+            arrivals=replay(*SCHEDULE, round_ends=[1.0, 2.5]),
+            callbacks=TensorBoardMetrics(axes=["tokens", "examples"]),
+            logger=logger(tmp_path / str(tokens)),
+        )
+        run.fit(Point(), data)
+        found = scalars(read(tmp_path / str(tokens)))
+        steps = [step for step, _ in found["val_error/by_examples"]]
+        assert steps == [record.metrics["fed/examples"] for record in run.history]
+        if tokens is None:
+            assert not [tag for tag in found if tag.endswith("by_tokens")]
+        else:
+            assert [step for step, _ in found["val_error/by_tokens"]] == [7 * s for s in steps]
 
 
 def test_dropped_and_lost_work_counts(tmp_path):

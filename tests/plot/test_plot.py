@@ -34,6 +34,8 @@ def history(values, every=1, gradients=10):
                 "fed/gradients": gradients * version,
                 "fed/models": 4.0 * version,
                 "fed/bytes": 80.0 * version,
+                "fed/examples": 3.0 * version,
+                "fed/tokens": 192.0 * version,
                 **({"val_acc": value} if version % every == 0 else {}),
             },
             [],
@@ -50,6 +52,8 @@ def history(values, every=1, gradients=10):
         ("gradients", [20, 40], "gradients computed (local steps)"),
         ("models", [8, 16], "models communicated"),
         ("bytes", [160, 320], "bytes communicated"),
+        ("examples", [6, 12], "examples trained on"),
+        ("tokens", [384, 768], "tokens trained on"),
     ],
 )
 def test_a_curve_lies_on_its_axis(x, where, label):
@@ -64,6 +68,22 @@ def test_a_curve_lies_on_its_axis(x, where, label):
     assert ax.get_xlabel() == label
     assert ax.get_ylabel() == "val_acc"
     assert ax.get_legend() is None
+
+
+def test_an_axis_that_no_round_has_is_an_error_and_rounds_without_it_are_left_out():
+    found = history([0.1, 0.2, 0.3])
+    del found[0].metrics["fed/tokens"]
+    places, values = plot.curve(found, "val_acc", "tokens")
+    assert (places.tolist(), values.tolist()) == ([384, 576], [0.2, 0.3])
+    for record in found[1:]:
+        del record.metrics["fed/tokens"]
+    with pytest.raises(ValueError, match=r'set data.tokens_per_example before fit.*"examples"'):
+        plot.curves(found, x="tokens")
+    for record in found:
+        del record.metrics["fed/examples"]
+    with pytest.raises(ValueError, match="no round has 'fed/examples'"):
+        plot.curves(found, x="examples")
+    assert len(plot.curve(found, "missing", "tokens")[0]) == 0
 
 
 def test_several_seeds_are_a_mean_and_a_band():
