@@ -31,12 +31,9 @@ class Federation:
         expected_durations: T_i, virtual time of one task of client i, shape ``[M]``, or None
             if the arrival process does not know it.
         groups: The tags of the arrival process's groups of clients in their order (`Tiers`).
-    <<<<<<< HEAD
         layout: The names and shapes of the model's parameters, which aggregators get; None for a
             model without layers.
-    =======
         tokens_per_example: Tokens that are learned from in one example; None if there are none.
-    >>>>>>> isl-gpt
     """
 
     num_clients: int

@@ -1,0 +1,74 @@
+"""Language models on four unequal islands: who waits, and what a server does with late updates.
+
+Four islands with speeds of 1, 1.3, 2.6 and 5.7 steps train one small GPT on texts as bytes. The
+synchronous DiLoCo waits for the slowest; delayed Nesterov, with and without steps by speed,
+momentum look-ahead, HeLoCo, plain asynchronous Nesterov and asynchronous SGD do not. The tables
+have the loss after equal numbers of tokens, and at equal virtual times.
+
+    python recipes/islands.py --path studies/islands
+    python recipes/islands.py --texts python --tasks 400 --num_steps 50
+
+Source: Asynchronous Local-SGD Training for Language Modeling, https://arxiv.org/abs/2401.09135
+"""
+
+from fedlight import cli
+
+cli.help_first(__name__, __file__)
+
+from functools import partial
+from typing import Literal
+
+from jsonargparse.typing import PositiveFloat, PositiveInt
+
+from fedlight import sweep
+from fedlight.data import python_texts, shakespeare_texts, text_data
+from fedlight.models import TinyGPT
+from parts.islands import SPEEDS, table
+
+
+def main(
+    texts: Literal["shakespeare", "python"] = "shakespeare",
+    source: str = "flwrlabs/shakespeare",
+    num_steps: PositiveInt = 25,
+    tasks: PositiveInt = 200,
+    width: PositiveInt = 64,
+    context: PositiveInt = 64,
+    lr: PositiveFloat = 0.002,
+    server_lr: PositiveFloat = 0.7,
+    seeds: PositiveInt = 5,
+    path: cli.Folder | None = None,
+) -> None:
+    """Train all methods with equal seeds; print losses with intervals, draw two figures.
+
+    Args:
+        texts: What the islands read: parts of Shakespeare, or of Python's own library.
+        source: The hub id of Shakespeare, or a folder with the same files.
+        num_steps: Local steps of a task; those of the fastest island with steps by speed.
+        tasks: Tasks of all islands together.
+        width: Width of the GPT of two layers.
+        context: Tokens of a block.
+        lr: The largest rate of AdamW on the islands.
+        server_lr: The server's rate for a mean of four updates.
+        seeds: Runs per method.
+        path: Folder of the study: runs, of which none is made twice, TensorBoard and figures.
+    """
+    read = shakespeare_texts(source) if texts == "shakespeare" else python_texts()
+    all_of_it = [each if isinstance(each, str) else each.decode() for each in read.values()]
+    islands = {f"island {k}": all_of_it[k::4] for k in range(4)}
+    data = text_data(islands, context)
+    module = partial(TinyGPT, context=context, num_layers=2, num_heads=4, width=width)
+    options = {"path": path, "logger_dir": f"{path}/logs"} if path else {}
+    options |= {"metric": "val_loss", "mode": "min"}
+    study = sweep({"method": table(lr, server_lr, num_steps, tasks)}, seeds=range(seeds),
+                  module=module, datamodule=data, **options)  # fmt: skip
+    steps = num_steps * tasks
+    for axis, end in (("tokens", steps * 8 * context), ("virtual_time", steps / sum(SPEEDS))):
+        print(
+            study.at([share * end for share in (0.25, 0.5, 0.95)], axis).to_markdown(), end="\n\n"
+        )
+        if path:
+            study.plot(axis).savefig(f"{path}/{axis}.png")
+
+
+if __name__ == "__main__":
+    cli.run(main)

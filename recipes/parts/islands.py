@@ -1,0 +1,51 @@
+"""The methods of the islands table under one clock; not a recipe."""
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from fedlight import methods
+from fedlight.aggregators import FedBuff
+from fedlight.arrivals import ContinuousArrivals, StepDurations, StepsBySpeed
+from fedlight.local_optimizers import LocalAdamW, LocalSGD, WarmupCosine
+
+SPEEDS = [1.0, 1.3, 2.6, 5.7]  # local steps per unit of virtual time
+
+
+def table(lr: float, server_lr: float, num_steps: int, tasks: int) -> dict[str, dict[str, Any]]:
+    """Arguments and limits of each method; all make about as many local steps."""
+    times = StepDurations([1 / speed for speed in SPEEDS])
+    total = num_steps * tasks
+    # The schedule of an island that makes a quarter of all steps.
+    rate = WarmupCosine(lr, warmup=total // 80, total=total // 4, floor=lr / 10)
+    given = {"lr": rate, "local_steps": num_steps, "durations": times}
+    dylu = {**given, "local_steps": StepsBySpeed(num_steps, times)}
+    slow = server_lr / len(SPEEDS)  # an update counts fully, not as one of four
+    free = ContinuousArrivals(times, local_steps=num_steps)
+    nesterov = partial(torch.optim.SGD, lr=slow / 5, momentum=0.9, nesterov=True)
+    adamw = LocalAdamW(rate, keep="client")
+    plain = {"arrivals": free, "local_optimizer": adamw}
+    plain["aggregator"] = FedBuff(1, None, server_optimizer=nesterov)
+    sgd = {"arrivals": ContinuousArrivals(times, local_steps=1), "aggregator": FedBuff(1, None)}
+    every = {
+        "DiLoCo, rounds": methods.diloco(**given, server_lr=server_lr),
+        "delayed Nesterov": methods.async_local_sgd(**given, period=4, server_lr=server_lr),
+        "delayed Nesterov, DyLU": methods.async_local_sgd(**dylu, period=4, server_lr=server_lr),
+        "look-ahead": methods.look_ahead(**given, server_lr=slow),
+        "HeLoCo": methods.heloco(**given, server_lr=slow),
+        "asynchronous Nesterov": plain,
+        "asynchronous SGD": {**sgd, "local_optimizer": LocalSGD(0.3, max_grad_norm=1.0)},
+    }
+    # With steps by speed all islands arrive equally often.
+    mean = sum(max(5, int(num_steps * speed / max(SPEEDS))) for speed in SPEEDS) / len(SPEEDS)
+    updates = dict.fromkeys(every, tasks)
+    updates |= {"asynchronous SGD": total, "delayed Nesterov, DyLU": round(total / mean)}
+    return {
+        name: {
+            **each,
+            "max_updates": updates[name],
+            "check_val_every_n_updates": max(1, updates[name] // 20),
+        }
+        for name, each in every.items()
+    }
