@@ -388,13 +388,19 @@ def plain_hparams(module: LightningModule) -> HyperParameters:
 
 
 def exactly(value: Any) -> Any:
-    """`value` for a file, of the same kind; only a number of numpy becomes one of Python's.
+    """`value` for a file, of the same kind; only numbers of other libraries become Python's.
+
+    Those are numbers of numpy, and of subclasses of int and float without attributes of their own,
+    such as jsonargparse's ``PositiveInt``.
 
     Raises:
         TypeError: There is something in it that `plain` would refuse or make another kind of.
     """
     if isinstance(value, np.generic):
         value = value.item()
+    elif type(value) not in (bool, int, float) and isinstance(value, int | float):
+        if not getattr(value, "__dict__", None):  # an Enum has its name there
+            value = int(value) if isinstance(value, int) else float(value)
     kind = type(value)
     if value is None or kind in (bool, int, float, str, Tensor, *_SAFE):
         return plain(value)

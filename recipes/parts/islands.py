@@ -16,11 +16,11 @@ SPEEDS = [1.0, 1.3, 2.6, 5.7]  # local steps per unit of virtual time
 def table(lr: float, server_lr: float, num_steps: int, tasks: int) -> dict[str, dict[str, Any]]:
     """Arguments and limits of each method; all make about as many local steps."""
     times = StepDurations([1 / speed for speed in SPEEDS])
-    total = num_steps * tasks
+    total, least = num_steps * tasks, min(5, num_steps)
     # The schedule of an island that makes a quarter of all steps.
     rate = WarmupCosine(lr, warmup=total // 80, total=total // 4, floor=lr / 10)
     given = {"lr": rate, "local_steps": num_steps, "durations": times}
-    dylu = {**given, "local_steps": StepsBySpeed(num_steps, times)}
+    dylu = {**given, "local_steps": StepsBySpeed(num_steps, times, least)}
     slow = server_lr / len(SPEEDS)  # an update counts fully, not as one of four
     free = ContinuousArrivals(times, local_steps=num_steps)
     nesterov = partial(torch.optim.SGD, lr=slow / 5, momentum=0.9, nesterov=True)
@@ -38,7 +38,7 @@ def table(lr: float, server_lr: float, num_steps: int, tasks: int) -> dict[str, 
         "asynchronous SGD": {**sgd, "local_optimizer": LocalSGD(0.3, max_grad_norm=1.0)},
     }
     # With steps by speed all islands arrive equally often.
-    mean = sum(max(5, int(num_steps * speed / max(SPEEDS))) for speed in SPEEDS) / len(SPEEDS)
+    mean = sum(max(least, int(num_steps * speed / max(SPEEDS))) for speed in SPEEDS) / len(SPEEDS)
     updates = dict.fromkeys(every, tasks)
     updates |= {"asynchronous SGD": total, "delayed Nesterov, DyLU": round(total / mean)}
     return {

@@ -324,6 +324,10 @@ class Colour(enum.Enum):
     RED = 1
 
 
+class Size(enum.IntEnum):
+    SMALL = 3
+
+
 @dataclasses.dataclass
 class Options:
     depth: int = 2
@@ -356,6 +360,7 @@ KEPT = {
 }
 LEFT_OUT = {
     "enum": Colour.RED,
+    "number of an enum": Size.SMALL,
     "function": lambda x: x,
     "path": Path("data"),
     "array": np.arange(3),
@@ -404,15 +409,19 @@ def test_other_hyper_parameters_are_left_out_with_one_warning(kind):
     assert again.version == 4
 
 
-def test_numbers_of_numpy_become_pythons():
+class Positive(int):
+    """As the numbers that jsonargparse checks."""
+
+
+def test_numbers_of_other_libraries_become_pythons():
     fitted(
-        Odd((np.float32(0.5), np.int64(3), np.bool_(True))),
+        Odd((np.float32(0.5), np.int64(3), np.bool_(True), Positive(7))),
         classes(),
         callbacks=FedCheckpoint("kept"),
     )
     kind = Odd.load_from_checkpoint("kept/last.ckpt").hparams["kind"]
-    assert kind == (0.5, 3, True)
-    assert [type(each) for each in kind] == [float, int, bool]
+    assert kind == (0.5, 3, True, 7)
+    assert [type(each) for each in kind] == [float, int, bool, int]
 
 
 def test_hyper_parameters_are_read_once_a_run(monkeypatch):

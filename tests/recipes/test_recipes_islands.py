@@ -1,0 +1,70 @@
+"""The recipe of the islands runs, shortened."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jsonargparse")
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def test_islands_prints_the_losses_of_all_methods(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(
+        "fedlight.data.python_texts",
+        lambda: {f"{k}.py": f"print({k}) # and so on\n".encode() * 9 for k in range(8)},
+    )
+    options = [
+        "--texts",
+        "python",
+        "--tasks",
+        "8",
+        "--num_steps",
+        "4",
+        "--width",
+        "8",
+        "--context",
+        "8",
+        "--seeds",
+        "1",
+    ]
+    monkeypatch.setattr(sys, "argv", ["islands.py", *options, "--path", str(tmp_path)])
+    monkeypatch.syspath_prepend(str(RECIPES))
+    runpy.run_path(str(RECIPES / "islands.py"), run_name="__main__")
+    tables = [part for part in capsys.readouterr().out.split("\n\n") if part.startswith("|")]
+    assert len(tables) == 2
+    for table in tables:
+        rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
+        assert [row[0].strip() for row in rows] == [
+            "DiLoCo, rounds",
+            "delayed Nesterov",
+            "delayed Nesterov, DyLU",
+            "look-ahead",
+            "HeLoCo",
+            "asynchronous Nesterov",
+            "asynchronous SGD",
+        ]
+        # About log(256) = 5.545 at the start; all methods have learned something at the end.
+        assert all(3 < float(row[-1].split()[0]) < 5.6 for row in rows)
+    assert (tmp_path / "tokens.png").exists()
+    assert (tmp_path / "virtual_time.png").exists()
+
+
+def test_all_methods_make_about_as_many_steps():
+    """By hand: 40 tasks of 20 steps; by speed int(20 v / 5.7) is 3, 4, 9 and 20, at least 5."""
+    sys.path.insert(0, str(RECIPES))
+    try:
+        from parts.islands import table
+    finally:
+        sys.path.remove(str(RECIPES))
+    every = table(lr=0.01, server_lr=0.7, num_steps=20, tasks=40)
+    assert {name: each["max_updates"] for name, each in every.items()} == {
+        "DiLoCo, rounds": 40,
+        "delayed Nesterov": 40,
+        "delayed Nesterov, DyLU": 82,  # 800 / ((5 + 5 + 9 + 20) / 4)
+        "look-ahead": 40,
+        "HeLoCo": 40,
+        "asynchronous Nesterov": 40,
+        "asynchronous SGD": 800,
+    }
