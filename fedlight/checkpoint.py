@@ -398,10 +398,11 @@ def exactly(value: Any) -> Any:
     """
     if isinstance(value, np.generic):
         value = value.item()
-    elif type(value) not in (bool, int, float) and isinstance(value, int | float):
-        if not getattr(value, "__dict__", None):  # an Enum has its name there
-            value = int(value) if isinstance(value, int) else float(value)
     kind = type(value)
+    # An Enum has its name among its attributes.
+    if isinstance(value, int | float) and kind is not bool and not getattr(value, "__dict__", None):
+        value = int(value) if isinstance(value, int) else float(value)
+        kind = type(value)
     if value is None or kind in (bool, int, float, str, Tensor, *_SAFE):
         return plain(value)
     if kind in (list, tuple, set):
