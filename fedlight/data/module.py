@@ -285,10 +285,10 @@ class FederatedDataModule(LightningDataModule):
         val = _evaluated("val_dataset", val_dataset, collate_fn)
         test = _evaluated("test_dataset", test_dataset, collate_fn)
         train = examples_of(found, collate_fn, names)
-        return cls._of(partition, train, val, test, None, batch_size, eval_batch_size)
+        return cls.of_examples(partition, train, val, test, None, batch_size, eval_batch_size)
 
     @classmethod
-    def _of(
+    def of_examples(
         cls,
         partition: Partition,
         train: Examples,
@@ -298,7 +298,21 @@ class FederatedDataModule(LightningDataModule):
         batch_size: int,
         eval_batch_size: int,
     ) -> FederatedDataModule:
-        """A data module of examples that have been read."""
+        """A data module of examples that have been read already.
+
+        Args:
+            partition: The rows of `train` that each client holds.
+            train: The examples of all clients.
+            val: The examples of each data set for validation.
+            test: The examples of each data set for `test`.
+            rows: A table with a row for each example, which `repartition` divides; None if the
+                examples cannot be divided in another way.
+            batch_size: Examples per local step.
+            eval_batch_size: Examples per step of validation and test.
+
+        Raises:
+            ValueError: A number is out of range.
+        """
         module = cls.__new__(cls)
         LightningDataModule.__init__(module)
         module.batch_size = positive_int("batch_size", batch_size)

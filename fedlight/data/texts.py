@@ -124,7 +124,7 @@ def text_data(
             found.append(_table(argument, [_blocks(each, context) for each in read], context))
     if share:
         val.append(_table(f"val_share={share} at the ends of the texts", ends, context))
-    data = FederatedDataModule._of(
+    data = FederatedDataModule.of_examples(
         partition, examples, val, test, rows, batch_size, eval_batch_size
     )
     data.tokens_per_example = context
