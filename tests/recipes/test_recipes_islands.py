@@ -47,7 +47,7 @@ def test_islands_prints_the_losses_of_all_methods(monkeypatch, capsys, tmp_path)
         ]
         # About log(256) = 5.545 at the start; all methods have learned something at the end.
         losses = {row[0].strip(): float(row[-1].split()[0]) for row in rows}
-        assert all(3 < loss < 5.6 for loss in losses.values()), losses
+        assert all(2 < loss < 5.6 for loss in losses.values()), str(losses)
     assert (tmp_path / "tokens.png").exists()
     assert (tmp_path / "virtual_time.png").exists()
 
