@@ -148,21 +148,21 @@ PAPERS = {
         2025,
         "https://openreview.net/forum?id=4O8nzTkHPI",
     ),
-    "arxiv2606.00271": Paper(
+    "heloco2026": Paper(
         "{Authors of arXiv:2606.00271}",
         "{HeLoCo}",
         "",
         2026,
         "https://arxiv.org/abs/2606.00271",
     ),
-    "arxiv2605.09126": Paper(
+    "cgad2026": Paper(
         "{Authors of arXiv:2605.09126}",
         "{CGAD}",
         "",
         2026,
         "https://arxiv.org/abs/2605.09126",
     ),
-    "arxiv2605.18174": Paper(
+    "ringmasterlmo2026": Paper(
         "{Authors of arXiv:2605.18174}",
         "{Ringmaster LMO}",
         "",
@@ -387,7 +387,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.Ringmaster: ("maranjyan2025ringmaster",),
     aggregators.DelayedNesterov: ("liu2024asynchronous",),
     aggregators.LookAhead: ("ajanthan2025momentum",),
-    aggregators.HeLoCo: ("arxiv2606.00271",),
+    aggregators.HeLoCo: ("heloco2026",),
     aggregators.Rennala: ("tyurin2023optimal",),
     aggregators.Malenia: ("tyurin2023optimal",),
     aggregators.GeneralizedAsyncSGD: ("leconte2024queuing",),
@@ -457,7 +457,7 @@ def _of_islands(given: Mapping[str, object]) -> Iterator[str]:
     if isinstance(aggregator, aggregators.FedAvg):
         yield "douillard2023diloco"
     elif isinstance(aggregator, aggregators.FedBuff) and own["buffer_size"] == 1:
-        yield "arxiv2605.09126"
+        yield "cgad2026"
 
 
 def _of_setting(value: Strategy, given: Mapping[str, object]) -> Iterator[str]:
@@ -465,7 +465,7 @@ def _of_setting(value: Strategy, given: Mapping[str, object]) -> Iterator[str]:
     if isinstance(value, aggregators.FedAvg) and given["server_optimizer"] is not None:
         yield "reddi2021adaptive"
     if isinstance(value, aggregators.Ringmaster) and given["server_optimizer"] is not None:
-        yield "arxiv2605.18174"
+        yield "ringmasterlmo2026"
     if type(value) is aggregators.MIFA and given["buffer_size"] == 1:
         yield "chang2025mitigating"
     if type(value) is aggregators.FedVARP and given["beta"] != 1:

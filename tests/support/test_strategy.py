@@ -1,6 +1,7 @@
 """Strategies are known by their arguments: all of them, in reprs, words, columns and content."""
 
 import inspect
+import math
 
 import numpy as np
 import pytest
@@ -75,6 +76,7 @@ MEMORY = {"memory_device": ("model", "cpu")}
 WEIGHTS = {"client_weights": ("uniform", "examples")}
 STEPS = {"local_steps": (EPOCH, EPOCHS)}
 AGES = {"max_staleness": (1, 2), **STEPS}
+OF_ISLANDS = {"momentum": (0.9, 0.5), "server_lr": (1.0, 0.01)}
 OF_SGD = {
     "momentum": (0.5, 0.25),
     "weight_decay": (0.1, 0.2),
@@ -98,6 +100,7 @@ VALUES = {
         "unfinished": ("finish", "lose"),
     },
     "BiasedArrivals": {"per_round": (1, 2), "probabilities": ([0.5, 0.5], [0.25, 0.75]), **AGES},
+    "ByStep": {"rate": (math.sqrt, math.exp)},
     "CA2FL": {**BUFFER, **SERVER, **MEMORY},
     "Chain": {"channels": ([TopK(0.5)], [TopK(0.5), QSGD(4)])},
     "ChangingDurations": {
@@ -132,6 +135,7 @@ VALUES = {
     "Exponential": {"a": (1.0, 2.0)},
     "ExponentialDurations": {"mean": (1.0, LONG)},
     "ExponentialStepDurations": {"mean": (1.0, 2.0)},
+    "DelayedNesterov": {"period": (2, 3), **OF_ISLANDS, "c": (0.0, 0.25)},
     "FADAS": {
         **BUFFER,
         "server_lr": (1.0, 0.01),
@@ -180,6 +184,14 @@ VALUES = {
         "rarely": (0.1, 0.2),
         "max_gap": (None, 5),
     },
+    "HeLoCo": {
+        **OF_ISLANDS,
+        "weight": (1.0, 2.0),
+        "c_ok": (0.0, 0.5),
+        "beta": (1.0, 0.5),
+        "turn": (0.5, 0.25),
+        "send": ("look_ahead", "model"),
+    },
     "IntervalWindows": {"intervals": ([(0, 1)], {0: [(0, 1)]})},
     "Linear": {"a": (1.0, 2.0)},
     "LocalAdam": {
@@ -188,9 +200,19 @@ VALUES = {
         "eps": (1e-8, 0.2),
         "weight_decay": (0.0, 0.2),
         "max_grad_norm": (None, 2.0),
+        "keep": ("task", "client"),
+    },
+    "LocalAdamW": {
+        "lr": (0.5, 0.25),
+        "betas": ((0.5, 0.5), (0.5, 0.25)),
+        "eps": (1e-8, 0.2),
+        "weight_decay": (0.0, 0.2),
+        "max_grad_norm": (None, 2.0),
+        "keep": ("task", "client"),
     },
     "LocalEpochs": {"num_epochs": (1.0, 1.5)},
-    "LocalSGD": {"lr": (0.5, 0.25), **OF_SGD},
+    "LocalSGD": {"lr": (0.5, 0.25), **OF_SGD, "keep": ("task", "client")},
+    "LookAhead": {**OF_ISLANDS, "send": ("look_ahead", "model")},
     "LogNormalDurations": {"median": (1.0, [1.0, 2.0]), "sigma": (1.0, 2.0)},
     "LogNormalRates": {"sigma": (1.0, 2.0), "rate": (1.0, 2.0)},
     "MIFA": {**BUFFER, **SERVER, **MEMORY},
@@ -263,13 +285,19 @@ VALUES = {
     "UniformDurations": {"low": (1.0, 2.0), "high": (3.0, 4.0)},
     "UniformSpeeds": {"spread": (0.5, 0.25), "slowest": (1.0, 2.0)},
     "UniformSteps": {"low": (1, 2), "high": (3, 4)},
+    "WarmupCosine": {
+        "peak": (0.5, 0.25),
+        "warmup": (2, 3),
+        "total": (9, 10),
+        "floor": (0.0, 0.125),
+    },
 }
 
 # Reprs that name a digest in place of long data; those of local optimizers that name the SGD within
 # them, by which checkpoints of earlier versions know them; those of the list in a chain, and of the
 # process that is recorded.
 NO_CALLS = {"IntervalWindows", "ReplayArrivals", "TableTicks", "TraceDurations", "TraceWindows"}
-NO_CALLS |= {"FedDyn", "FedProx", "SAM", "Chain", "Recording"}
+NO_CALLS |= {"ByStep", "FedDyn", "FedProx", "SAM", "Chain", "Recording"}
 EVERY = pytest.mark.parametrize("name", STRATEGIES)
 
 
