@@ -37,13 +37,25 @@ class _EmptyFolder:
             pyplot.close("all")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Imports and tests are millions of objects that all stay: the collector need not look."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Spare the tests what is the same for all of them.
 
-    The garbage collector leaves out what lives as long as the process: modules and tests.
+    The garbage collector leaves out what lives as long as the process: modules and tests. It looks
+    at the rest more rarely than in a script.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     _read_entry_points_once()
 
 
