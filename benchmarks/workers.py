@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import statistics
 import sys
 import time
@@ -405,6 +406,8 @@ def main() -> None:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)  # as in the workers: the bits depend on it
+    # Else whatever runs beside goes first, before Ray's workers but not before ours.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     print(machine("cpu"), flush=True)
     for name in chosen.only:
         PARTS[name](chosen)
