@@ -37,6 +37,7 @@ from fedlight.clients.sending import Sending
 from fedlight.data import FederatedDataModule
 from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors.base import Workplace
+from fedlight.local_optimizers.base import keeps_state
 from fedlight.loop import Counts
 from fedlight.parameters import ModuleState, input_dtype
 from fedlight.server import Server, Watcher
@@ -157,7 +158,8 @@ class Run:
         sending = None if setting.channel is None else Sending(setting.channel, setting.seed)
         ahead = not setting.arrivals.may_stop
         self.pool = Pool(self.executor, setting.norm_limit, sending, ahead)
-        keep_states = setting.local_optimizer.client_state
+        self.federation = replace(self.federation, layout=state.param_layout)
+        keep_states = keeps_state(setting.local_optimizer)
         self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
         self.server = Server(
             setting,

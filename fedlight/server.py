@@ -79,7 +79,7 @@ class Server:
 
     Attributes:
         state: The newest version of the model.
-        versions: The versions that are kept, by number.
+        versions: The versions that are kept, by number, as clients pull them.
         counts: How far the run is.
     """
 
@@ -105,7 +105,7 @@ class Server:
             state = replace(state, settings=settings.current)
         self.state = state
         self._unchanged = Handled(state.version)
-        self.versions = {state.version: state}
+        self.versions = {state.version: self._sent(state)}
         self._on_client_failure = setting.on_client_failure
         self._optimizer = setting.local_optimizer
         self._channel = setting.channel
@@ -323,11 +323,11 @@ class Server:
         # The new state does not hold the updates, else a version in flight would keep them alive.
         parts = (state.params, state.buffers, state.counters, state.shared)
         self.state = ServerState(state.version, *parts, settings=before.settings)
-        needs_version = self.schedule.needs_version
+        as_sent, needs_version = self.versions[before.version], self.schedule.needs_version
         self.versions = {v: s for v, s in self.versions.items() if needs_version(v)}
-        self.versions[state.version] = self.state
+        self.versions[state.version] = self._sent(self.state)
         if self._sends_before:
-            self.versions[before.version] = before
+            self.versions[before.version] = as_sent
         self.counts.version = state.version
         self._unchanged = Handled(state.version)
         return record
@@ -345,8 +345,33 @@ class Server:
         """
         version = self.counts.version
         self.state = replace(self.state, params=params, buffers=buffers, counters=counters)
-        self.versions[version] = self.state
+        self.versions[version] = self._sent(self.state)
         return self.state
+
+    def _sent(self, state: ServerState) -> ServerState:
+        """A version as clients pull it.
+
+        Raises:
+            TypeError: The aggregator's `outgoing` did not return parameters.
+            ValueError: They are not finite.
+        """
+        params = self.aggregator.outgoing(state)
+        if params is None:
+            return state
+        name, like = f"{type(self.aggregator).__name__}.outgoing", state.params
+        if not isinstance(params, Tensor) or (params.shape, params.dtype) != (
+            like.shape,
+            like.dtype,
+        ):
+            found = type(params).__name__
+            if isinstance(params, Tensor):
+                found = f"shape {tuple(params.shape)} and {params.dtype}"
+            raise TypeError(
+                f"{name} must return a tensor of shape {tuple(like.shape)} and {like.dtype}, or "
+                f"None, got {found}"
+            )
+        check_finite(name, params)
+        return replace(state, params=params)
 
     def adopt_settings(self) -> None:
         """Take what hooks have changed in the module's settings into the newest version.
@@ -356,7 +381,7 @@ class Server:
         now = None if self._settings is None else self._settings.look()
         if now is not self.state.settings:
             self.state = replace(self.state, settings=now)
-            self.versions[self.state.version] = self.state
+            self.versions[self.state.version] = self._sent(self.state)
 
     def _totals(self) -> dict[str, float]:
         """Return the costs of the run so far: the horizontal axes of the papers' figures."""
@@ -377,6 +402,7 @@ class Server:
         held = self.held
         self.adopt_settings()
         versions, pulled = dict(self.versions), self.clients.pulled(held)
+        sent = self.versions[self.state.version]
         for state in pulled.values():
             versions.setdefault(state.version, state)
         saved = None
@@ -394,6 +420,7 @@ class Server:
                 version: {name: getattr(state, name) for name in _TENSORS}
                 for version, state in versions.items()
             },
+            "model": None if sent.params is self.state.params else self.state.params,
             "settings": saved,
             "kept": list(self.versions),
             "clients": self.clients.state_dict(held),
@@ -412,6 +439,8 @@ class Server:
         pulled = self._load_settings(state.get("settings"), versions)
         self.versions = {version: versions[version] for version in state["kept"]}
         self.state = versions[state["version"]]
+        if (model := state.get("model")) is not None:  # clients pull other parameters
+            self.state = replace(self.state, params=model.to(device))
         self.counts.load_state_dict(state)
         self._unchanged = Handled(self.counts.version)
         self._received = self.clients.load_state_dict(state["clients"], versions, device, pulled)

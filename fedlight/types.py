@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fedlight._support.flat_layout import FlatLayout
+
 
 @dataclass(frozen=True, slots=True)
 class Federation:
@@ -29,6 +31,8 @@ class Federation:
         expected_durations: T_i, virtual time of one task of client i, shape ``[M]``, or None
             if the arrival process does not know it.
         groups: The tags of the arrival process's groups of clients in their order (`Tiers`).
+        layout: The names and shapes of the model's parameters, which aggregators get; None for a
+            model without layers.
     """
 
     num_clients: int
@@ -37,6 +41,24 @@ class Federation:
     seed: int = 0
     expected_durations: NDArray[np.float64] | None = None
     groups: tuple[str, ...] = ()
+    layout: FlatLayout | None = None
+
+    def layers(self, vector: Tensor) -> dict[str, Tensor]:
+        """Views of a vector by the name of the parameter, in their true shapes.
+
+        A rule that treats each layer for itself reads and writes deltas and models through them.
+
+        Args:
+            vector: Such as an update's delta or the model, shape ``[P]``.
+
+        Example:
+            >>> import numpy as np, torch
+            >>> Federation(2, np.array([8, 8]), 4).layers(torch.ones(3))  # without a layout
+            {'params': tensor([1., 1., 1.])}
+        """
+        if self.layout is None:
+            return {"params": vector}
+        return dict(zip(self.layout.names, self.layout.views(vector), strict=True))
 
 
 new_record = tuple.__new__
@@ -58,6 +80,8 @@ class Task(NamedTuple):
         tries: How often this task has failed before; 0 if the arrival process asked for it.
         tag: The group that the client works in (`Tiers`), or None.
         cut: Whether it was cut short (`Cut`); it arrives after the others of that time.
+        steps_before: Local steps of the client's tasks that had arrived when it was dispatched,
+            without those that were lost.
     """
 
     client_id: int
@@ -71,6 +95,7 @@ class Task(NamedTuple):
     tries: int = 0
     tag: str | None = None
     cut: bool = False
+    steps_before: int = 0
 
 
 class LoggedAs(NamedTuple):

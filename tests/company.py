@@ -40,9 +40,11 @@ from fedlight.local_optimizers import (
     FedDyn,
     FedProx,
     LocalAdam,
+    LocalAdamW,
     LocalOptimizer,
     LocalSGD,
     Scaffold,
+    WarmupCosine,
 )
 
 CLIENTS, PER_ROUND, ROUNDS = 20, 8, 4
@@ -90,6 +92,7 @@ OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "prox": lambda: FedProx(lr=0.1, mu=0.1),
     "scaffold": lambda: Scaffold(lr=0.1),
     "adam": lambda: LocalAdam(lr=0.01),
+    "adamw": lambda: LocalAdamW(lr=WarmupCosine(0.01, 2, 9), keep="client"),
     "dyn": lambda: FedDyn(lr=0.1, alpha=0.1),
     "sam": lambda: SAM(lr=0.1, rho=0.05),
 }

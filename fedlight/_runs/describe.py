@@ -8,8 +8,9 @@ from typing import Any
 
 from fedlight._runs.identity import in_words
 from fedlight._runs.setting import Setting
+from fedlight._support.flat_layout import FlatLayout
 from fedlight.checkpoint import CheckpointError
-from fedlight.parameters import FlatLayout, ModuleState
+from fedlight.parameters import ModuleState
 from fedlight.types import Federation
 
 

@@ -1,7 +1,7 @@
 """Aggregators: how the server makes a new version of the model from client updates."""
 
 from fedlight.aggregators import staleness
-from fedlight.aggregators._server_step import ServerStep, next_version
+from fedlight.aggregators._server_step import ServerParams, ServerStep, next_version
 from fedlight.aggregators.afacd import AFACD
 from fedlight.aggregators.afacs import AFACS
 from fedlight.aggregators.area import AREA
@@ -11,6 +11,7 @@ from fedlight.aggregators.base import Aggregator
 from fedlight.aggregators.buffered import BufferedAggregator
 from fedlight.aggregators.ca2fl import CA2FL
 from fedlight.aggregators.dc_asgd import DCASGD
+from fedlight.aggregators.delayed_nesterov import DelayedNesterov
 from fedlight.aggregators.fadas import FADAS
 from fedlight.aggregators.favas import FAVAS
 from fedlight.aggregators.fedasync import FedAsync
@@ -22,6 +23,8 @@ from fedlight.aggregators.fedfix import FedFix
 from fedlight.aggregators.fednova import FedNova
 from fedlight.aggregators.fedvarp import FedVARP
 from fedlight.aggregators.generalized_async_sgd import GeneralizedAsyncSGD
+from fedlight.aggregators.heloco import HeLoCo
+from fedlight.aggregators.look_ahead import LookAhead
 from fedlight.aggregators.malenia import Malenia
 from fedlight.aggregators.mifa import MIFA
 from fedlight.aggregators.quafl import QuAFL
@@ -43,6 +46,7 @@ __all__ = [
     "AsyncCommSGD",
     "AsyncFedAvg",
     "BufferedAggregator",
+    "DelayedNesterov",
     "FedAT",
     "FedAsync",
     "FedAvg",
@@ -52,11 +56,14 @@ __all__ = [
     "FedNova",
     "FedVARP",
     "GeneralizedAsyncSGD",
+    "HeLoCo",
     "Lattice",
+    "LookAhead",
     "Malenia",
     "QuAFL",
     "Rennala",
     "Ringmaster",
+    "ServerParams",
     "ServerStep",
     "next_version",
     "staleness",

@@ -3,19 +3,69 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from itertools import count
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fedlight._support.checks import Rate, rate, rate_at
+from fedlight._support.flat_layout import FlatLayout
 from fedlight._support.memory import new_tensor
 from fedlight.parameters import weighted_sum
 from fedlight.types import ClientUpdate, ServerState, UsedUpdate
 
-OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
-"""A function of a list of parameters that returns an optimizer: ``partial(Adam, lr=0.01)``."""
+
+class ServerParams(list[nn.Parameter]):
+    """The parameters that a server optimizer gets: a list in the module's order, with names.
+
+    Each has its true shape. They share the memory of one vector.
+
+    Args:
+        named: The parameters by name.
+
+    Attributes:
+        names: Their names in the module, in the same order.
+
+    Example:
+        >>> params = ServerParams(
+        ...     {"w": nn.Parameter(torch.ones(2, 3)), "b": nn.Parameter(torch.ones(2))}
+        ... )
+        >>> params.matrices.names, params.others.names
+        (('weight',), ('bias',))
+        >>> params.where(lambda name, param: name != "bias").names
+        ('weight',)
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter]) -> None:
+        super().__init__(named.values())
+        self.names = tuple(named)
+
+    def named(self) -> list[tuple[str, nn.Parameter]]:
+        """Pairs of name and parameter, which torch's optimizers take as well."""
+        return list(zip(self.names, self, strict=True))
+
+    def where(self, chosen: Callable[[str, nn.Parameter], bool]) -> ServerParams:
+        """Those for which a function of name and parameter is true."""
+        return ServerParams({name: param for name, param in self.named() if chosen(name, param)})
+
+    @property
+    def matrices(self) -> ServerParams:
+        """Those with two dimensions."""
+        return self.where(lambda _, param: param.dim() == 2)
+
+    @property
+    def others(self) -> ServerParams:
+        """Those without two dimensions."""
+        return self.where(lambda _, param: param.dim() != 2)
+
+
+OptimizerFactory = Callable[[ServerParams], "torch.optim.Optimizer | Sequence[Optimizer]"]
+"""A function of a list of parameters that returns an optimizer, or several that share them."""
 
 
 class ServerStep:
@@ -26,8 +76,10 @@ class ServerStep:
 
     Args:
         server_lr: eta, a number or a function of the version that the step starts from.
-        server_optimizer: A function of a list of parameters that returns a
-            ``torch.optim.Optimizer``, used instead of `server_lr`; it never sees buffers.
+        server_optimizer: A function of the parameters that returns a ``torch.optim.Optimizer``,
+            used instead of `server_lr`, or several, each for some of the parameters. It gets a list
+            of parameters in their true shapes, which also knows their names (`ServerParams`); it
+            never sees buffers.
 
     Raises:
         TypeError: `server_optimizer` is not callable.
@@ -35,6 +87,12 @@ class ServerStep:
 
     Example:
         >>> step = ServerStep(server_optimizer=lambda params: torch.optim.SGD(params, 1.0, 0.9))
+        >>> step = ServerStep(
+        ...     server_optimizer=lambda params: [
+        ...         torch.optim.Muon(params.matrices, lr=0.02),
+        ...         torch.optim.AdamW(params.others, lr=1e-3),
+        ...     ]
+        ... )
     """
 
     def __init__(
@@ -53,36 +111,62 @@ class ServerStep:
             )
         self.server_lr = rate("server_lr", server_lr)
         self._factory = server_optimizer
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._param: torch.nn.Parameter | None = None
+        self._optimizers: list[Optimizer] = []
+        self._vector: Tensor | None = None  # the parameters and their gradients are views of these
+        self._gradient: Tensor | None = None
 
-    def setup(self, state: ServerState) -> None:
-        """Start with a fresh optimizer.
+    def setup(self, state: ServerState, layout: FlatLayout | None = None) -> None:
+        """Start with fresh optimizers.
+
+        Args:
+            state: The version that the run starts from.
+            layout: Names and shapes of its parameters (`Federation.layout`); None to show them to
+                `server_optimizer` as one vector ``[P]``.
 
         Raises:
             TypeError: `server_optimizer` does not return an optimizer.
-            ValueError: It returns one that needs a closure.
+            ValueError: It returns one that needs a closure, or none for some of the parameters.
         """
         if self._factory is None:
             return
-        self._param = torch.nn.Parameter(state.params.clone())
-        self._optimizer = self._factory([self._param])
-        if not isinstance(self._optimizer, torch.optim.Optimizer):
-            raise TypeError(
-                "server_optimizer must return a torch.optim.Optimizer, "
-                f"got {type(self._optimizer).__name__}"
-            )
-        if isinstance(self._optimizer, torch.optim.LBFGS):
+        self._vector = state.params.clone()
+        self._gradient = torch.zeros_like(self._vector)
+        names: Sequence[str] = ("params",)
+        views, gradients = [self._vector], [self._gradient]
+        if layout is not None:
+            names, views = layout.names, layout.views(self._vector)
+            gradients = layout.views(self._gradient)
+        params = ServerParams(dict(zip(names, map(nn.Parameter, views), strict=True)))
+        for param, gradient in zip(params, gradients, strict=True):
+            param.grad = gradient
+        made = self._factory(params)
+        self._optimizers = [made] if isinstance(made, Optimizer) else _several(made)
+        if any(isinstance(each, torch.optim.LBFGS) for each in self._optimizers):
             raise ValueError(
                 "server_optimizer returns LBFGS, which evaluates the loss several times per step, "
                 "but a server has one pseudo-gradient per step; use for example SGD or Adam"
             )
+        _check_each_once(params, self._optimizers)
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for each in self._optimizers for group in each.param_groups]
 
     def lr_at(self, version: int) -> float:
-        """The rate of the step from a version; for an optimizer, its current rate."""
-        if self._optimizer is not None:
-            return float(self._optimizer.param_groups[0]["lr"])
+        """The rate of the step from a version; for an optimizer, that of its first group now."""
+        if self._optimizers:
+            return float(self._groups[0]["lr"])
         return rate_at("server_lr", self.server_lr, version)
+
+    def rates(self, version: int) -> dict[str, float]:
+        """The rate of the step from a version; for an optimizer, that of each group.
+
+        They are called "server", "server_1", "server_2" …
+        """
+        if not self._optimizers:
+            return {"server": self.lr_at(version)}
+        names = ("server" if not k else f"server_{k}" for k in count())
+        return {name: float(group["lr"]) for name, group in zip(names, self._groups, strict=False)}
 
     def __call__(
         self,
@@ -115,26 +199,94 @@ class ServerStep:
             lr = rate_at("server_lr", self.server_lr, state.version)
             new = direction if overwrite else new_tensor(state.params.shape, state.params)
             return torch.add(state.params, direction, alpha=lr, out=new)
-        if self._optimizer is None or self._param is None:
+        if self._vector is None or self._gradient is None:
             # Without this check the given optimizer would silently not be used.
             raise RuntimeError(
                 "this ServerStep has a server_optimizer that was never set up: call its "
                 "setup(state) in the aggregator's setup(federation, state)"
             )
-        with torch.no_grad():
-            self._param.copy_(state.params)
-        self._param.grad = direction.neg()
-        self._optimizer.step()
-        return self._param.detach().clone()
+        self._vector.copy_(state.params)
+        torch.neg(direction, out=self._gradient)
+        for optimizer in self._optimizers:
+            optimizer.step()
+        return self._vector.clone()
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state; empty for a rate."""
-        return {} if self._optimizer is None else self._optimizer.state_dict()
+        """The state of the optimizers; empty for a rate."""
+        return (
+            {"optimizers": [each.state_dict() for each in self._optimizers]}
+            if self._optimizers
+            else {}
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the optimizer's state, after `setup`."""
-        if self._optimizer is not None:
-            self._optimizer.load_state_dict(state)
+        """Restore the state of the optimizers, after `setup`."""
+        if not self._optimizers:
+            return
+        saved = state.get("optimizers")
+        if saved is None:  # of an older checkpoint: one optimizer for one vector
+            saved = [_by_layer(state, self._optimizers[0])]
+        for optimizer, own in zip(self._optimizers, saved, strict=True):
+            optimizer.load_state_dict(own)
+
+
+def _several(made: object) -> list[Optimizer]:
+    """The optimizers that a function returned.
+
+    Raises:
+        TypeError: It returned something else.
+    """
+    found = list(made) if isinstance(made, Iterable) else []
+    if not found or not all(isinstance(each, Optimizer) for each in found):
+        kinds = ", ".join(type(each).__name__ for each in found) or type(made).__name__
+        raise TypeError(
+            f"server_optimizer must return a torch.optim.Optimizer, or a list of them, got {kinds}"
+        )
+    return found
+
+
+def _check_each_once(params: ServerParams, optimizers: Sequence[Optimizer]) -> None:
+    """Check that each parameter has one optimizer.
+
+    Raises:
+        ValueError: One has none or several, or an optimizer has a tensor of its own.
+    """
+    held = Counter(
+        id(param) for each in optimizers for group in each.param_groups for param in group["params"]
+    )
+    for wrong, text in (
+        ([name for name, param in params.named() if not held[id(param)]], "no optimizer"),
+        ([name for name, param in params.named() if held[id(param)] > 1], "several optimizers"),
+    ):
+        if wrong:
+            raise ValueError(
+                f"server_optimizer gives {text} to {', '.join(wrong[:5])}"
+                f"{', …' if len(wrong) > 5 else ''}; give each of the {len(params)} parameters to "
+                "one, for example [Muon(params.matrices), AdamW(params.others)]"
+            )
+    if len(held) > len(params):
+        raise ValueError(
+            "server_optimizer returns an optimizer of other tensors than the parameters that it "
+            "is given; write for example lambda params: torch.optim.Adam(params, 0.01)"
+        )
+
+
+def _by_layer(state: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """The state of an optimizer of one vector, as that of one of its layers."""
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    if len(params) == 1 or len(optimizer.param_groups) != 1:
+        return state
+    (group,) = state["param_groups"]
+    sizes = [param.numel() for param in params]
+    layers: dict[int, dict[str, Any]] = {number: {} for number in range(len(params))}
+    for name, value in state["state"].get(0, {}).items():
+        whole = isinstance(value, Tensor) and value.shape == (sum(sizes),)
+        # Each with a count of its own, which a step raises in place.
+        parts = value.split(sizes) if whole else [deepcopy(value) for _ in params]
+        for number, (part, param) in enumerate(zip(parts, params, strict=True)):
+            layers[number][name] = part.view(param.shape) if whole else part
+    kept = layers if state["state"] else {}
+    return {"state": kept, "param_groups": [{**group, "params": list(range(len(params)))}]}
 
 
 def pulled(update: ClientUpdate, rule: str) -> ServerState:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fedlight._support.strategy import Strategy
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedlight.types import ClientUpdate, Federation, ServerState
 
 
@@ -110,6 +112,21 @@ class Aggregator(Strategy, ABC):
 
         Use `ServerStep` or `next_version` to make it.
         """
+
+    def outgoing(self, state: ServerState) -> Tensor | None:
+        """The parameters that clients pull in place of the version's own, shape ``[P]``.
+
+        Called for each new version, after `step`, and again when a run is resumed or a hook has
+        changed the version; it must not change anything. The delta of a client is the change from
+        what it has pulled. The version itself is what is evaluated and saved.
+
+        Args:
+            state: The new version.
+
+        Returns:
+            A new tensor, or None for the version's own parameters.
+        """
+        return None
 
     @property
     def held(self) -> list[ClientUpdate]:

@@ -57,8 +57,9 @@ class BufferedAggregator(Aggregator):
     Args:
         buffer_size: m, the number of updates that make a step due.
         server_lr: eta, a number or a function of the version that the step starts from.
-        server_optimizer: A function of a list of parameters that returns a
-            ``torch.optim.Optimizer``, used instead of `server_lr`.
+        server_optimizer: A function of the parameters that returns a ``torch.optim.Optimizer``, or
+            a list of them, used instead of `server_lr`. It gets them in their true shapes, with
+            their names (`ServerParams`).
         interval: Virtual time between deadlines.
 
     Attributes:
@@ -116,6 +117,9 @@ class BufferedAggregator(Aggregator):
     def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """Return the change of the parameters at rate 1, shape ``[P]``: sum of w_i * delta_i.
 
+        A rule that treats each layer for itself reads and writes vectors through the views of
+        ``self.federation.layers(vector)``.
+
         Args:
             updates: The updates that are due, one or more, in order of arrival.
             weights: The weights returned by `weights`, as floats.
@@ -158,7 +162,7 @@ class BufferedAggregator(Aggregator):
         self._num_examples = float(federation.num_examples.sum())
         self._held = []
         self._server = ServerStep(self.server_lr, self.server_optimizer)
-        self._server.setup(state)
+        self._server.setup(state, federation.layout)
         self.start(federation, state)
         self._check_settings(before)
 
@@ -216,8 +220,8 @@ class BufferedAggregator(Aggregator):
         return self.full
 
     def rates(self, version: int) -> dict[str, float]:
-        """Return eta of the step from a version; for an optimizer, its current rate."""
-        return {"server": self._server.lr_at(version)}
+        """Return eta of the step from a version; for an optimizer, the rates of its groups."""
+        return self._server.rates(version)
 
     def state_dict(self) -> dict[str, Any]:
         """The server optimizer's state and everything assigned since `setup` began.

@@ -48,6 +48,7 @@ class Schedule(Saved):
         "_serial",
         "lost_in_a_row",
         "_visits",
+        "_steps_made",
         "arrivals",
     )
 
@@ -76,6 +77,7 @@ class Schedule(Saved):
         self._deadline_due = interval is not None
         self._serial = 0
         self._visits: dict[int, int] = {}
+        self._steps_made: dict[int, int] = {}  # by client, of tasks that have arrived
         self._named: Counter[int] = Counter()  # versions that planned pulls name
         self._pulls: list[Task | Stop] = []
         self._kind = Kind.WAKE  # of the event that is being handled
@@ -132,6 +134,9 @@ class Schedule(Saved):
             self._coming -= 1
             if self._in_flight:
                 self._leave(task)
+            if not task.lost:
+                made = self._steps_made.get(task.client_id, 0)
+                self._steps_made[task.client_id] = made + task.num_steps
             self.lost_in_a_row = self.lost_in_a_row + 1 if task.lost else 0
             if not task.tries:
                 self._act(self.arrivals.on_arrival(task, now))
@@ -244,7 +249,7 @@ class Schedule(Saved):
             self._queue.remove(number)
             self._coming -= 1
             instead = None
-            num_steps = self._steps_made(task) if isinstance(action, Cut) else 0
+            num_steps = self._steps_until_now(task) if isinstance(action, Cut) else 0
             if num_steps:
                 now = self._queue.now
                 instead = task._replace(arrives_at=now, num_steps=num_steps, cut=True)
@@ -253,7 +258,7 @@ class Schedule(Saved):
             if instead is None:
                 self.arrivals.on_stop(task, self.version, self._queue.now)
 
-    def _steps_made(self, task: Task) -> int:
+    def _steps_until_now(self, task: Task) -> int:
         """The complete steps of a task up to now; 0 for a task that will be lost."""
         begin = to_ticks(task.dispatched_at)
         whole = to_ticks(task.arrives_at) - begin
@@ -311,12 +316,11 @@ class Schedule(Saved):
             visit = self._visits.get(client, 0)
         self._visits[client] = visit + 1
         arrives_at = to_time(arrival)
+        made = self._steps_made.get(client, 0)
         serial = self._serial
         self._serial += 1
-        task = new_record(
-            Task,
-            (client, version, now, arrives_at, num_steps, serial, visit, lost, tries, tag, cut),
-        )
+        when = version, now, arrives_at, num_steps, serial, visit
+        task = new_record(Task, (client, *when, lost, tries, tag, cut, made))
         self._pulls.append(task)
         # As in `_send`, but without the cost of a call for each task.
         event = new_record(Event, (Kind.ARRIVAL, task, None))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fedlight._support.checks import rate_at
 from fedlight.callbacks.base import Callback
 from fedlight.local_optimizers.module_optimizer import ModuleOptimizer
+from fedlight.local_optimizers.rates import ByStep
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 class LearningRateMonitor(Callback):
     """Logs the clients' and the server's learning rates at each round.
 
-    - ``lr/local``: eta_L of a client that pulls the version just made. Of the module's own
+    - ``lr/local``: eta_L of a client that pulls the version just made; not of a rate that depends
+      on the steps of each client (`ByStep`). Of the module's own
       optimizer it is the rate at the start of a local run (``lr/local_1`` … if it has several
       groups of parameters), which ``ModuleOptimizer(schedule="version")`` keeps for all of it.
     - ``lr/server``: eta of the step that made the version; of a `server_optimizer` the rate that
@@ -43,8 +45,8 @@ class LearningRateMonitor(Callback):
         if isinstance(own, ModuleOptimizer) and own.schedule == "version":
             self._ask(trainer, module)
         rates = dict(self._own)
-        if trainer.local_optimizer.lr is not None:
-            rates["lr/local"] = rate_at("lr", trainer.local_optimizer.lr, trainer.version)
+        if own.lr is not None and not isinstance(own.lr, ByStep):
+            rates["lr/local"] = rate_at("lr", own.lr, trainer.version)
         used = trainer.aggregator.rates(trainer.version - 1)
         rates |= {f"lr/{name}": value for name, value in used.items()}
         trainer.log_metrics(rates)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedlight._support.checks import rate_at
 from fedlight.executors._stack.batches import batch_rows
+from fedlight.local_optimizers.rates import ByStep, rate_in_step
 from fedlight.types import Task
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ class Workplace:
         rate = self.optimizer.lr
         if isinstance(rate, float):  # the usual case, and each local run asks
             return rate
+        if isinstance(rate, ByStep):
+            return rate_in_step(rate, task, 0)
         return 0.0 if rate is None else float(rate_at("lr", rate, task.pulled_version))
 
 

@@ -19,6 +19,7 @@ from fedlight.executors.base import (
     results_within,
 )
 from fedlight.executors.sequential import SequentialExecutor
+from fedlight.local_optimizers.base import state_size
 
 _PATIENCE = 300.0  # seconds for the first step of a worker
 _PER_WORKER = 8  # results ahead of their arrival
@@ -116,7 +117,8 @@ class ProcessExecutor(Executor):
         most = self.max_bytes // fits
         self.max_ahead = results_within(most, state, self.max_batch, self.workers)
         # What the server holds is not ahead: twice as many find room without a copy.
-        tensors = SharedTensors(state, AT_ONCE * self.workers, 2 * self.max_ahead, fits)
+        own = state_size(workplace.optimizer, state.params.numel())
+        tensors = SharedTensors(state, AT_ONCE * self.workers, 2 * self.max_ahead, fits, own)
         self.traffic = tensors.traffic
         # Workers that others use have work to do: another one tries the module.
         team = ForkedTeam(self.workers if shared is None else 1)

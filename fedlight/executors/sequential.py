@@ -30,7 +30,7 @@ from fedlight._module.snapshot import Snapshot
 from fedlight._module.steps import step_function
 from fedlight.executors._random.streams import FULL_GRADIENT, Streams, again, step_keys
 from fedlight.executors._stack.batches import StackedBatches, rows_in_turn
-from fedlight.executors._stack.start import local_run_of
+from fedlight.executors._stack.start import local_run_of, states_left
 from fedlight.executors._stack.unused_parameters import step_without, warn_of_skipped
 from fedlight.executors.base import (
     ClientError,
@@ -228,7 +228,7 @@ class SequentialExecutor(Executor):
                 loss, grads, unused = self._gradient(batches.step(k), k, task)
                 if loss is not None:
                     losses.append(loss)
-                run.step = k
+                run.begin_step(k)
                 run.evaluate = partial(self._extra_gradient, batches, k, task, count(1))
                 with torch.no_grad():
                     step_without(work.optimizer, run, grads, unused)
@@ -247,8 +247,8 @@ class SequentialExecutor(Executor):
         with torch.no_grad():
             delta = work.state.moved(job.pulled.params)
             buffers, counters = work.state.read_buffers(), work.state.read_counters()
-            states = work.optimizer.finish(run)
-        client = work.state.param_layout.flatten([state[0] for state in states]) if states else None
+            kept = states_left(work.optimizer, run, work.state.param_layout)
+        client = None if kept is None else kept[0]
         (reason,), (norm,) = not_finite(
             torch.stack([loss.reshape(()) for loss in losses]).sum()[None] if losses else [0.0],
             delta[None],

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fedlight._support.memory import sent
 from fedlight._support.strategy import Strategy
+from fedlight.local_optimizers.rates import ByStep, LocalRate, rate_in_step
 from fedlight.parameters import shrinking
 from fedlight.randomness import generator
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from lightning import LightningModule
     from lightning.pytorch.utilities.types import LRSchedulerConfig
 
-    from fedlight._support.checks import Rate
     from fedlight.types import ServerState, Task
 
 
@@ -56,17 +57,21 @@ class LocalRun:
         params: y, the current parameters; a step changes them in place.
         pulled: x_p, the parameters at the start of the local run.
         lr: eta_L of each local run, shape ``[n]``, or one number if all are equal.
+        rates: Those of the local runs whose rate depends on the steps made (`ByStep`), from which
+            `lr` follows in each step; empty if none does.
         num_steps: K of each local run, shape ``[n]``.
         client: The client state of each local run at its dispatch; empty without
             `LocalOptimizer.client_state`.
         has_state: Whether each client has a state from an earlier task; empty without
             `LocalOptimizer.client_state`.
+        kept_steps: The number of steps that each client's kept tensors have seen in its earlier
+            tasks; empty without `LocalOptimizer.kept`.
         shared: The server's vector, pulled together with the model; empty without
             `LocalOptimizer.shared_state`.
         full_gradient: The gradient of f_i at x_p over all examples of the client; empty without
             `LocalOptimizer.needs_full_gradient`.
         memory: Tensors with a leading client dimension that the optimizer keeps between steps, by
-            name. Empty at the start of each local run.
+            name. At the start of each local run it has those of `LocalOptimizer.kept`.
         native: The module's own optimizer with its schedulers (`ModuleOptimizer`).
         tasks: The task of each local run, which names its client; n of them.
         seed: The seed of the run.
@@ -84,8 +89,10 @@ class LocalRun:
     pulled: list[Tensor]
     lr: float | Tensor
     num_steps: Tensor
+    rates: Sequence[float | ByStep] = ()
     client: list[Tensor] = field(default_factory=list)
     has_state: Sequence[bool] = ()
+    kept_steps: Sequence[int] = ()
     shared: list[Tensor] = field(default_factory=list)
     full_gradient: list[Tensor] = field(default_factory=list)
     memory: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -100,6 +107,9 @@ class LocalRun:
 
     def remembered(self, name: str) -> list[Tensor]:
         """Return tensors like `params`, kept until the end of the local run; zeros at first.
+
+        Those that `LocalOptimizer.kept` names are kept by the client: a local run begins with what
+        the client's last one has left.
 
         If `LocalOptimizer.finish` reads them, call this in `LocalOptimizer.begin` or in the first
         step, since the stack may hold fewer clients later.
@@ -142,6 +152,18 @@ class LocalRun:
         finally:
             torch._foreach_copy_(self.params, kept)
 
+    def begin_step(self, k: int) -> None:
+        """Set the step, and the rates that depend on it."""
+        self.step = k
+        if not self.rates:
+            return
+        now = [
+            rate_in_step(rate, task, k) if isinstance(rate, ByStep) else rate
+            for rate, task in zip(self.rates, self.tasks, strict=True)
+        ]
+        like = self.params[0]
+        self.lr = now[0] if len(set(now)) == 1 else sent(now, like.device, like.dtype)
+
     def generators(self, name: str) -> list[np.random.Generator]:
         """Make one random generator per client for the current step.
 
@@ -168,7 +190,9 @@ class LocalRun:
             lr=self.lr if isinstance(self.lr, float) else self.lr[:n],
             num_steps=self.num_steps[:n],
             client=[tensor[:n] for tensor in self.client],
+            rates=self.rates[:n],
             has_state=self.has_state[:n],
+            kept_steps=self.kept_steps[:n],
             shared=[tensor[:n] for tensor in self.shared],
             full_gradient=[tensor[:n] for tensor in self.full_gradient],
             memory={name: [t[:n] for t in tensors] for name, tensors in self.memory.items()},
@@ -223,6 +247,14 @@ class LocalOptimizer(Strategy, ABC):
     (`finish`), whether or not the server uses the update.
     """
 
+    kept: tuple[str, ...] = ()
+    """Names of tensors of `LocalRun.remembered` that a client keeps between its tasks.
+
+    They are zero before the client's first task; the clients keep the number of the steps that they
+    have seen as well (`LocalRun.kept_steps`). They are read at the dispatch and written at the
+    arrival, like a `client_state`, which an optimizer with kept tensors cannot have besides.
+    """
+
     shared_state: bool = False
     """Whether the server keeps a vector ``[P]`` that is pulled with the model (SCAFFOLD's c).
 
@@ -235,8 +267,9 @@ class LocalOptimizer(Strategy, ABC):
     stackable: bool = True
     """Whether it can process several clients at once; if not, clients run sequentially."""
 
-    lr: Rate | None = None
-    """eta_L, a number or a function of the pulled version; None if it has its own rates."""
+    lr: LocalRate | None = None
+    """eta_L: a number, a function of the pulled version or of the steps that the client has made
+    (`ByStep`); None if it has its own rates."""
 
     def bytes_down(self, size: int, itemsize: int) -> int:
         """Bytes that are sent for the pulled parameters, if the rule itself quantizes them.
@@ -283,6 +316,23 @@ class LocalOptimizer(Strategy, ABC):
             num_clients: M, the number of all clients.
         """
         return state
+
+
+def keeps_state(optimizer: LocalOptimizer) -> bool:
+    """Whether clients keep anything between their tasks."""
+    return optimizer.client_state or bool(optimizer.kept)
+
+
+def state_size(optimizer: LocalOptimizer, num_params: int) -> int:
+    """How many numbers a client keeps between its tasks.
+
+    Args:
+        optimizer: The local optimizer.
+        num_params: P, the number of parameters.
+    """
+    if optimizer.kept:
+        return len(optimizer.kept) * num_params + 1  # and the number of steps
+    return num_params if optimizer.client_state else 0
 
 
 def per_client(value: Tensor, like: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import Rate, positive
+from fedlight._support.checks import positive
 from fedlight.local_optimizers.base import LocalRun
+from fedlight.local_optimizers.rates import LocalRate
 from fedlight.local_optimizers.sgd import LocalSGD, SGDVariant
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class FedDyn(SGDVariant):
     drops the update.
 
     Args:
-        lr: eta_L, a number or a function of the pulled version.
+        lr: eta_L: a number, a function of the pulled version, or of the steps that the client has
+            made (`ByStep`, `WarmupCosine`).
         alpha: Strength of the regulariser, above 0; the authors' code uses 0.01.
         momentum: As in `LocalSGD`.
         weight_decay: As in `LocalSGD`.
@@ -51,7 +53,7 @@ class FedDyn(SGDVariant):
 
     def __init__(
         self,
-        lr: Rate,
+        lr: LocalRate,
         alpha: float = 0.01,
         momentum: float = 0.0,
         weight_decay: float = 0.0,

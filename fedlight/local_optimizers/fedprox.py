@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import Rate, non_negative
+from fedlight._support.checks import non_negative
 from fedlight.local_optimizers.base import LocalRun
+from fedlight.local_optimizers.rates import LocalRate
 from fedlight.local_optimizers.sgd import LocalSGD, SGDVariant
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class FedProx(SGDVariant):
     momentum act on the sum. With mu = 0 this is `LocalSGD`.
 
     Args:
-        lr: eta_L, a number or a function of the pulled version.
+        lr: eta_L: a number, a function of the pulled version, or of the steps that the client has
+            made (`ByStep`, `WarmupCosine`).
         mu: Strength of the proximal term, 0 or larger; the AFL paper uses 0.1.
         momentum: As in `LocalSGD`.
         weight_decay: As in `LocalSGD`.
@@ -47,7 +49,7 @@ class FedProx(SGDVariant):
 
     def __init__(
         self,
-        lr: Rate,
+        lr: LocalRate,
         mu: float = 0.1,
         momentum: float = 0.0,
         weight_decay: float = 0.0,

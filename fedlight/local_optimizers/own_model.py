@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedlight._support.checks import Rate, optional, positive_int, rate_at
 from fedlight.channel._lattice import Lattice, as_quantizer
-from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, per_client
+from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, keeps_state, per_client
+from fedlight.local_optimizers.rates import ByStep
 
 if TYPE_CHECKING:
     from lightning import LightningModule
@@ -63,7 +64,7 @@ class OwnModel(LocalOptimizer):
                 f"optimizer must be a local optimizer, got {optimizer!r}; for example "
                 "OwnModel(LocalSGD(lr=0.1), per_poll=5)"
             )
-        if optimizer.client_state or optimizer.shared_state:
+        if keeps_state(optimizer) or optimizer.shared_state:
             raise ValueError(
                 f"optimizer must keep no state between tasks, but {optimizer!r} does; the client's "
                 "state is its model here, so use for example LocalSGD(lr=…)"
@@ -78,8 +79,13 @@ class OwnModel(LocalOptimizer):
         self.quantizer = as_quantizer(quantizer)
         # The executors read this rate, and the wrapped optimizer steps with `LocalRun.lr`.
         self.lr = optimizer.lr
-        if self.lr_correction and self.lr is not None:
-            self.lr = self._corrected(self.lr)
+        if self.lr_correction and optimizer.lr is not None:
+            if isinstance(optimizer.lr, ByStep):
+                raise ValueError(
+                    "lr_correction=True needs a rate that is a number or a function of the "
+                    f"version, got {optimizer.lr!r}"
+                )
+            self.lr = self._corrected(optimizer.lr)
 
     def _corrected(self, lr: Rate) -> Callable[[int], float]:
         def corrected(version: int) -> float:

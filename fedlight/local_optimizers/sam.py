@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedlight._support.checks import Rate, non_negative
+from fedlight._support.checks import non_negative
 from fedlight.local_optimizers.base import LocalRun, client_norms, per_client
+from fedlight.local_optimizers.rates import LocalRate
 from fedlight.local_optimizers.sgd import LocalSGD, SGDVariant
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class SAM(SGDVariant):
     on the second gradient. With `FedAvg` this is FedSAM; with rho = 0 it is `LocalSGD`.
 
     Args:
-        lr: eta_L, a number or a function of the pulled version.
+        lr: eta_L: a number, a function of the pulled version, or of the steps that the client has
+            made (`ByStep`, `WarmupCosine`).
         rho: Distance from y to the point of the second gradient, 0 or larger.
         momentum: As in `LocalSGD`.
         weight_decay: As in `LocalSGD`.
@@ -44,7 +46,7 @@ class SAM(SGDVariant):
 
     def __init__(
         self,
-        lr: Rate,
+        lr: LocalRate,
         rho: float = 0.05,
         momentum: float = 0.0,
         weight_decay: float = 0.0,

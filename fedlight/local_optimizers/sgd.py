@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import Rate, fraction, non_negative, optional, positive, rate
+from fedlight._support.checks import fraction, non_negative, one_of, optional, positive
 from fedlight._support.strategy import arguments
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped
+from fedlight.local_optimizers.rates import LocalRate, local_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,15 +25,19 @@ class LocalSGD(LocalOptimizer):
         v <- b * v + g
         y <- y - lr * v            (with Nesterov's momentum: y <- y - lr * (g + b * v))
 
-    g is clipped first if `max_grad_norm` is given. The velocity v starts at zero in each task.
-    Otherwise the rule is that of ``torch.optim.SGD``.
+    g is clipped first if `max_grad_norm` is given. The velocity v starts at zero in each task; with
+    ``keep="client"`` each client goes on with that of its last task. Otherwise the rule is that of
+    ``torch.optim.SGD``.
 
     Args:
-        lr: eta_L, a number or a function of the pulled version.
+        lr: eta_L: a number, a function of the pulled version, or of the steps that the client has
+            made (`ByStep`, `WarmupCosine`).
         momentum: b in [0, 1).
         weight_decay: d, 0 or larger.
         nesterov: Whether to use Nesterov's momentum; needs a momentum above 0.
         max_grad_norm: A gradient with a larger Euclidean norm is scaled down to this norm.
+        keep: "task" for a velocity that starts anew in each task, "client" for one that a client
+            keeps, which needs a momentum above 0.
 
     Raises:
         TypeError: An argument is not a number.
@@ -48,17 +53,18 @@ class LocalSGD(LocalOptimizer):
         LocalSGD(lr=0.1)
     """
 
-    _repr_optional = ("momentum", "weight_decay", "nesterov", "max_grad_norm")
+    _repr_optional = ("momentum", "weight_decay", "nesterov", "max_grad_norm", "keep")
 
     def __init__(
         self,
-        lr: Rate,
+        lr: LocalRate,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
         max_grad_norm: float | None = None,
+        keep: str = "task",
     ) -> None:
-        self.lr = rate("lr", lr)
+        self.lr = local_rate("lr", lr)
         self.momentum = fraction("momentum", momentum)
         if self.momentum == 1:
             raise ValueError("momentum must be smaller than 1, got 1")
@@ -67,6 +73,11 @@ class LocalSGD(LocalOptimizer):
             raise ValueError("nesterov=True needs a momentum above 0, got momentum=0")
         self.nesterov = bool(nesterov)
         self.max_grad_norm = optional(positive, "max_grad_norm", max_grad_norm)
+        self.keep = one_of("keep", keep, ("task", "client"))
+        if self.keep == "client":
+            if self.momentum == 0:
+                raise ValueError('keep="client" needs a momentum above 0, got momentum=0')
+            self.kept = ("velocity",)
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """Make one step of SGD."""

@@ -36,6 +36,14 @@ from fedlight.methods.asynchronous import (
     rennala,
     ringmaster,
 )
+from fedlight.methods.islands import (
+    async_local_sgd,
+    cgad,
+    diloco,
+    heloco,
+    look_ahead,
+    ringmaster_muon,
+)
 from fedlight.methods.rounds import (
     async_comm_sgd,
     favas,
@@ -61,9 +69,12 @@ __all__ = [
     "area",
     "async_comm_sgd",
     "async_fedavg",
+    "async_local_sgd",
     "ca2fl",
+    "cgad",
     "dc_asgd",
     "delay_adaptive_sgd",
+    "diloco",
     "fadas",
     "favas",
     "fedadam",
@@ -79,10 +90,13 @@ __all__ = [
     "fedstale",
     "fedvarp",
     "generalized_async_sgd",
+    "heloco",
+    "look_ahead",
     "malenia",
     "mifa",
     "quafl",
     "rennala",
     "ringmaster",
+    "ringmaster_muon",
     "scaffold",
 ]

@@ -123,6 +123,59 @@ PAPERS = {
         2015,
         "https://arxiv.org/abs/1412.6980",
     ),
+    "douillard2023diloco": Paper(
+        "Douillard, Arthur and Feng, Qixuan and Rusu, Andrei A. and Chhaparia, Rachita and "
+        "Donchev, Yani and Kuncoro, Adhiguna and Ranzato, Marc'Aurelio and Szlam, Arthur and Shen, "
+        "Jiajun",
+        "{DiLoCo}: Distributed Low-Communication Training of Language Models",
+        "",
+        2023,
+        "https://arxiv.org/abs/2311.08105",
+    ),
+    "liu2024asynchronous": Paper(
+        "Liu, Bo and Chhaparia, Rachita and Douillard, Arthur and Kale, Satyen and Rusu, Andrei A. "
+        "and Shen, Jiajun and Szlam, Arthur and Ranzato, Marc'Aurelio",
+        "Asynchronous Local-{SGD} Training for Language Modeling",
+        "",
+        2024,
+        "https://arxiv.org/abs/2401.09135",
+    ),
+    "ajanthan2025momentum": Paper(
+        "Ajanthan, Thalaiyasingam and Ramasinghe, Sameera and Avraham, Gil and Zuo, Yan and Long, "
+        "Alexander",
+        "Momentum Look-Ahead for Asynchronous Distributed Low-Communication Training",
+        "",
+        2025,
+        "https://openreview.net/forum?id=4O8nzTkHPI",
+    ),
+    "arxiv2606.00271": Paper(
+        "{Authors of arXiv:2606.00271}",
+        "{HeLoCo}",
+        "",
+        2026,
+        "https://arxiv.org/abs/2606.00271",
+    ),
+    "arxiv2605.09126": Paper(
+        "{Authors of arXiv:2605.09126}",
+        "{CGAD}",
+        "",
+        2026,
+        "https://arxiv.org/abs/2605.09126",
+    ),
+    "arxiv2605.18174": Paper(
+        "{Authors of arXiv:2605.18174}",
+        "{Ringmaster LMO}",
+        "",
+        2026,
+        "https://arxiv.org/abs/2605.18174",
+    ),
+    "loshchilov2019decoupled": Paper(
+        "Loshchilov, Ilya and Hutter, Frank",
+        "Decoupled Weight Decay Regularization",
+        _ICLR,
+        2019,
+        "https://arxiv.org/abs/1711.05101",
+    ),
     "jhunjhunwala2022fedvarp": Paper(
         "Jhunjhunwala, Divyansh and Sharma, Pranay and Nagarkatti, Aushim and Joshi, Gauri",
         "{FedVARP}: Tackling the Variance Due to Partial Client Participation in Federated "
@@ -325,6 +378,9 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.AREA: ("iakovidou2024asynchronous",),
     aggregators.DCASGD: ("zheng2017asynchronous",),
     aggregators.Ringmaster: ("maranjyan2025ringmaster",),
+    aggregators.DelayedNesterov: ("liu2024asynchronous",),
+    aggregators.LookAhead: ("ajanthan2025momentum",),
+    aggregators.HeLoCo: ("arxiv2606.00271",),
     aggregators.Rennala: ("tyurin2023optimal",),
     aggregators.Malenia: ("tyurin2023optimal",),
     aggregators.GeneralizedAsyncSGD: ("leconte2024queuing",),
@@ -337,6 +393,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.FAVAS: ("leconte2023favas",),
     aggregators.FedAT: ("chai2021fedat",),
     DelayAdaptive: ("koloskova2022sharper", "mishchenko2022asynchronous"),
+    local_optimizers.LocalAdamW: ("loshchilov2019decoupled",),
     local_optimizers.LocalAdam: ("kingma2015adam",),
     local_optimizers.FedProx: ("li2020federated",),
     local_optimizers.Scaffold: ("karimireddy2020scaffold",),
@@ -358,7 +415,7 @@ PARTS = ("arrivals", "aggregator", "local_optimizer", "channel")
 
 def papers_of(given: Mapping[str, object]) -> tuple[str, ...]:
     """Return the keys of the papers of a trainer's arguments, and of those within, each once."""
-    found = {key for part in PARTS for key in _keys(given.get(part))}
+    found = {key for part in PARTS for key in _keys(given.get(part))} | set(_of_islands(given))
     return tuple(key for key in PAPERS if key in found)
 
 
@@ -381,10 +438,26 @@ def _keys(value: object) -> Iterator[str]:
         yield from _keys(each)
 
 
+def _of_islands(given: Mapping[str, object]) -> Iterator[str]:
+    """The keys of the papers that put AdamW on the clients and an optimizer on the server."""
+    aggregator, local = given.get("aggregator"), given.get("local_optimizer")
+    if not isinstance(local, local_optimizers.LocalAdamW) or not isinstance(aggregator, Strategy):
+        return
+    own = arguments(aggregator)
+    if own.get("server_optimizer") is None:
+        return
+    if isinstance(aggregator, aggregators.FedAvg):
+        yield "douillard2023diloco"
+    elif isinstance(aggregator, aggregators.FedBuff) and own["buffer_size"] == 1:
+        yield "arxiv2605.09126"
+
+
 def _of_setting(value: Strategy, given: Mapping[str, object]) -> Iterator[str]:
     """The keys of the papers of a strategy with these arguments, in addition to its class's."""
     if isinstance(value, aggregators.FedAvg) and given["server_optimizer"] is not None:
         yield "reddi2021adaptive"
+    if isinstance(value, aggregators.Ringmaster) and given["server_optimizer"] is not None:
+        yield "arxiv2605.18174"
     if type(value) is aggregators.MIFA and given["buffer_size"] == 1:
         yield "chang2025mitigating"
     if type(value) is aggregators.FedVARP and given["beta"] != 1:

@@ -20,6 +20,7 @@ from fedlight.aggregators import (
     AsyncCommSGD,
     AsyncFedAvg,
     BufferedAggregator,
+    DelayedNesterov,
     FedAsync,
     FedAT,
     FedAvg,
@@ -29,7 +30,9 @@ from fedlight.aggregators import (
     FedNova,
     FedVARP,
     GeneralizedAsyncSGD,
+    HeLoCo,
     Lattice,
+    LookAhead,
     Malenia,
     QuAFL,
     Rennala,
@@ -92,6 +95,9 @@ ALL = {
     "AREA": (lambda: AREA(2), 2),
     "FADAS": (lambda: FADAS(2), 2),
     "FADAS-corrected": (lambda: FADAS(2, 0.1, delay="divided", bias_correction=True), 2),
+    "DelayedNesterov": (lambda: DelayedNesterov(3, 0.9, c=0.2), 1),
+    "LookAhead": (lambda: LookAhead(0.9), 1),
+    "HeLoCo": (lambda: HeLoCo(0.9), 1),
     "FedDynServer": (lambda: FedDynServer(0.5, 2), 2),
     "QuAFL": (lambda: QuAFL(2), 2),
     "QuAFL-lattice": (lambda: QuAFL(2, Lattice(1e-3, 20)), 2),
@@ -100,7 +106,10 @@ ALL = {
     "FedAT": (lambda: FedAT(2), 2),
 }
 # Their first step is no weighted sum of the deltas; that of the others is, if the memory is empty.
-OTHER_DIRECTIONS = ("FADAS", "FADAS-corrected", "FedDynServer", "FAVAS-expected")
+OTHER_DIRECTIONS = (
+    *("FADAS", "FADAS-corrected", "FedDynServer", "FAVAS-expected"),
+    *("LookAhead", "HeLoCo"),
+)
 EVERY = pytest.mark.parametrize("name", ALL)
 
 

@@ -92,7 +92,7 @@ def test_plain_sgd_of_rate_eta_is_server_lr(make_update, make_state, make_federa
 
 def test_what_gives_no_optimizer_is_refused(make_state, make_federation):
     aggregator = FedAvg(server_optimizer=lambda params: params)
-    with pytest.raises(TypeError, match=r"must return a torch.optim.Optimizer, got list"):
+    with pytest.raises(TypeError, match=r"or a list of them, got Parameter"):
         aggregator.setup(make_federation(), make_state())
     aggregator = FedAvg(server_optimizer=torch.optim.LBFGS)
     with pytest.raises(ValueError, match=r"server_optimizer returns LBFGS"):

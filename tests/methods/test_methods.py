@@ -10,6 +10,7 @@ import torch
 
 from fedlight import FedTrainer, cite, methods, settings
 from fedlight.aggregators import FedAvg, FedBuff
+from fedlight.aggregators.staleness import Exponential
 from fedlight.arrivals import (
     ContinuousArrivals,
     DiurnalWindows,
@@ -18,7 +19,7 @@ from fedlight.arrivals import (
     UniformDurations,
 )
 from fedlight.callbacks import EventLog
-from fedlight.local_optimizers import FedProx, LocalSGD, OwnModel, Scaffold
+from fedlight.local_optimizers import FedProx, LocalSGD, OwnModel, Scaffold, WarmupCosine
 from tests.boring import Boring, classes, fitted
 
 CLOCK = ExponentialDurations(1.0)
@@ -35,9 +36,12 @@ CALLS = {
     "area": ({}, "iakovidou2024asynchronous"),
     "async_comm_sgd": ({"lr": 0.1, "pattern": RandomTicks(0.3, 6)}, "avdiukhin2021federated"),
     "async_fedavg": ({"lr": 0.1}, "fraboni2023general"),
+    "async_local_sgd": ({"lr": 0.01, "period": 4, "keep": "task"}, "liu2024asynchronous"),
     "ca2fl": ({"lr": 0.1, "concurrency": 4, "buffer_size": 3}, "wang2024tackling"),
+    "cgad": ({"lr": 0.01, "gate": Exponential(0.5)}, "arxiv2605.09126"),
     "dc_asgd": ({"lr": 0.1}, "zheng2017asynchronous"),
     "delay_adaptive_sgd": ({"lr": 0.1, "concurrency": 4}, "koloskova2022sharper"),
+    "diloco": ({"lr": 0.01}, "douillard2023diloco"),
     "fadas": ({"concurrency": 4}, "wang2024fadas"),
     "favas": ({"lr": 0.1, "per_poll": 3, "interval": 5, "max_steps": 4}, "leconte2023favas"),
     "fedadam": ({"lr": 0.1, "server_lr": 0.01, "per_round": 4}, "reddi2021adaptive"),
@@ -56,11 +60,14 @@ CALLS = {
         {"lr": 0.1, "probabilities": SHARES, "concurrency": 4},
         "leconte2024queuing",
     ),
+    "heloco": ({"lr": 0.01}, "arxiv2606.00271"),
+    "look_ahead": ({"lr": WarmupCosine(0.01, 5, 50)}, "ajanthan2025momentum"),
     "malenia": ({"lr": 0.1, "durations": UniformDurations(0.5, 1.0)}, "tyurin2023optimal"),
     "mifa": ({"lr": 0.1, "windows": DiurnalWindows(6.0, 0.5)}, "gu2021fast"),
     "quafl": ({"lr": 0.1, "per_poll": 3}, "zakerinia2024communication"),
     "rennala": ({"lr": 0.1, "batch_size": 4, "stops": True}, "tyurin2023optimal"),
     "ringmaster": ({"lr": 0.1, "max_delay": 3, "stops": True}, "maranjyan2025ringmaster"),
+    "ringmaster_muon": ({"lr": 0.1, "max_delay": 3}, "arxiv2605.18174"),
     "scaffold": ({"lr": 0.1, "per_round": 4}, "karimireddy2020scaffold"),
 }
 EIGHT = (6, 10, 3, 8, 4, 5, 7, 9)

@@ -25,6 +25,17 @@ def check_step(workplace: Workplace) -> None:
     name = type(optimizer).__name__
     if not optimizer.stackable:
         return
+    if optimizer.kept and optimizer.client_state:
+        raise ValueError(
+            f"{name} keeps {', '.join(optimizer.kept)} and has client_state = True; name all that "
+            "the client keeps in `kept`, and leave client_state out"
+        )
+    if optimizer.kept and workplace.state.param_layout.dtype.itemsize < 4:
+        raise ValueError(
+            f"{optimizer!r} keeps tensors between tasks, and their number of steps, which does not "
+            f"fit into {workplace.state.param_layout.dtype}; use parameters of float32, for "
+            'example precision="bf16-mixed", or keep="task"'
+        )
     copies = [param.detach().expand(2, *param.shape) for param in workplace.state.params]
 
     def zeros() -> list[Tensor]:
@@ -36,6 +47,8 @@ def check_step(workplace: Workplace) -> None:
         lr=0.1,
         num_steps=torch.ones(2, dtype=torch.int64, device=workplace.state.device),
         client=zeros() if optimizer.client_state else [],
+        kept_steps=[0, 0] if optimizer.kept else (),
+        memory={name: zeros() for name in optimizer.kept},
         shared=zeros() if optimizer.shared_state else [],
         full_gradient=zeros() if optimizer.needs_full_gradient else [],
         tasks=[trial_task(client) for client in range(2)],

@@ -68,18 +68,27 @@ class SharedTensors:
         num_jobs: How many jobs are with workers at most.
         num_results: How many results there may be besides, without a copy.
         num_fits: How many fits have such memory at once.
+        state_size: How many numbers a client keeps between its tasks; those of the model if None.
 
     Attributes:
         traffic: Counts what crosses.
     """
 
     def __init__(
-        self, state: ServerState, num_jobs: int, num_results: int, num_fits: int = 1
+        self,
+        state: ServerState,
+        num_jobs: int,
+        num_results: int,
+        num_fits: int = 1,
+        state_size: int | None = None,
     ) -> None:
         tensors = (state.params, state.buffers, state.counters, state.params)
         size = num_fits * max(1, sum(each.nbytes for each in tensors))
         self.versions = SharedBlocks(tensors, max(num_jobs, min(64, _VERSION_BYTES // size)))
-        self.states = SharedBlocks((state.params,), num_jobs)
+        own = state.params if state_size is None else state.params.new_empty(state_size)
+        self.states = SharedBlocks((own,), num_jobs)
+        tensors = (state.params, state.buffers, state.counters, own)
+        size = num_fits * max(1, sum(each.nbytes for each in tensors))
         extra = max(num_jobs, min(num_results, _MOST_RESULTS, _RESULT_BYTES // size))
         self.results = SharedBlocks(tensors, num_jobs + extra)
         self.traffic = Traffic()

@@ -13,7 +13,7 @@ from fedlight._support.memory import copied
 from fedlight.types import LocalResult, LoggedValue, Measured
 
 if TYPE_CHECKING:
-    from fedlight.parameters import FlatLayout
+    from fedlight._support.flat_layout import FlatLayout
 
 _SHARED_BYTES = 16 * 2**20
 

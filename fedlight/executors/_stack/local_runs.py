@@ -22,7 +22,7 @@ from fedlight.executors._stack.batches import StackedBatches, batch_rows
 from fedlight.executors._stack.blocks import filled, joined, moved, pieces, results_of, stacked
 from fedlight.executors._stack.log_recorder import StackedRecorder
 from fedlight.executors._stack.stack_size import stack_size
-from fedlight.executors._stack.start import local_run_of
+from fedlight.executors._stack.start import local_run_of, states_left
 from fedlight.executors._stack.step import StepInputs
 from fedlight.executors._stack.unused_parameters import step_without
 from fedlight.executors.base import ClientError, not_finite
@@ -71,8 +71,7 @@ def run_stack(
         holder = jobs[0].work or work
         hint = hint_about(error, work.examples, holder.partition[first.client_id])
         raise ClientError.of(first, error, hint) from error
-    states = work.optimizer.finish(run)
-    clients = state.param_layout.flatten(states, leading=1) if states else None
+    clients = states_left(work.optimizer, run, state.param_layout)
     params, *others = stack.models
     deltas = moved(state.param_layout, params, stack.pulled)[:n]
     layouts = state.buffer_layout, state.counter_layout
@@ -184,7 +183,7 @@ class _Stack:
             unused = self.step.unused(inputs, partial(self.keys.step, k, 1))
             grads, logged = working.gradients(inputs, active)
             recorder.add(logged, active)
-            run.step = k
+            run.begin_step(k)
             run.evaluate = partial(working.extra_gradients, k, count(1))
             step_without(work.optimizer, run, grads, unused)
             run.step, run.evaluate = -1, None

@@ -1,0 +1,301 @@
+"""Low-communication training on a few unequal machines, the islands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from fedlight._support.checks import Rate, decay_rates, fraction, positive, positive_int
+from fedlight.aggregators import (
+    DelayedNesterov,
+    FedAvg,
+    FedBuff,
+    HeLoCo,
+    LookAhead,
+    Ringmaster,
+    ServerParams,
+)
+from fedlight.aggregators.staleness import Staleness
+from fedlight.arrivals import (
+    ContinuousArrivals,
+    DurationModel,
+    ExponentialDurations,
+    LocalSteps,
+    SynchronousArrivals,
+)
+from fedlight.local_optimizers import LocalAdamW, LocalOptimizer, LocalSGD
+from fedlight.local_optimizers.rates import LocalRate
+from fedlight.methods._method import Method, bundle
+
+
+def diloco(
+    *,
+    lr: LocalRate | None,
+    local_steps: LocalSteps | int = 500,
+    server_lr: float = 0.7,
+    momentum: float = 0.9,
+    keep: str = "client",
+    durations: DurationModel | None = None,
+) -> Method:
+    """DiLoCo: a Nesterov step of the server along the mean delta of all islands, in rounds.
+
+    Args:
+        lr: The rate of AdamW on the islands; None for the module's own optimizer.
+        local_steps: H.
+        server_lr: The rate of the server's SGD.
+        momentum: Its Nesterov momentum.
+        keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
+        durations: The time of a task; None for one unit of virtual time.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Douillard et al., 2023, Algorithm 1, https://arxiv.org/abs/2311.08105.
+
+    Example:
+        >>> diloco(lr=4e-4)["local_optimizer"]
+        LocalAdamW(lr=0.0004, betas=(0.9, 0.999), keep='client')
+    """
+    server = partial(
+        torch.optim.SGD,
+        lr=positive("server_lr", server_lr),
+        momentum=fraction("momentum", momentum),
+        nesterov=momentum > 0,
+    )
+    arrivals = SynchronousArrivals(None, durations, local_steps)
+    aggregator = FedAvg(client_weights="uniform", server_optimizer=server)
+    return bundle("DiLoCo", arrivals, aggregator, _inner(lr, keep))
+
+
+def async_local_sgd(
+    *,
+    lr: LocalRate | None,
+    period: int,
+    local_steps: LocalSteps | int = 500,
+    server_lr: Rate = 0.7,
+    momentum: float = 0.9,
+    c: float = 0.0,
+    keep: str = "client",
+    durations: DurationModel | None = None,
+) -> Method:
+    """Asynchronous Local-SGD with delayed Nesterov: each delta at once, the momentum once in N.
+
+    Args:
+        lr: The rate of AdamW on the islands; None for the module's own optimizer.
+        period: N; in the paper's experiments the number of islands.
+        local_steps: K; steps in proportion to the islands' speeds are the paper's dynamic local
+            updates.
+        server_lr: eta.
+        momentum: b.
+        c: How the momentum is spread over N updates, from 0 to 1/N.
+        keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
+        durations: The time of a task; None for an exponential one of mean 1.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Liu et al., 2024, Algorithms 3 and 4, https://arxiv.org/abs/2401.09135.
+
+    Example:
+        >>> async_local_sgd(lr=4e-4, period=4)["aggregator"]
+        DelayedNesterov(period=4, momentum=0.9, server_lr=0.7, c=0.0)
+    """
+    aggregator = DelayedNesterov(period, momentum, server_lr, c)
+    arrivals = _islands(durations, local_steps)
+    return bundle("asynchronous Local-SGD", arrivals, aggregator, _inner(lr, keep))
+
+
+def look_ahead(
+    *,
+    lr: LocalRate | None,
+    local_steps: LocalSteps | int = 500,
+    server_lr: Rate = 0.7,
+    momentum: float = 0.9,
+    send: str = "look_ahead",
+    keep: str = "client",
+    durations: DurationModel | None = None,
+) -> Method:
+    """Momentum look-ahead (MLA): islands start where the momentum is about to take the model.
+
+    Args:
+        lr: The rate of AdamW on the islands; None for the module's own optimizer.
+        local_steps: K.
+        server_lr: eta.
+        momentum: g.
+        send: "look_ahead", or "model" as in a part of the public codes.
+        keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
+        durations: The time of a task; None for an exponential one of mean 1.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Ajanthan et al., 2025, https://openreview.net/forum?id=4O8nzTkHPI.
+
+    Example:
+        >>> look_ahead(lr=4e-4)["aggregator"]
+        LookAhead(momentum=0.9, server_lr=0.7, send='look_ahead')
+    """
+    aggregator = LookAhead(momentum, server_lr, send)
+    return bundle("MLA", _islands(durations, local_steps), aggregator, _inner(lr, keep))
+
+
+def heloco(
+    *,
+    lr: LocalRate | None,
+    local_steps: LocalSteps | int = 500,
+    server_lr: Rate = 0.7,
+    momentum: float = 0.9,
+    weight: float = 1.0,
+    c_ok: float = 0.1,
+    beta: float = 1.0,
+    turn: float = 0.5,
+    send: str = "look_ahead",
+    keep: str = "client",
+    durations: DurationModel | None = None,
+) -> Method:
+    """HeLoCo: each layer of an update is turned towards the server's momentum.
+
+    Args:
+        lr: The rate of AdamW on the islands; None for the module's own optimizer.
+        local_steps: K.
+        server_lr: eta.
+        momentum: mu.
+        weight: r, the weight of an update.
+        c_ok: The smallest cosine of a layer that is left as it is.
+        beta: The share of the opposing part that is removed.
+        turn: How far a layer is turned (a reading).
+        send: "look_ahead" or "model".
+        keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
+        durations: The time of a task; None for an exponential one of mean 1.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: https://arxiv.org/abs/2606.00271, 2026.
+
+    Example:
+        >>> heloco(lr=4e-4, c_ok=0.2)["aggregator"].c_ok
+        0.2
+    """
+    aggregator = HeLoCo(momentum, server_lr, weight, c_ok, beta, turn, send)
+    return bundle("HeLoCo", _islands(durations, local_steps), aggregator, _inner(lr, keep))
+
+
+def cgad(
+    *,
+    lr: LocalRate | None,
+    gate: Staleness,
+    local_steps: LocalSteps | int = 500,
+    server_lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    keep: str = "client",
+    durations: DurationModel | None = None,
+) -> Method:
+    """CGAD: a step of Adam on the server along sigma(tau) * delta_i, at every arrival.
+
+    Args:
+        lr: The rate of AdamW on the islands; None for the module's own optimizer.
+        gate: sigma, a function of the staleness, such as ``staleness.Exponential(0.5)``. The
+            paper's gate also looks at the angle to the momentum; that part is left out.
+        local_steps: K.
+        server_lr: The rate of the server's Adam.
+        betas: Its decay rates.
+        keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
+        durations: The time of a task; None for an exponential one of mean 1.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: https://arxiv.org/abs/2605.09126, 2026.
+
+    Example:
+        >>> from fedlight.aggregators.staleness import Exponential
+        >>> cgad(lr=4e-4, gate=Exponential(0.5))["aggregator"].staleness
+        Exponential(a=0.5)
+    """
+    if gate is None:
+        raise TypeError(
+            "gate must be a function of the staleness, got None; for example "
+            "fedlight.aggregators.staleness.Exponential(0.5), or Constant() for none"
+        )
+    adam = partial(
+        torch.optim.Adam,
+        lr=positive("server_lr", server_lr),
+        betas=decay_rates("betas", betas),
+    )
+    aggregator = FedBuff(1, gate, server_optimizer=adam)
+    return bundle("CGAD", _islands(durations, local_steps), aggregator, _inner(lr, keep))
+
+
+def ringmaster_muon(
+    *,
+    lr: LocalRate | None,
+    max_delay: int,
+    server_lr: float = 0.02,
+    momentum: float = 0.9,
+    other_lr: float = 1e-3,
+    local_steps: LocalSteps | int = 1,
+    durations: DurationModel | None = None,
+) -> Method:
+    """Ringmaster with Muon: a normalised step for each matrix, from updates of tau_i < R.
+
+    Matrices move along the orthogonalised mean of the deltas, ``m <- momentum * m + (1 - momentum)
+    * delta_i``, and the other parameters by AdamW.
+
+    Args:
+        lr: The local learning rate; None for the module's own optimizer.
+        max_delay: R, the delay from which on an update is not used.
+        server_lr: The rate of Muon.
+        momentum: Its momentum, 1 - a of the paper.
+        other_lr: The rate of AdamW for parameters that are no matrices.
+        local_steps: K, 1 in the paper.
+        durations: The time of a task; None for an exponential one of mean 1.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: https://arxiv.org/abs/2605.18174, 2026; the paper's step is a linear minimisation
+    oracle; ``torch.optim.Muon`` is that of the spectral norm, by Newton-Schulz iterations.
+
+    Example:
+        >>> ringmaster_muon(lr=0.1, max_delay=6)["aggregator"].max_staleness
+        5
+    """
+    server = partial(
+        _muon_and_adamw,
+        lr=positive("server_lr", server_lr),
+        momentum=fraction("momentum", momentum),
+        other_lr=positive("other_lr", other_lr),
+    )
+    aggregator = Ringmaster(positive_int("max_delay", max_delay) - 1, server_optimizer=server)
+    local = None if lr is None else LocalSGD(lr)
+    return bundle("Ringmaster Muon", _islands(durations, local_steps), aggregator, local)
+
+
+def _muon_and_adamw(
+    params: ServerParams, lr: float, momentum: float, other_lr: float
+) -> Sequence[torch.optim.Optimizer]:
+    """Muon for matrices and AdamW for all else, without weight decay; one may have nothing."""
+    made: list[torch.optim.Optimizer] = []
+    if params.matrices:
+        made.append(
+            torch.optim.Muon(
+                params.matrices, lr=lr, momentum=momentum, nesterov=False, weight_decay=0.0
+            )
+        )
+    if params.others:
+        made.append(torch.optim.AdamW(params.others, lr=other_lr, weight_decay=0.0))
+    return made
+
+
+def _islands(durations: DurationModel | None, local_steps: LocalSteps | int) -> ContinuousArrivals:
+    """All islands at work; each goes on with the newest model as soon as it has arrived."""
+    times = ExponentialDurations(1.0) if durations is None else durations
+    return ContinuousArrivals(times, resume="on_aggregation", local_steps=local_steps)
+
+
+def _inner(lr: LocalRate | None, keep: str) -> LocalOptimizer | None:
+    """AdamW on the islands; None for the module's own optimizer."""
+    return None if lr is None else LocalAdamW(lr, keep=keep)
