@@ -69,8 +69,9 @@ quickstart: $(ENVIRONMENT)
 ifneq ($(wildcard ../shared/data),)
 test: export FEDLIGHT_DATA ?= $(abspath ../shared/data)
 endif
+# The tests are compiled once, not by each process of each run, even where Python is told to keep none.
 test: $(ENVIRONMENT)
-	@OMP_NUM_THREADS=1 $(RUN) -m pytest -q -ra -n 2 --dist worksteal $(PYTEST_ARGS)
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(RUN) -m pytest -q -ra -n 2 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(ENVIRONMENT)
 	@$(RUN) -m ruff check .

@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,31 @@ settings.load_profile("fedlight")
 class _EmptyFolder:
     """Fixtures in a plugin reach further than this folder: to the docstrings of the packages."""
 
+    _spare: Path | None = None
+
     @pytest.fixture(autouse=True)
-    def empty_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each test works in a folder of its own, so that none litters the repository."""
-        monkeypatch.chdir(tmp_path)
+    def empty_folder(
+        self,
+        request: pytest.FixtureRequest,
+        tmp_path_factory: pytest.TempPathFactory,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> Iterator[None]:
+        """Each test works in an empty folder, so that none litters the repository.
+
+        It is `tmp_path` of a test that asks for it. To make and remove one takes as long as a small
+        test, so the others have one folder in common, until one of them leaves something there.
+        """
+        if "tmp_path" in request.fixturenames:
+            monkeypatch.chdir(request.getfixturevalue("tmp_path"))
+            yield
+            return
+        if self._spare is None:
+            self._spare = tmp_path_factory.mktemp("empty")
+        monkeypatch.chdir(self._spare)
+        yield
+        if not self._spare.is_dir() or os.listdir(self._spare):
+            shutil.rmtree(self._spare, ignore_errors=True)
+            self._spare = None
 
     @pytest.fixture(autouse=True)
     def no_open_figures(self) -> Iterator[None]:
@@ -37,13 +59,25 @@ class _EmptyFolder:
             pyplot.close("all")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Imports and tests are millions of objects that all stay: the collector need not look."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Spare the tests what is the same for all of them.
 
-    The garbage collector leaves out what lives as long as the process: modules and tests.
+    The garbage collector leaves out what lives as long as the process: modules and tests. It looks
+    at the rest more rarely than in a script.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     _read_entry_points_once()
 
 

@@ -131,6 +131,8 @@ def log_hyperparams(
         setting: The setting of the run.
         federation: The clients.
     """
+    if not loggers:
+        return
     own = dict(module.hparams) if module._log_hyperparams else {}
     known = numbers(federation)
     words = {name: in_words(each) for name, each in setting.strategies.items()}

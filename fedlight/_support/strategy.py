@@ -8,8 +8,9 @@ studies are all made from it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from inspect import Parameter, signature
 from reprlib import recursive_repr
 from typing import Any, ClassVar
@@ -105,7 +106,7 @@ def parameters(kind: type) -> dict[str, Parameter]:
         if "__init__" not in vars(each):
             continue
         try:
-            own = [*signature(vars(each)["__init__"]).parameters.values()][1:]
+            own = _after_self(vars(each)["__init__"])
         except (TypeError, ValueError):  # a class written in C
             break
         kinds = {parameter.kind for parameter in own}
@@ -116,6 +117,12 @@ def parameters(kind: type) -> dict[str, Parameter]:
         if Parameter.VAR_KEYWORD not in kinds:
             break
     return found
+
+
+@lru_cache(maxsize=512)  # read about fifty times in a fit, and slow to find out
+def _after_self(init: Callable[..., None]) -> tuple[Parameter, ...]:
+    """The parameters of a constructor without the first one, `self`."""
+    return (*signature(init).parameters.values(),)[1:]
 
 
 def arguments(value: object) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def test_they_agree_on_mnist():
 
 def test_buffers_move_and_frozen_norms_do_not():
     torch.manual_seed(0)
-    run, _ = both(Boring(half_frozen()), classes)
+    run = fitted(Boring(half_frozen()), classes(), arrivals=ARRIVALS, executor="sequential")
     still, moving = run.module.net[0][1], run.module.net[1]
     assert still.running_mean.tolist() == [0.0] * 6
     assert still.num_batches_tracked == 0

@@ -196,16 +196,6 @@ def test_one_by_one_two_actors_have_the_bits_of_one_process(cluster, monkeypatch
     assert set(names) <= alone.history[-1].metrics.keys()
 
 
-def test_an_actor_chooses_for_itself(cluster) -> None:
-    alone = fit("sequential", net=Asks, seed=3)
-    executor, notes = RayExecutor(1), Notes()
-    assert not executor.independent
-    shared = fit(executor, net=Asks, seed=3, callback=notes)
-    assert notes.independent  # it has found that clients would share the trainer's answers
-    assert shared.fingerprint() == alone.fingerprint()
-    assert shared.history == alone.history
-
-
 class Hungry(LocalSGD):
     """Finds no memory for more than three clients."""
 
@@ -273,28 +263,6 @@ def test_what_lies_in_the_main_process_is_refused_in_an_actor(ask, said) -> None
     assert said in seen[0]
 
 
-@pytest.mark.parametrize(
-    ("executor", "before", "after"),
-    [("sequential", True, True), ("auto", False, True), (VectorizedExecutor(), False, True)],
-)
-def test_it_is_independent_exactly_if_its_actors_executors_are(
-    cluster, executor, before, after
-) -> None:
-    module, data = Net(), clients()
-    if executor == "auto":
-        module.layer = torch.nn.Conv1d(1, 1, 1)  # so that the actor chooses the sequential one
-    ray = RayExecutor(1, executor=executor)
-    assert ray.independent is before
-    work = Workplace(
-        module, ModuleState(module), LocalSGD(0.1), data.partition, data.train_data, 3, seed=0
-    )
-    ray.setup(work)
-    try:
-        assert ray.independent is after
-    finally:
-        ray.teardown()
-
-
 KINDS = ["number", "private", "hparams", "list", "tensor", "criterion", "forward hook"]
 
 
@@ -316,61 +284,108 @@ def arguments(arrivals, executor, early=False):
     return {**changed.arguments(arrivals, executor), "callbacks": SetsAll(early)}
 
 
-@pytest.mark.parametrize(
-    ("arrivals", "num_actors", "inner"),
-    [("by rounds", 2, "auto"), ("by the clock", 1, "sequential")],
-)
-def test_a_client_has_the_settings_of_the_version_that_it_pulled(
-    cluster, arrivals, num_actors, inner
-) -> None:
-    executor = RayExecutor(num_actors, executor=inner)
-    given = arguments(arrivals, executor, early=num_actors == 2)
-    run = fitted(MovesByAll(KINDS), changed.clients(), **given)
-    moved = run.state.params.item()
-    assert moved == pytest.approx(changed.expected(run, KINDS), rel=1e-5)
-    assert arrivals == "by the clock" or moved == pytest.approx(7.5)
+@pytest.fixture(scope="class")
+def actors(cluster):
+    """Two actors, for one fit after another."""
+    crew = RayExecutor(2).team(1)
+    yield crew
+    crew.close()
 
 
-def test_a_resumed_run_has_them_too(cluster, tmp_path) -> None:
-    kinds = KINDS[:5]  # layers and hooks are in no checkpoint
-    half = {**arguments("by rounds", "sequential"), "max_rounds": 3}
-    fitted(MovesByAll(kinds), changed.clients(), **half).save_checkpoint(tmp_path / "a.ckpt")
-    resumed = trainer(**arguments("by rounds", RayExecutor(1, executor="sequential")))
-    resumed.fit(MovesByAll(kinds), changed.clients(), ckpt_path=tmp_path / "a.ckpt")
-    assert resumed.state.params.item() == pytest.approx(7.5)
+class TestOnTheSameActors:
+    """One fit after another on two actors, which take as long to start as all of these to run."""
 
+    @pytest.fixture
+    def on_actors(self, actors):
+        """Makes executors that have these actors."""
 
-@pytest.mark.parametrize(
-    ("kind", "arrivals", "num_actors", "inner"),
-    [
-        ("rate", "by rounds", 2, "auto"),
-        ("nested twice", "by the clock", 1, "sequential"),
-        ("rate by version", "by rounds", 2, "sequential"),
-    ],
-)
-def test_a_client_has_the_numbers_of_the_optimizer_of_its_pull(
-    cluster, kind, arrivals, num_actors, inner
-) -> None:
-    given = changed.with_optimizer(kind, arrivals, RayExecutor(num_actors, executor=inner))
-    run = fitted(changed.steady(kind), changed.clients(), **given)
-    moved = run.state.params.item()
-    assert moved == pytest.approx(changed.expected_move(run), rel=1e-5)
-    assert arrivals == "by the clock" or moved == pytest.approx(6 + 7.5)
+        def made(executor="auto") -> RayExecutor:
+            found = RayExecutor(2, executor=executor)
+            found.shared = actors
+            return found
 
+        return made
 
-def test_a_resumed_run_has_the_numbers_of_the_optimizer(cluster, tmp_path) -> None:
-    half = {**changed.with_optimizer("nested", "by rounds", "sequential"), "max_rounds": 3}
-    fitted(changed.Steady(), changed.clients(), **half).save_checkpoint(tmp_path / "a.ckpt")
-    executor = RayExecutor(1, executor="sequential")
-    resumed = trainer(**changed.with_optimizer("nested", "by rounds", executor))
-    resumed.fit(changed.Steady(), changed.clients(), ckpt_path=tmp_path / "a.ckpt")
-    assert resumed.state.params.item() == pytest.approx(6 + 7.5)
+    def test_an_actor_chooses_for_itself(self, on_actors) -> None:
+        alone = fit("sequential", net=Asks, seed=3)
+        executor, notes = on_actors(), Notes()
+        assert not executor.independent
+        shared = fit(executor, net=Asks, seed=3, callback=notes)
+        assert notes.independent  # it has found that clients would share the trainer's answers
+        assert shared.fingerprint() == alone.fingerprint()
+        assert shared.history == alone.history
 
+    @pytest.mark.parametrize(
+        ("executor", "before", "after"),
+        [("sequential", True, True), ("auto", False, True), (VectorizedExecutor(), False, True)],
+    )
+    def test_it_is_independent_exactly_if_its_actors_executors_are(
+        self, on_actors, executor, before, after
+    ) -> None:
+        module, data = Net(), clients()
+        if executor == "auto":
+            module.layer = torch.nn.Conv1d(1, 1, 1)  # so that the actor chooses the sequential one
+        ray = on_actors(executor)
+        assert ray.independent is before
+        work = Workplace(
+            module, ModuleState(module), LocalSGD(0.1), data.partition, data.train_data, 3, seed=0
+        )
+        ray.setup(work)
+        try:
+            assert ray.independent is after
+        finally:
+            ray.teardown()
 
-def test_a_step_that_reads_what_it_has_kept_is_refused(cluster) -> None:
-    data = points(*[[float(i)] for i in range(6)])
-    with pytest.raises(ValueError, match=r"Keeps keeps self\.\w+ from one .*register_buffer"):
-        fitted(changed.Keeps("remembers"), data, executor=RayExecutor(1))
+    @pytest.mark.parametrize(
+        ("arrivals", "inner", "early"),
+        [("by rounds", "auto", True), ("by the clock", "sequential", False)],
+    )
+    def test_a_client_has_the_settings_of_the_version_that_it_pulled(
+        self, on_actors, arrivals, inner, early
+    ) -> None:
+        given = arguments(arrivals, on_actors(inner), early)
+        run = fitted(MovesByAll(KINDS), changed.clients(), **given)
+        moved = run.state.params.item()
+        assert moved == pytest.approx(changed.expected(run, KINDS), rel=1e-5)
+        assert arrivals == "by the clock" or moved == pytest.approx(7.5)
+
+    def test_a_resumed_run_has_them_too(self, on_actors, tmp_path) -> None:
+        kinds = KINDS[:5]  # layers and hooks are in no checkpoint
+        half = {**arguments("by rounds", "sequential"), "max_rounds": 3}
+        fitted(MovesByAll(kinds), changed.clients(), **half).save_checkpoint(tmp_path / "a.ckpt")
+        resumed = trainer(**arguments("by rounds", on_actors("sequential")))
+        resumed.fit(MovesByAll(kinds), changed.clients(), ckpt_path=tmp_path / "a.ckpt")
+        assert resumed.state.params.item() == pytest.approx(7.5)
+
+    @pytest.mark.parametrize(
+        ("kind", "arrivals", "inner"),
+        [
+            ("rate", "by rounds", "auto"),
+            ("nested twice", "by the clock", "sequential"),
+            ("rate by version", "by rounds", "sequential"),
+        ],
+    )
+    def test_a_client_has_the_numbers_of_the_optimizer_of_its_pull(
+        self, on_actors, kind, arrivals, inner
+    ) -> None:
+        given = changed.with_optimizer(kind, arrivals, on_actors(inner))
+        run = fitted(changed.steady(kind), changed.clients(), **given)
+        moved = run.state.params.item()
+        assert moved == pytest.approx(changed.expected_move(run), rel=1e-5)
+        assert arrivals == "by the clock" or moved == pytest.approx(6 + 7.5)
+
+    def test_a_resumed_run_has_the_numbers_of_the_optimizer(self, on_actors, tmp_path) -> None:
+        half = {**changed.with_optimizer("nested", "by rounds", "sequential"), "max_rounds": 3}
+        fitted(changed.Steady(), changed.clients(), **half).save_checkpoint(tmp_path / "a.ckpt")
+        executor = on_actors("sequential")
+        resumed = trainer(**changed.with_optimizer("nested", "by rounds", executor))
+        resumed.fit(changed.Steady(), changed.clients(), ckpt_path=tmp_path / "a.ckpt")
+        assert resumed.state.params.item() == pytest.approx(6 + 7.5)
+
+    def test_a_step_that_reads_what_it_has_kept_is_refused(self, on_actors) -> None:
+        data = points(*[[float(i)] for i in range(6)])
+        with pytest.raises(ValueError, match=r"Keeps keeps self\.\w+ from one .*register_buffer"):
+            fitted(changed.Keeps("remembers"), data, executor=on_actors())
 
 
 def actor(executor: str, bad: int | None = None) -> tuple[Actor, Any, list[SentJob], dict]:

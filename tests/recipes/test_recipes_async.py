@@ -5,6 +5,7 @@ import math
 import re
 import runpy
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,6 +13,7 @@ from unittest.mock import Mock
 import datasets
 import pytest
 
+from data_partitioners import DirichletPartitioner
 from fedlight import Study
 from fedlight.aggregators import FedBuff
 from fedlight.data.sources import load_splits
@@ -45,10 +47,10 @@ def number(cell):
 
 @pytest.fixture(scope="module")
 def few():
-    """Every fifth image of the bundled sample."""
+    """Every tenth image of the bundled sample."""
     every = load_splits("mnist-mini", None, None, "train")
     return datasets.DatasetDict(
-        {split: data.select(range(0, len(data), 5)) for split, data in every.items()}
+        {split: data.select(range(0, len(data), 10)) for split, data in every.items()}
     )
 
 
@@ -135,6 +137,10 @@ def test_fedfix_weighs_equal_times_equally(few, capsys):
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
 def test_fedfix_compares_methods_at_their_best_rates(few, capsys, tmp_path, monkeypatch):
+    paper = importlib.import_module("parts.fedfix")
+    parts = {"non-iid": DirichletPartitioner(12, alpha=0.1)}
+    small = replace(paper.METHODS, parts=parts, num_clients=12, local_steps=5)
+    monkeypatch.setattr(paper, "METHODS", small)
     shown = []
     monkeypatch.setattr(Study, "plot", lambda self, **options: shown.append(self) or Mock())
     recipe("fedfix").main(
