@@ -72,12 +72,10 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_finish() -> None:
     """Spare the tests what is the same for all of them.
 
-    The garbage collector leaves out what lives as long as the process: modules and tests. It looks
-    at the rest more rarely than in a script.
+    The garbage collector leaves out what lives as long as the process: modules and tests.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
     _read_entry_points_once()
 
 
