@@ -38,12 +38,15 @@ class NativeOptimizer:
         lr_scheduler_configs: Its schedulers.
         params: The module's trainable parameters, in order.
         steps: Number of steps so far.
+        groups: The hyper-parameters of its groups in each step of this run, if they depend on the
+            steps that the client has made; else empty.
     """
 
     optimizers: list[torch.optim.Optimizer]
     lr_scheduler_configs: list[LRSchedulerConfig]
     params: list[nn.Parameter]
     steps: int = 0
+    groups: list[list[dict[str, Any]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -35,7 +35,8 @@ class ModuleOptimizer(LocalOptimizer):
             client that pulled version v has in its whole task the rates of the scheduler after v
             steps (v // `frequency`), whatever its ``interval``. The rates of all versions follow
             from what ``configure_optimizers`` returns; the number of versions is
-            ``self.trainer.max_epochs``.
+            ``self.trainer.max_epochs``. "client": it counts the local steps of the client over all
+            its tasks, like `ByStep`, so that a warm-up or a cosine goes on from task to task.
         max_grad_norm: A gradient with a larger Euclidean norm, over all parameters of the
             optimizer, is scaled down to this norm, as by Lightning's ``gradient_clip_val``.
 
@@ -55,7 +56,7 @@ class ModuleOptimizer(LocalOptimizer):
     _repr_optional = ("schedule", "max_grad_norm")
 
     def __init__(self, schedule: str = "task", max_grad_norm: float | None = None) -> None:
-        self.schedule = one_of("schedule", schedule, ("task", "version"))
+        self.schedule = one_of("schedule", schedule, ("task", "version", "client"))
         self.max_grad_norm = optional(positive, "max_grad_norm", max_grad_norm)
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:
@@ -83,13 +84,22 @@ class ModuleOptimizer(LocalOptimizer):
             )
         by_version = self.schedule == "version"
         schedulers = [_scheduler(given, each, by_version) for each in configured]
+        (optimizer,) = optimizers
+        trainable = [param for param in params if param.requires_grad]
+        run.native = native = NativeOptimizer(optimizers, schedulers, trainable)
+        (task,) = run.tasks
         if by_version and schedulers:
-            _set_version(module, optimizers[0], schedulers, run.tasks[0].pulled_version)
+            version = task.pulled_version
+            # The first task of a fit is at version 0: it forgets the rates of an earlier fit.
+            after = _groups_after(module, optimizer, schedulers, version, fresh=version == 0)
+            _set_groups(optimizer, schedulers, after[version], version)
+        elif self.schedule == "client" and schedulers:
+            last = task.steps_before + max(0, task.num_steps - 1)
+            after = _groups_after(module, optimizer, schedulers, last, fresh=task.serial == 0)
+            native.groups = after[task.steps_before : last + 1]
+            _set_groups(optimizer, schedulers, native.groups[0], task.steps_before)
         elif schedulers:
             _say_of_schedule(type(module).__name__)
-        run.native = NativeOptimizer(
-            optimizers, schedulers, [param for param in params if param.requires_grad]
-        )
 
     def step(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         """Make one step of the module's optimizer, then of its schedulers."""
@@ -104,11 +114,15 @@ class ModuleOptimizer(LocalOptimizer):
             native.params[index].grad = None
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(_params(optimizer), self.max_grad_norm)
+        if native.groups:
+            steps = run.tasks[0].steps_before + native.steps
+            configs = native.lr_scheduler_configs
+            _set_groups(optimizer, configs, native.groups[native.steps], steps)
         optimizer.step()
         for param in native.params:
             param.grad = None
         native.steps += 1
-        if self.schedule == "version":
+        if self.schedule != "task":
             return
         for config in native.lr_scheduler_configs:
             if native.steps % config.frequency == 0:
@@ -124,7 +138,8 @@ class ModuleOptimizer(LocalOptimizer):
         given, optimizers, configured = _configured(module)
         if self.schedule == "version" and configured:
             schedulers = [_scheduler(given, each, True) for each in configured]
-            _set_version(module, optimizers[0], schedulers, version)
+            after = _groups_after(module, optimizers[0], schedulers, version, fresh=version == 0)
+            _set_groups(optimizers[0], schedulers, after[version], version)
         return [float(group["lr"]) for each in optimizers for group in each.param_groups]
 
 
@@ -156,43 +171,62 @@ class _Rates(NamedTuple):
     """The hyper-parameters of an optimizer's groups under its schedulers.
 
     Attributes:
-        start: The state of optimizer and schedulers at version 0, in words.
-        of_version: For each version, those of each group.
+        start: The state of optimizer and schedulers before the first step, in words.
+        after: After each number of steps, those of each group.
     """
 
     start: str
-    of_version: list[list[dict[str, Any]]]
+    after: list[list[dict[str, Any]]]
 
 
 _RATES: WeakKeyDictionary[LightningModule, _Rates] = WeakKeyDictionary()
 """Schedulers can only be stepped, so what they have led to is kept for the next tasks."""
 
 
-def _set_version(
+def _groups_after(
     module: LightningModule,
     optimizer: torch.optim.Optimizer,
     schedulers: Sequence[LRSchedulerConfig],
-    version: int,
-) -> None:
-    """Give an optimizer the hyper-parameters that its schedulers lead to in `version` steps."""
+    most: int,
+    fresh: bool,
+) -> list[list[dict[str, Any]]]:
+    """The hyper-parameters of each group after 0, 1, ..., `most` steps of the schedulers, or more.
+
+    Args:
+        module: The module.
+        optimizer: The optimizer, as the module has made it.
+        schedulers: Its schedulers.
+        most: The largest number of steps.
+        fresh: Whether those of an earlier fit are forgotten.
+    """
     start = repr((_groups(optimizer), [each.scheduler.state_dict() for each in schedulers]))
     rates = _RATES.get(module)
-    # The first task of a fit is at version 0: it forgets those of an earlier fit.
-    if rates is None or rates.start != start or version == 0:
+    if rates is None or rates.start != start or fresh:
         rates = _Rates(start, [])
-    if version >= len(rates.of_version):
-        # Twice as many as needed, so that the cost of all versions grows as their number.
-        rates = _Rates(start, _stepped(module, version, 2 * version + 1))
+    if most >= len(rates.after):
+        # Twice as many as needed, so that the cost of all steps grows as their number.
+        rates = _Rates(start, _stepped(module, most, 2 * most + 1))
         _RATES[module] = rates
-    for group, found in zip(optimizer.param_groups, rates.of_version[version], strict=True):
+    return rates.after
+
+
+def _set_groups(
+    optimizer: torch.optim.Optimizer,
+    schedulers: Sequence[LRSchedulerConfig],
+    groups: Sequence[dict[str, Any]],
+    steps: int,
+) -> None:
+    """Give an optimizer the hyper-parameters that its schedulers have led to in so many steps."""
+    for group, found in zip(optimizer.param_groups, groups, strict=True):
         group.update(found)
     for each in schedulers:
-        each.scheduler.last_epoch = version // each.frequency
+        each.scheduler.last_epoch = steps // each.frequency
         each.scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
 
 
 def _stepped(module: LightningModule, least: int, most: int) -> list[list[dict[str, Any]]]:
     given, (optimizer,), configured = _configured(module)
+    # Its interval was looked at before.
     schedulers = [_scheduler(given, each, True) for each in configured]
     optimizer.zero_grad()
     optimizer.step()  # changes nothing; torch warns of a scheduler that steps before its optimizer

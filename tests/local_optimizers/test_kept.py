@@ -25,6 +25,7 @@ from fedlight.local_optimizers import (
     LocalAdamW,
     LocalOptimizer,
     LocalSGD,
+    ModuleOptimizer,
     OwnModel,
     Scaffold,
     WarmupCosine,
@@ -281,6 +282,67 @@ def test_a_recorded_schedule_gives_the_same_rates(tmp_path):
         aggregator=FedBuff(2),
     )
     assert again.fingerprint() == first.fingerprint()
+
+
+class Scheduled(Line):
+    """Its own optimizer, with a scheduler that `make` gives."""
+
+    def __init__(self, make) -> None:
+        super().__init__()
+        self.make = make
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+        return {"optimizer": optimizer, "lr_scheduler": self.make(optimizer)}
+
+
+def test_the_modules_own_scheduler_may_count_the_steps_of_each_client():
+    """As `test_rates_follow_the_steps_of_each_client`, by a LambdaLR of s + 1."""
+    module = Scheduled(
+        lambda own: {
+            "scheduler": torch.optim.lr_scheduler.LambdaLR(own, lambda step: step + 1.0),
+            "interval": "step",
+        }
+    )
+    fitted(
+        module,
+        points([1.0], [2.0]),
+        arrivals=replay((0, 0, 1.0, 2), (1, 0, 1.5, 1), (0, 1, 3.0, 3)),
+        aggregator=FedBuff(1, staleness=None),
+        local_optimizer=ModuleOptimizer(schedule="client"),
+    )
+    assert module.w.item() == 3.0 + 1.0 + 12.0
+
+
+def warm_then_cosine(optimizer):
+    schedulers = torch.optim.lr_scheduler
+    warm = schedulers.LinearLR(optimizer, 0.25, total_iters=3)
+    cosine = schedulers.CosineAnnealingLR(optimizer, 6)
+    both = schedulers.SequentialLR(optimizer, [warm, cosine], milestones=[3])
+    return {"scheduler": both, "interval": "step"}
+
+
+@pytest.mark.parametrize("executor", [SequentialExecutor, lambda: ProcessExecutor(workers=2)])
+def test_a_scheduler_of_schedulers_goes_on_from_task_to_task(executor):
+    """One client, three tasks: as eight steps in a row of torch's own."""
+    plain = Scheduled(warm_then_cosine)
+    configured = plain.configure_optimizers()
+    optimizer, scheduler = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
+    for _ in range(8):
+        optimizer.zero_grad()
+        (-plain.w.sum()).backward()
+        optimizer.step()
+        scheduler.step()
+    module = Scheduled(warm_then_cosine)
+    fitted(
+        module,
+        points([1.0]),
+        arrivals=replay((0, 0, 1.0, 4), (0, 1, 2.0, 1), (0, 2, 3.0, 3)),
+        aggregator=FedBuff(1, staleness=None),
+        local_optimizer=ModuleOptimizer(schedule="client"),
+        executor=executor(),
+    )
+    assert module.w.item() == pytest.approx(plain.w.item(), rel=1e-12)
 
 
 def test_warmup_and_cosine_by_hand():

@@ -218,7 +218,7 @@ VALUES = {
     "MIFA": {**BUFFER, **SERVER, **MEMORY},
     "Malenia": {"batch_size": (None, 2.0), **SERVER},
     "MixedDurations": {"classes": ([(1.0, SLOW)], [(1.0, FAST)]), "drawn": (False, True)},
-    "ModuleOptimizer": {"schedule": ("task", "version"), "max_grad_norm": (1.0, 2.0)},
+    "ModuleOptimizer": {"schedule": ("version", "client"), "max_grad_norm": (1.0, 2.0)},
     "OwnModel": {
         "optimizer": (LocalSGD(0.1), LocalSGD(0.2)),
         "per_poll": (2, [[0, 1], [1]]),
