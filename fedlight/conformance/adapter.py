@@ -93,7 +93,11 @@ class Update:
 
 
 class ServerRule(Protocol):
-    """A server that receives one update after the other."""
+    """A server that receives one update after the other.
+
+    A rule that sends its clients something else than the model also has a method `outgoing()`,
+    which returns that for the newest version.
+    """
 
     def receive(self, update: Update) -> Array | None:
         """Take an update; return the new model, or None if it makes no version."""
@@ -106,12 +110,15 @@ class Clients:
         case: The case.
 
     Raises:
-        NotImplementedHere: The case has SCAFFOLD's clients, whose state the server changes.
+        NotImplementedHere: The case has SCAFFOLD's clients, whose state the server changes, AdamW's
+            clients, or a rate that is not a number.
     """
 
     def __init__(self, case: Case) -> None:
-        if case.local["rule"] == "scaffold":
-            raise NotImplementedHere("the driver has no local rule 'scaffold'")
+        if case.local["rule"] not in ("sgd", "fedprox", "feddyn"):
+            raise NotImplementedHere(f"the driver has no local rule {case.local['rule']!r}")
+        if isinstance(case.local["lr"], Mapping):
+            raise NotImplementedHere("the driver has no local rate by steps")
         self._case = case
         # FedDyn's c_i; zero under the other rules.
         self._memory = np.zeros((len(case.clients), len(case.x0)))
@@ -129,7 +136,7 @@ class Clients:
         return y
 
     def update(self, event: Event, models: Sequence[Array]) -> Update:
-        """Return the update of an event; `models` are all versions so far, from version 0 on.
+        """Return the update of an event; `models` are what clients pull of each version so far.
 
         Raises:
             OutOfStepError: It starts from a version that has not been made.
@@ -159,16 +166,19 @@ def play_events(case: Case, server: ServerRule) -> Outcome:
     Each event is handled wholly before the next; those of one instant by client index.
 
     Raises:
-        NotImplementedHere: The case has no list of events, has deadlines, or has SCAFFOLD's
-            clients.
+        NotImplementedHere: The case has no list of events, has deadlines, or has clients that
+            `Clients` does not have.
         OutOfStepError: An update starts from a version that the server has not made.
     """
     if case.kind != "events" or "interval" in case.method:
         raise NotImplementedHere("the driver has no clock")
     clients = Clients(case)
-    models = [np.asarray(case.x0, dtype=np.float64)]
+    models: list[Array] = []
+    sent = [np.asarray(case.x0, dtype=np.float64)]
+    outgoing = getattr(server, "outgoing", None)
     for event in sorted(case.events, key=lambda event: (event.time, event.client)):
-        made = server.receive(clients.update(event, models))
+        made = server.receive(clients.update(event, sent))
         if made is not None:
             models.append(np.array(made, dtype=np.float64))
-    return Outcome(models=[model.tolist() for model in models[1:]])
+            sent.append(np.array(outgoing(), dtype=np.float64) if outgoing else models[-1])
+    return Outcome(models=[model.tolist() for model in models])

@@ -74,6 +74,7 @@ class Case:
     readings: tuple[Reading, ...]
     tolerance: Mapping[str, float]
     notes: str = ""
+    layers: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Case:
@@ -87,6 +88,7 @@ class Case:
         given = {"until": {}, **data}
         del given["format"]
         given["topics"] = tuple(data["topics"])
+        given["layers"] = tuple(tuple(shape) for shape in data.get("layers", ()))
         for name, kind in (("clients", Client), ("events", Event), ("readings", Reading)):
             given[name] = tuple(kind(**each) for each in data.get(name, ()))
         return cls(**given)

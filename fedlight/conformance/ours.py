@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Literal
@@ -12,7 +12,7 @@ import torch
 from lightning import LightningModule
 from torch.utils.data import TensorDataset
 
-from fedlight import __version__
+from fedlight import __version__, methods
 from fedlight import aggregators as agg
 from fedlight import arrivals as arr
 from fedlight import local_optimizers as opt
@@ -68,7 +68,7 @@ class Fedlight:
             )
             for c in case.clients
         ]
-        module = _Quadratic(torch.tensor(case.x0, dtype=dtype))
+        module = _Quadratic(torch.tensor(case.x0, dtype=dtype), case.layers)
         with warnings.catch_warnings():
             # Advice to somebody who trains a model, such as that fast clients count for more.
             warnings.filterwarnings("ignore", "fedlight", UserWarning)
@@ -78,29 +78,37 @@ class Fedlight:
             states = [trainer.client_state(client) for client in range(len(case.clients))]
             more["server_variates"] = watch.shared
             more["client_variates"] = [s.tolist() for s in states if s is not None]
+        if watch.sent:
+            more["sent"] = watch.sent
         return Outcome(watch.models, watch.times, _updates(trainer, watch), more)
 
 
 class _Quadratic(LightningModule):
     """f_i(x) = mean over the examples of 1/2 * sum of a * (x - c)^2."""
 
-    def __init__(self, start: torch.Tensor) -> None:
+    def __init__(self, start: torch.Tensor, layers: Sequence[Sequence[int]]) -> None:
         super().__init__()
-        self.x = torch.nn.Parameter(start)
+        shapes = [torch.Size(shape) for shape in layers or [start.shape]]
+        parts = torch.split_with_sizes(start, [shape.numel() for shape in shapes])
+        self.layers = torch.nn.ParameterList(
+            part.clone().view(shape) for part, shape in zip(parts, shapes, strict=True)
+        )
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> Any:
         a, c = batch
-        return (a * (self.x - c) ** 2).sum(dim=-1).mean() / 2
+        x = torch.cat([layer.flatten() for layer in self.layers])
+        return (a * (x - c) ** 2).sum(dim=-1).mean() / 2
 
 
 class _Watch(Callback):
-    """Records the model, the time and SCAFFOLD's c of each version, and the unused updates."""
+    """Records each version's model, time, SCAFFOLD's c and what is sent, and the unused updates."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.models: list[list[float]] = []
         self.times: list[float] = []
         self.shared: list[list[float]] = []
+        self.sent: list[list[float]] = []
         self.unused: list[dict[str, Any]] = []
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
@@ -108,6 +116,9 @@ class _Watch(Callback):
         self.times.append(trainer.now)
         if trainer.state.shared is not None:
             self.shared.append(trainer.state.shared.tolist())
+        sent = trainer.aggregator.outgoing(trainer.state)
+        if sent is not None:
+            self.sent.append(sent.tolist())
 
     def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
         self._add(update.task, "dropped", update.task.arrives_at)
@@ -165,6 +176,8 @@ def _updates(trainer: FedTrainer, watch: _Watch) -> list[dict[str, Any]]:
 def _aggregator(case: Case) -> agg.Aggregator:
     spec = case.method
     name = spec["name"]
+    if name in _BUNDLES:
+        return _BUNDLES[name](spec)
     called = _CALLED_OTHERWISE.get(name, name.replace("_", ""))
     classes = {each.lower(): each for each in agg.__all__}
     if called not in classes:
@@ -209,13 +222,40 @@ _OTHERWISE: dict[str, Callable[[Spec], dict[str, Any]]] = {
 """Arguments that a case names or writes in another way than the class."""
 
 
+def _diloco(spec: Spec) -> agg.Aggregator:
+    made = methods.diloco(lr=None, server_lr=spec["server_lr"], momentum=spec["momentum"])
+    aggregator: agg.Aggregator = made["aggregator"]
+    return aggregator
+
+
+def _cgad(spec: Spec) -> agg.Aggregator:
+    if spec["eps"] != 1e-8:
+        raise NotImplementedHere("the eps of cgad is 1e-8")
+    gate, betas = _staleness(spec), tuple(spec["betas"])
+    made = methods.cgad(lr=None, gate=gate, server_lr=spec["server_lr"], betas=betas)
+    aggregator: agg.Aggregator = made["aggregator"]
+    return aggregator
+
+
+_BUNDLES: dict[str, Callable[[Spec], agg.Aggregator]] = {"diloco": _diloco, "cgad": _cgad}
+"""Methods that are a class of another name with an optimizer on the server."""
+
+
 def _local_optimizer(case: Case) -> opt.LocalOptimizer:
-    local = case.local
+    local = dict(case.local)
+    if isinstance(local["lr"], Mapping):
+        given = dict(local["lr"])
+        if given.pop("kind") != "warmup_cosine":
+            raise NotImplementedHere(f"no local rate of the kind {local['lr']['kind']!r}")
+        local["lr"] = opt.WarmupCosine(**given)
+    if "betas" in local:
+        local["betas"] = tuple(local["betas"])
     kinds: dict[str, Callable[..., opt.LocalOptimizer]] = {
         "sgd": opt.LocalSGD,
         "fedprox": opt.FedProx,
         "scaffold": opt.Scaffold,
         "feddyn": opt.FedDyn,
+        "adamw": opt.LocalAdamW,
     }
     rule = kinds[local["rule"]](**{name: local[name] for name in local if name != "rule"})
     if case.method["name"] == "quafl":

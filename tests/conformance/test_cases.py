@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from importlib import resources
 
@@ -20,8 +21,8 @@ CASES = {case.name: case for case in load_cases()}
 
 def test_the_set_has_all_cases() -> None:
     assert FILES.keys() == CASES.keys()
-    assert len(CASES) == 69
-    assert Counter(case.kind for case in CASES.values()) == {"events": 44, "timed": 25}
+    assert len(CASES) == 90
+    assert Counter(case.kind for case in CASES.values()) == {"events": 52, "timed": 38}
     topics = {topic for case in CASES.values() for topic in case.topics}
     assert topics == set(schema()["properties"]["topics"]["items"]["enum"])
 
@@ -42,6 +43,9 @@ def test_each_file_keeps_to_the_schema(name: str) -> None:
         (("process", "name"), "poll"),
         (("expected", "updates", 0, "outcome"), "late"),
         (("local", "beta"), 0.1),
+        (("local", "lr"), {"kind": "cosine", "peak": 0.1, "warmup": 1, "total": 9, "floor": 0.0}),
+        (("local", "keep"), "round"),
+        (("layers",), [[]]),
     ],
 )
 def test_the_schema_notices(path: tuple[str | int, ...], value: object) -> None:
@@ -60,6 +64,16 @@ def test_what_belongs_together_fits(case: Case) -> None:
         assert len(client.a) == len(client.c) == size
     models = case.expected["models"]
     assert {len(model) for model in models} == {size}
+    if case.layers:
+        assert sum(math.prod(shape) for shape in case.layers) == size
+    assert ("layers" in case.topics) == (len(case.layers) > 1)
+    # What is sent is listed where it is not the model, and then differs from it.
+    assert ("sent model" in case.topics) == ("sent" in case.expected)
+    if "sent" in case.expected:
+        assert np.shape(case.expected["sent"]) == np.shape(models)
+        assert abs(np.subtract(case.expected["sent"], models)).max() > 1e-3
+    assert ("inner state" in case.topics) == (case.local["rule"] == "adamw")
+    assert ("rate by steps" in case.topics) == isinstance(case.local["lr"], dict)
     if "times" in case.expected:
         assert case.expected["times"] == sorted(case.expected["times"])
         assert len(case.expected["times"]) == len(models)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fedlight.conformance import Case, NotImplementedHere, check, load_cases
@@ -50,6 +51,63 @@ def test_the_updates_are_compared_too() -> None:
     assert found["fedasync_constant_drops"] == {"used", "dropped"}
     assert found["fedbuff_fedprox"] == {"used", "left"}
     assert outcome.more.keys() == {"server_variates", "client_variates"}
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "local", "reading"),
+    [
+        ("delayed_nesterov_c_0", {"c": 1 / 3}, {}, "c = 1/N"),
+        ("delayed_nesterov_spread_equal_times", {"c": 0.0}, {}, "c = 0"),
+        ("look_ahead_0", {"send": "model"}, {}, "the model itself"),
+        ("look_ahead_model_equal_times", {"send": "look_ahead"}, {}, "clients pull x + eta g v"),
+        ("heloco_0", {"send": "model"}, {}, "the model itself"),
+        ("heloco_equal_times", {"send": "look_ahead"}, {}, "clients pull x + eta g v"),
+        ("heloco_0", {"turn": 0.0}, {}, "not turned"),
+        ("adamw_anew_fedbuff", {}, {"keep": "client"}, "a client goes on with the moments"),
+        ("adamw_kept_fedavg", {}, {"keep": "task"}, "start anew in each task"),
+        ("diloco_kept", {}, {"keep": "task"}, "start anew in each task"),
+    ],
+)
+def test_an_argument_chooses_the_other_reading(
+    name: str, method: dict, local: dict, reading: str
+) -> None:
+    case = CASES[name]
+    other = replace(case, method={**case.method, **method}, local={**case.local, **local})
+    models = Fedlight().play(other).models
+    (found,) = (each for each in case.readings if reading in each.reading)
+    np.testing.assert_allclose(models, found.models, rtol=1e-10, atol=1e-12)
+
+
+def test_one_layer_is_the_other_reading_of_heloco() -> None:
+    case = CASES["heloco_0"]
+    models = Fedlight().play(replace(case, layers=())).models
+    (found,) = (each for each in case.readings if each.name == "one_vector")
+    np.testing.assert_allclose(models, found.models, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("cgad_0", {"method": {**CASES["cgad_0"].method, "eps": 0.1}}, "the eps of cgad is 1e-8"),
+        (
+            "rate_by_steps_fedavg",
+            {"local": {"rule": "sgd", "lr": {"kind": "linear"}}},
+            "no local rate of the kind 'linear'",
+        ),
+    ],
+)
+def test_an_unknown_part_is_not_implemented(name: str, change: dict, words: str) -> None:
+    with pytest.raises(NotImplementedHere, match=words):
+        Fedlight().play(replace(CASES[name], **change))
+
+
+def test_what_is_sent_is_compared() -> None:
+    case = CASES["heloco_0"]
+    sent = np.array(case.expected["sent"])
+    sent[-1] += 0.1
+    result = check(Fedlight(), replace(case, expected={**case.expected, "sent": sent.tolist()}))
+    assert result.verdict == "differs"
+    assert result.detail.startswith("sent is")
 
 
 def test_an_unknown_method_is_not_implemented() -> None:
