@@ -360,10 +360,16 @@ class Server:
             TypeError: The aggregator's `outgoing` did not return parameters.
             ValueError: They are not finite.
         """
+        name, like = f"{type(self.aggregator).__name__}.outgoing", state.params
+        before = like._version
         params = self.aggregator.outgoing(state)
+        if like._version != before:
+            raise ValueError(
+                f"{name} has changed the parameters of the version in place; return a new tensor, "
+                "such as state.params + change"
+            )
         if params is None:
             return state
-        name, like = f"{type(self.aggregator).__name__}.outgoing", state.params
         if not isinstance(params, Tensor) or (params.shape, params.dtype) != (
             like.shape,
             like.dtype,
@@ -376,7 +382,8 @@ class Server:
                 f"None, got {found}"
             )
         check_finite(name, params)
-        return replace(state, params=params)
+        # A copy: what clients have pulled must not change with the aggregator's own tensor.
+        return replace(state, params=params.detach().clone())
 
     def adopt_settings(self) -> None:
         """Take what hooks have changed in the module's settings into the newest version.

@@ -31,6 +31,7 @@ def main(
     source: str = "flwrlabs/shakespeare",
     num_steps: PositiveInt = 25,
     tasks: PositiveInt = 200,
+    most: PositiveInt = 500_000,
     width: PositiveInt = 64,
     context: PositiveInt = 64,
     lr: PositiveFloat = 0.002,
@@ -45,6 +46,7 @@ def main(
         source: The hub id of Shakespeare, or a folder with the same files.
         num_steps: Local steps of a task; those of the fastest island with steps by speed.
         tasks: Tasks of all islands together.
+        most: Characters of an island; what follows is left out.
         width: Width of the GPT of two layers.
         context: Tokens of a block.
         lr: The largest rate of AdamW on the islands.
@@ -54,7 +56,7 @@ def main(
     """
     read = shakespeare_texts(source) if texts == "shakespeare" else python_texts()
     all_of_it = [each if isinstance(each, str) else each.decode() for each in read.values()]
-    islands = {f"island {k}": all_of_it[k::4] for k in range(4)}
+    islands = {f"island {k}": "".join(all_of_it[k::4])[:most] for k in range(4)}
     data = text_data(islands, context)
     module = partial(TinyGPT, context=context, num_layers=2, num_heads=4, width=width)
     options = {"path": path, "logger_dir": f"{path}/logs"} if path else {}

@@ -112,8 +112,10 @@ class ServerStep:
         self.server_lr = rate("server_lr", server_lr)
         self._factory = server_optimizer
         self._optimizers: list[Optimizer] = []
-        self._vector: Tensor | None = None  # the parameters and their gradients are views of these
+        # The parameters and their gradients are views of these.
+        self._vector: Tensor | None = None
         self._gradient: Tensor | None = None
+        self._layers: list[tuple[nn.Parameter, Tensor, Tensor]] = []
 
     def setup(self, state: ServerState, layout: FlatLayout | None = None) -> None:
         """Start with fresh optimizers.
@@ -137,9 +139,16 @@ class ServerStep:
             names, views = layout.names, layout.views(self._vector)
             gradients = layout.views(self._gradient)
         params = ServerParams(dict(zip(names, map(nn.Parameter, views), strict=True)))
-        for param, gradient in zip(params, gradients, strict=True):
-            param.grad = gradient
-        made = self._factory(params)
+        self._layers = list(zip(params, views, gradients, strict=True))
+        try:
+            made = self._factory(params)
+        except Exception as error:
+            error.add_note(
+                f"It was raised in server_optimizer, which got {len(params)} parameters: "
+                f"{', '.join(params.names[:5])}{', …' if len(params) > 5 else ''}; Muon takes "
+                "those of params.matrices"
+            )
+            raise
         self._optimizers = [made] if isinstance(made, Optimizer) else _several(made)
         if any(isinstance(each, torch.optim.LBFGS) for each in self._optimizers):
             raise ValueError(
@@ -207,8 +216,15 @@ class ServerStep:
             )
         self._vector.copy_(state.params)
         torch.neg(direction, out=self._gradient)
+        for param, _, gradient in self._layers:
+            param.grad = gradient  # a step may have taken it away
         for optimizer in self._optimizers:
             optimizer.step()
+        for param, view, _ in self._layers:
+            if param.data_ptr() != view.data_ptr():  # a step has given it another tensor
+                view.copy_(param.detach())
+                param.data = view
+        check_finite("the step of server_optimizer", self._vector)
         return self._vector.clone()
 
     def state_dict(self) -> dict[str, Any]:
@@ -236,9 +252,13 @@ def _several(made: object) -> list[Optimizer]:
     Raises:
         TypeError: It returned something else.
     """
-    found = list(made) if isinstance(made, Iterable) else []
+    found: list[Any] | None = None
+    if isinstance(made, Iterable) and not isinstance(made, str | Mapping):
+        found = list(made)
     if not found or not all(isinstance(each, Optimizer) for each in found):
-        kinds = ", ".join(type(each).__name__ for each in found) or type(made).__name__
+        kinds = "an empty list" if found == [] else type(made).__name__
+        if found:
+            kinds = ", ".join(type(each).__name__ for each in found)
         raise TypeError(
             f"server_optimizer must return a torch.optim.Optimizer, or a list of them, got {kinds}"
         )

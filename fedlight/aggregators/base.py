@@ -124,7 +124,7 @@ class Aggregator(Strategy, ABC):
             state: The new version.
 
         Returns:
-            A new tensor, or None for the version's own parameters.
+            A tensor, which is copied, or None for the version's own parameters.
         """
         return None
 

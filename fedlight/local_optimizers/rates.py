@@ -24,7 +24,8 @@ class ByStep(Strategy):
     n is the number of local steps of the client's earlier tasks that had arrived when this one was
     dispatched, whether or not the server used them (`Task.steps_before`); k = 0, 1, ..., K - 1 is
     the step in this task. n follows from the schedule alone. Tasks that are lost or cancelled do
-    not count, and one that is cut counts the steps that it has made.
+    not count, and one that is cut counts the steps that it has made. One whose local run fails
+    counts, although what the client keeps (`LocalOptimizer.kept`) has not seen its steps.
 
     Args:
         rate: A function of the number of steps that returns a number of at least 0.

@@ -41,10 +41,11 @@ def table(lr: float, server_lr: float, num_steps: int, tasks: int) -> dict[str, 
     mean = sum(max(least, int(num_steps * speed / max(SPEEDS))) for speed in SPEEDS) / len(SPEEDS)
     updates = dict.fromkeys(every, tasks)
     updates |= {"asynchronous SGD": total, "delayed Nesterov, DyLU": round(total / mean)}
+    rounds = {"DiLoCo, rounds": {"max_rounds": max(1, tasks // len(SPEEDS))}}
     return {
         name: {
             **each,
-            "max_updates": updates[name],
+            **rounds.get(name, {"max_updates": updates[name]}),
             "check_val_every_n_updates": max(1, updates[name] // 20),
         }
         for name, each in every.items()

@@ -129,6 +129,34 @@ def test_a_version_that_a_hook_has_changed_is_sent_anew():
     assert module.w.item() == 2.5
 
 
+class Reused(Ahead):
+    """As `Ahead`, but in one tensor, which it writes anew for each version."""
+
+    def start(self, federation, state):
+        self.sent = state.params.clone()
+
+    def outgoing(self, state):
+        return self.sent.copy_(state.params).add_(1)
+
+
+@pytest.mark.parametrize("executor", [SequentialExecutor, VectorizedExecutor])
+def test_what_was_pulled_does_not_change_with_the_aggregators_tensor(executor):
+    runs = [
+        fitted(boring(), classes(), executor=executor(), **{**options(), "aggregator": kind(1)})
+        for kind in (Ahead, Reused)
+    ]
+    assert runs[0].fingerprint() == runs[1].fingerprint()
+
+
+def test_what_is_sent_must_not_change_the_version():
+    class Changes(Ahead):
+        def outgoing(self, state):
+            return state.params.add_(1)
+
+    with pytest.raises(ValueError, match=r"Changes.outgoing has changed the parameters of the ver"):
+        fitted(boring(), classes(), aggregator=Changes(2))
+
+
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [

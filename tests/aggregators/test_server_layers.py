@@ -136,8 +136,8 @@ def test_each_parameter_has_one_optimizer(factory, message):
 
 @pytest.mark.parametrize(
     "factory",
-    [lambda p: [], lambda p: [SGD(p, 0.1), 3], lambda p: None],
-    ids=["empty", "a number", "nothing"],
+    [lambda p: [], lambda p: [SGD(p, 0.1), 3], lambda p: None, lambda p: {"a": SGD(p, 0.1)}, str],
+    ids=["empty", "a number", "nothing", "a dict", "a text"],
 )
 def test_what_is_no_list_of_optimizers_is_refused(factory):
     with pytest.raises(TypeError, match=r"must return a torch.optim.Optimizer, or a list of them"):
@@ -157,6 +157,44 @@ def test_the_state_for_one_vector_of_an_older_checkpoint_is_cut_into_layers(name
     fresh = made(factory, layout())
     fresh.load_state_dict(made(factory, None)._optimizers[0].state_dict())
     assert torch.equal(steps(fresh), steps(made(factory, None)))
+
+
+class Rebinds(SGD):
+    """Gives each parameter a new tensor, as some optimizers do."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.data = param.data - group["lr"] * param.grad
+
+
+class Clears(SGD):
+    """Takes the gradients away after its step."""
+
+    def step(self, closure=None):
+        super().step()
+        self.zero_grad()
+
+
+@pytest.mark.parametrize("kind", [Rebinds, Clears])
+@pytest.mark.parametrize("layers", [layout(), None], ids=["layers", "one vector"])
+def test_a_step_may_replace_parameters_and_gradients(kind, layers):
+    plain, other = (made(partial(each, lr=0.5), layers) for each in (SGD, kind))
+    torch.testing.assert_close(steps(other), steps(plain), rtol=1e-6, atol=1e-6)
+
+
+def test_an_error_within_the_function_says_where_it_was_raised():
+    with pytest.raises(ValueError, match="Muon only supports 2D") as caught:
+        made(lambda params: Muon(params, lr=0.1), layout())
+    (note,) = caught.value.__notes__
+    assert "raised in server_optimizer, which got 4 parameters: net.0.weight" in note
+
+
+def test_a_step_that_is_not_finite_is_named():
+    step = made(partial(SGD, lr=1e38), layout())
+    with pytest.raises(ValueError, match="the step of server_optimizer must return finite"):
+        step(version(torch.zeros(SIZE)), torch.full((SIZE,), 1e3), ())
 
 
 class PerTensor(BufferedAggregator):

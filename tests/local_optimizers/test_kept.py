@@ -428,10 +428,38 @@ def test_sixteen_bits_cannot_count_the_steps():
         )
 
 
-def test_a_state_besides_what_is_kept_is_refused():
+@pytest.mark.parametrize("kept", ["total", {"total"}, (1,), None, True], ids=str)
+def test_what_is_no_list_of_names_is_refused(kept):
+    class Wrong(Author):
+        stackable = False
+
+    Wrong.kept = kept
+    with pytest.raises(TypeError, match=r"Wrong.kept must be a tuple of names of run.remembered"):
+        fitted(Boring(), classes(), local_optimizer=Wrong())
+
+
+def test_a_name_that_is_kept_twice_is_refused():
+    class Twice(Author):
+        kept = ("total", "total")
+
+    with pytest.raises(ValueError, match=r"Twice.kept must name each tensor once"):
+        fitted(Boring(), classes(), local_optimizer=Twice())
+
+
+def test_a_name_that_no_step_asks_for_is_told():
+    class Typo(Author):
+        kept = ("total", "totel")
+
+    with pytest.warns(UserWarning, match=r"kept names 'totel', .* it asks for total"):
+        fitted(Boring(), classes(), local_optimizer=Typo())
+
+
+@pytest.mark.parametrize("stackable", [True, False])
+def test_a_state_besides_what_is_kept_is_refused(stackable):
     class Two(Author):
         client_state = True
 
+    Two.stackable = stackable
     with pytest.raises(ValueError, match=r"Two keeps total and has client_state = True"):
         fitted(boring(), classes(), local_optimizer=Two())
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedlight.executors.base import Workplace, ran_out_of_memory, trial_task
-from fedlight.local_optimizers import LocalRun
+from fedlight.local_optimizers import LocalOptimizer, LocalRun
 from fedlight.local_optimizers.base import ReplacedParamsError
 
 
@@ -23,19 +24,9 @@ def check_step(workplace: Workplace) -> None:
     """
     optimizer = workplace.optimizer
     name = type(optimizer).__name__
+    _check_kept(optimizer, workplace.state.param_layout.dtype)
     if not optimizer.stackable:
         return
-    if optimizer.kept and optimizer.client_state:
-        raise ValueError(
-            f"{name} keeps {', '.join(optimizer.kept)} and has client_state = True; name all that "
-            "the client keeps in `kept`, and leave client_state out"
-        )
-    if optimizer.kept and workplace.state.param_layout.dtype.itemsize < 4:
-        raise ValueError(
-            f"{optimizer!r} keeps tensors between tasks, and their number of steps, which does not "
-            f"fit into {workplace.state.param_layout.dtype}; use parameters of float32, for "
-            'example precision="bf16-mixed", or keep="task"'
-        )
     copies = [param.detach().expand(2, *param.shape) for param in workplace.state.params]
 
     def zeros() -> list[Tensor]:
@@ -48,7 +39,6 @@ def check_step(workplace: Workplace) -> None:
         num_steps=torch.ones(2, dtype=torch.int64, device=workplace.state.device),
         client=zeros() if optimizer.client_state else [],
         kept_steps=[0, 0] if optimizer.kept else (),
-        memory={name: zeros() for name in optimizer.kept},
         shared=zeros() if optimizer.shared_state else [],
         full_gradient=zeros() if optimizer.needs_full_gradient else [],
         tasks=[trial_task(client) for client in range(2)],
@@ -82,6 +72,12 @@ def check_step(workplace: Workplace) -> None:
             f"returned {type(returned).__name__}; for example run.descend(grads)"
         )
     run.step, run.evaluate = -1, None
+    unknown = [each for each in optimizer.kept if each not in run.memory]
+    if unknown:
+        rank_zero_warn(
+            f"fedlight: {name}.kept names {unknown[0]!r}, for which its first step does not ask "
+            f"run.remembered({unknown[0]!r}); it asks for {', '.join(run.memory) or 'nothing'}"
+        )
     with torch.no_grad():
         states: Any = optimizer.finish(run)
     if not isinstance(states, list | tuple):
@@ -95,4 +91,34 @@ def check_step(workplace: Workplace) -> None:
             f"{name}.finish must give one tensor [n, *shape] for each "
             f"parameter with client_state = True and an empty list without, got shapes {given} for "
             f"two clients and client_state = {optimizer.client_state}"
+        )
+
+
+def _check_kept(optimizer: LocalOptimizer, dtype: torch.dtype) -> None:
+    """Check what clients keep between their tasks.
+
+    Raises:
+        TypeError: `kept` is no tuple of names.
+        ValueError: It names something twice, or there is a client state besides; or the parameters
+            have too few bits for the number of steps.
+    """
+    name, kept = type(optimizer).__name__, optimizer.kept
+    # The order counts, which a set does not have.
+    if not isinstance(kept, tuple | list) or not all(isinstance(each, str) for each in kept):
+        raise TypeError(
+            f"{name}.kept must be a tuple of names of run.remembered, such as "
+            f'kept = ("velocity",), got {kept!r}'
+        )
+    if len(set(kept)) < len(kept):
+        raise ValueError(f"{name}.kept must name each tensor once, got {kept!r}")
+    if optimizer.kept and optimizer.client_state:
+        raise ValueError(
+            f"{name} keeps {', '.join(optimizer.kept)} and has client_state = True; name all that "
+            "the client keeps in `kept`, and leave client_state out"
+        )
+    if optimizer.kept and dtype.itemsize < 4:
+        raise ValueError(
+            f"{optimizer!r} keeps tensors between tasks, and their number of steps, which does not "
+            f"fit into {dtype}; use parameters of float32, for "
+            'example precision="bf16-mixed", or keep="task"'
         )
