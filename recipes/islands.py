@@ -6,7 +6,7 @@ momentum look-ahead, HeLoCo, plain asynchronous Nesterov and asynchronous SGD do
 have the loss after equal numbers of tokens, and at equal virtual times.
 
     python recipes/islands.py --path studies/islands
-    python recipes/islands.py --texts python --tasks 400 --num_steps 50
+    python recipes/islands.py --texts python --size tiny --tasks 40 --seeds 1
 
 Source: Asynchronous Local-SGD Training for Language Modeling, https://arxiv.org/abs/2401.09135
 """
@@ -23,17 +23,14 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 from fedlight import sweep
 from fedlight.data import python_texts, shakespeare_texts, text_data
 from fedlight.models import TinyGPT
-from parts.islands import SPEEDS, table
+from parts.islands import SIZES, SPEEDS, table
 
 
 def main(
     texts: Literal["shakespeare", "python"] = "shakespeare",
     source: str = "flwrlabs/shakespeare",
-    num_steps: PositiveInt = 25,
+    size: Literal["small", "tiny"] = "small",
     tasks: PositiveInt = 200,
-    most: PositiveInt = 500_000,
-    width: PositiveInt = 64,
-    context: PositiveInt = 64,
     lr: PositiveFloat = 0.002,
     server_lr: PositiveFloat = 0.7,
     seeds: PositiveInt = 5,
@@ -44,11 +41,8 @@ def main(
     Args:
         texts: What the islands read: parts of Shakespeare, or of Python's own library.
         source: The hub id of Shakespeare, or a folder with the same files.
-        num_steps: Local steps of a task; those of the fastest island with steps by speed.
+        size: "small" has tasks of 25 steps of a GPT with 120,576 parameters; "tiny" is for a try.
         tasks: Tasks of all islands together.
-        most: Characters of an island; what follows is left out.
-        width: Width of the GPT of two layers.
-        context: Tokens of a block.
         lr: The largest rate of AdamW on the islands.
         server_lr: The server's rate for a mean of four updates.
         seeds: Runs per method.
@@ -56,9 +50,11 @@ def main(
     """
     read = shakespeare_texts(source) if texts == "shakespeare" else python_texts()
     all_of_it = [each if isinstance(each, str) else each.decode() for each in read.values()]
-    islands = {f"island {k}": "".join(all_of_it[k::4])[:most] for k in range(4)}
+    chosen = SIZES[size]
+    num_steps, context = chosen.num_steps, chosen.context
+    islands = {f"island {k}": "".join(all_of_it[k::4])[: chosen.most] for k in range(4)}
     data = text_data(islands, context)
-    module = partial(TinyGPT, context=context, num_layers=2, num_heads=4, width=width)
+    module = partial(TinyGPT, context=context, num_layers=2, num_heads=4, width=chosen.width)
     options = {"path": path, "logger_dir": f"{path}/logs"} if path else {}
     options |= {"metric": "val_loss", "mode": "min"}
     study = sweep({"method": table(lr, server_lr, num_steps, tasks)}, seeds=range(seeds),

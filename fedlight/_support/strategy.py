@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from inspect import Parameter, signature
 from reprlib import recursive_repr
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 _MOST_LISTED = 20
 _FLOAT = (float, "float")
@@ -119,10 +119,18 @@ def parameters(kind: type) -> dict[str, Parameter]:
     return found
 
 
-@lru_cache(maxsize=512)  # read about fifty times in a fit, and slow to find out
+# Weak, since a constructor that uses `super` keeps its class alive.
+_AFTER_SELF: WeakKeyDictionary[Callable[..., None], tuple[Parameter, ...]] = WeakKeyDictionary()
+
+
 def _after_self(init: Callable[..., None]) -> tuple[Parameter, ...]:
     """The parameters of a constructor without the first one, `self`."""
-    return (*signature(init).parameters.values(),)[1:]
+    # They are read about fifty times in a fit, and slow to find out.
+    found = _AFTER_SELF.get(init)
+    if found is None:
+        found = (*signature(init).parameters.values(),)[1:]
+        _AFTER_SELF[init] = found
+    return found
 
 
 def arguments(value: object) -> dict[str, Any]:

@@ -32,9 +32,8 @@ class ServerParams(list[nn.Parameter]):
         names: Their names in the module, in the same order.
 
     Example:
-        >>> params = ServerParams(
-        ...     {"w": nn.Parameter(torch.ones(2, 3)), "b": nn.Parameter(torch.ones(2))}
-        ... )
+        >>> layer = nn.Linear(3, 1)
+        >>> params = ServerParams(dict(layer.named_parameters()))
         >>> params.matrices.names, params.others.names
         (('weight',), ('bias',))
         >>> params.where(lambda name, param: name != "bias").names

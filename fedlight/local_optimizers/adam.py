@@ -129,7 +129,7 @@ class LocalAdamW(LocalAdam):
 
     Example:
         >>> LocalAdamW(lr=0.001, keep="client")
-        LocalAdamW(lr=0.001, betas=(0.9, 0.999), keep='client')
+        LocalAdamW(lr=0.001, betas=(0.9, 0.999), weight_decay=0.01, keep='client')
     """
 
     def __init__(

@@ -56,7 +56,7 @@ def diloco(
 
     Example:
         >>> diloco(lr=4e-4)["local_optimizer"]
-        LocalAdamW(lr=0.0004, betas=(0.9, 0.999), keep='client')
+        LocalAdamW(lr=0.0004, betas=(0.9, 0.999), weight_decay=0.01, keep='client')
     """
     server = partial(
         torch.optim.SGD,

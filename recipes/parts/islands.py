@@ -1,7 +1,7 @@
 """The methods of the islands table under one clock; not a recipe."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,6 +10,17 @@ from fedlight.aggregators import FedBuff
 from fedlight.arrivals import ContinuousArrivals, StepDurations, StepsBySpeed
 from fedlight.local_optimizers import LocalAdamW, LocalSGD, WarmupCosine
 
+
+class Size(NamedTuple):
+    """Steps of a task, width of the GPT, tokens of a block, and the most bytes of an island."""
+
+    num_steps: int
+    width: int
+    context: int
+    most: int
+
+
+SIZES = {"small": Size(25, 64, 64, 500_000), "tiny": Size(5, 16, 16, 20_000)}
 SPEEDS = [1.0, 1.3, 2.6, 5.7]  # local steps per unit of virtual time
 
 

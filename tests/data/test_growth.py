@@ -4,6 +4,7 @@ Work is counted: calls of functions, in Python and in C, and bytes that are allo
 show what a single call converts or copies.
 """
 
+import gc
 import sys
 import tracemalloc
 
@@ -22,6 +23,15 @@ from fedlight.executors._stack.batches import batch_rows
 from fedlight.executors.base import trial_task
 from fedlight.local_optimizers import LocalSGD
 from fedlight.models import LogisticRegression
+
+
+@pytest.fixture(autouse=True)
+def no_collections():
+    """No garbage of other tests is taken away, and counted, within these."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class Pairs(Dataset):

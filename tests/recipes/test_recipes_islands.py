@@ -10,25 +10,13 @@ pytest.importorskip("jsonargparse")
 RECIPES = Path(__file__).parents[2] / "recipes"
 
 
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
 def test_islands_prints_the_losses_of_all_methods(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(
         "fedlight.data.python_texts",
-        lambda: {f"{k}.py": f"print({k}) # and so on\n".encode() * 9 for k in range(8)},
+        lambda: {f"{k}.py": f"print({k}) # and so on\n".encode() * 20 for k in range(8)},
     )
-    options = [
-        "--texts",
-        "python",
-        "--tasks",
-        "8",
-        "--num_steps",
-        "4",
-        "--width",
-        "8",
-        "--context",
-        "8",
-        "--seeds",
-        "1",
-    ]
+    options = ["--texts", "python", "--size", "tiny", "--tasks", "8", "--seeds", "1"]
     monkeypatch.setattr(sys, "argv", ["islands.py", *options, "--path", str(tmp_path)])
     monkeypatch.syspath_prepend(str(RECIPES))
     runpy.run_path(str(RECIPES / "islands.py"), run_name="__main__")
