@@ -278,9 +278,27 @@ TABLE = (
     ),
     Broken(
         "fedlight/executors/_stack/unused_parameters.py",
-        "run.skipped += len(unused) == number",
-        "run.skipped += 1",
+        "if len(unused) == number:",
+        "if True:",
         "executors/stack/test_unused_parameters.py",
+    ),
+    Broken(
+        "fedlight/executors/_stack/start.py",
+        "sum(step < task.num_steps for step in run.skipped_steps)",
+        "len(run.skipped_steps)",
+        "local_optimizers/test_kept.py",
+    ),
+    Broken(
+        "fedlight/server.py",
+        '"model": None if sent.params is self.state.params else self.state.params,',
+        '"model": None,',
+        "aggregators/test_look_ahead.py",
+    ),
+    Broken(
+        "fedlight/arrivals/schedule.py",
+        "self._steps_made[task.client_id] = made + task.num_steps",
+        "self._steps_made[task.client_id] = task.num_steps",
+        "local_optimizers/test_kept.py",
     ),
     Broken(
         "fedlight/executors/_tracing/simplify.py",

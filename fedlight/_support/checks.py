@@ -116,6 +116,19 @@ def fraction(name: str, value: object) -> float:
     return result
 
 
+def below_one(name: str, value: object) -> float:
+    """Return `value` as a float in [0, 1).
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is outside [0, 1).
+    """
+    result = fraction(name, value)
+    if result == 1:
+        raise ValueError(f"{name} must be smaller than 1, got {value!r}")
+    return result
+
+
 def decay_rates(name: str, value: object) -> tuple[float, float]:
     """Return `value` as the two decay rates of Adam's moments, each in [0, 1).
 

@@ -63,7 +63,7 @@ class ServerParams(list[nn.Parameter]):
         return self.where(lambda _, param: param.dim() != 2)
 
 
-OptimizerFactory = Callable[[ServerParams], "torch.optim.Optimizer | Sequence[Optimizer]"]
+OptimizerFactory = Callable[[ServerParams], Optimizer | Sequence[Optimizer]]
 """A function of a list of parameters that returns an optimizer, or several that share them."""
 
 

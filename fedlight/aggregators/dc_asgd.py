@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._support.checks import Rate, fraction, non_negative, optional, positive, rate, rate_at
+from fedlight._support.checks import (
+    Rate,
+    below_one,
+    non_negative,
+    optional,
+    positive,
+    rate,
+    rate_at,
+)
 from fedlight.aggregators._server_step import OptimizerFactory, pulled
 from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
@@ -64,9 +72,7 @@ class DCASGD(BufferedAggregator):
         super().__init__(1, server_lr, server_optimizer)
         self.lam = non_negative("lam", lam)
         self.local_lr = optional(rate, "local_lr", local_lr)
-        self.decay = optional(fraction, "decay", decay)
-        if self.decay == 1:
-            raise ValueError("decay must be smaller than 1, got 1")
+        self.decay = optional(below_one, "decay", decay)
         self.eps = positive("eps", eps)
 
     def start(self, federation: Federation, state: ServerState) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._support.checks import Rate, fraction, number, positive_int
+from fedlight._support.checks import Rate, below_one, number, positive_int
 from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class DelayedNesterov(BufferedAggregator):
     ) -> None:
         super().__init__(1, server_lr)
         self.period = positive_int("period", period)
-        self.momentum = fraction("momentum", momentum)
-        if self.momentum == 1:
-            raise ValueError("momentum must be smaller than 1, got 1")
+        self.momentum = below_one("momentum", momentum)
         self.c = number("c", c)
         if not 0 <= self.c <= 1 / self.period:
             raise ValueError(f"c must lie between 0 and 1/period = {1 / self.period}, got {c!r}")

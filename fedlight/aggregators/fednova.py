@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedlight._support.checks import Rate, fraction, non_negative, one_of, optional, rate, rate_at
+from fedlight._support.checks import (
+    Rate,
+    below_one,
+    fraction,
+    non_negative,
+    one_of,
+    optional,
+    rate,
+    rate_at,
+)
 from fedlight.aggregators._server_step import OptimizerFactory
 from fedlight.aggregators.buffered import BufferedAggregator, Updates
 from fedlight.parameters import weighted_sum
@@ -63,9 +72,7 @@ class FedNova(BufferedAggregator):
     ) -> None:
         super().__init__(buffer_size, server_lr, server_optimizer)
         self.client_weights = one_of("client_weights", client_weights, ("examples", "uniform"))
-        self.momentum = fraction("momentum", momentum)
-        if self.momentum == 1:
-            raise ValueError("momentum must be smaller than 1, got 1")
+        self.momentum = below_one("momentum", momentum)
         self.mu = non_negative("mu", mu)
         if self.mu and self.momentum:
             raise ValueError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.linalg import vector_norm
 
-from fedlight._support.checks import Rate, fraction, number, one_of, positive
+from fedlight._support.checks import Rate, below_one, fraction, one_of, positive
 from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
@@ -65,11 +65,9 @@ class HeLoCo(BufferedAggregator):
         send: str = "look_ahead",
     ) -> None:
         super().__init__(1, server_lr)
-        self.momentum = fraction("momentum", momentum)
-        if self.momentum == 1:
-            raise ValueError("momentum must be smaller than 1, got 1")
+        self.momentum = below_one("momentum", momentum)
         self.weight = positive("weight", weight)
-        self.c_ok = fraction("c_ok", number("c_ok", c_ok))
+        self.c_ok = fraction("c_ok", c_ok)
         self.beta = fraction("beta", beta)
         self.turn = fraction("turn", turn)
         self.send = one_of("send", send, ("look_ahead", "model"))
@@ -79,7 +77,7 @@ class HeLoCo(BufferedAggregator):
         self.velocity = torch.zeros_like(state.params)
 
     def weights(self, updates: Updates, version: int) -> list[float]:
-        """R for the one client that has arrived."""
+        """The weight r of the one client that has arrived."""
         return [self.weight] * len(updates)
 
     def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._support.checks import Rate, fraction, one_of
+from fedlight._support.checks import Rate, below_one, one_of
 from fedlight.aggregators.buffered import BufferedAggregator, Updates
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ class LookAhead(BufferedAggregator):
         self, momentum: float = 0.9, server_lr: Rate = 1.0, send: str = "look_ahead"
     ) -> None:
         super().__init__(1, server_lr)
-        self.momentum = fraction("momentum", momentum)
-        if self.momentum == 1:
-            raise ValueError("momentum must be smaller than 1, got 1")
+        self.momentum = below_one("momentum", momentum)
         self.send = one_of("send", send, ("look_ahead", "model"))
 
     def start(self, federation: Federation, state: ServerState) -> None:

@@ -85,7 +85,7 @@ class LocalRun:
         unused: The positions in `params` of the parameters that the loss of this step does not use.
             Their gradient is given as zeros, and the executor undoes changes that a step makes to
             them.
-        skipped: Number of steps skipped so far because ``training_step`` returned None.
+        skipped_steps: The steps skipped so far because ``training_step`` returned None.
     """
 
     params: list[Tensor]
@@ -106,7 +106,12 @@ class LocalRun:
     step: int = -1
     evaluate: Callable[[], list[Tensor]] | None = None
     unused: tuple[int, ...] = ()
-    skipped: int = 0
+    skipped_steps: list[int] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> int:
+        """Number of steps skipped so far."""
+        return len(self.skipped_steps)
 
     def remembered(self, name: str) -> list[Tensor]:
         """Return tensors like `params`, kept until the end of the local run; zeros at first.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import fraction, non_negative, one_of, optional, positive
+from fedlight._support.checks import below_one, non_negative, one_of, optional, positive
 from fedlight._support.strategy import arguments
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped
 from fedlight.local_optimizers.rates import LocalRate, local_rate
@@ -65,9 +65,7 @@ class LocalSGD(LocalOptimizer):
         keep: str = "task",
     ) -> None:
         self.lr = local_rate("lr", lr)
-        self.momentum = fraction("momentum", momentum)
-        if self.momentum == 1:
-            raise ValueError("momentum must be smaller than 1, got 1")
+        self.momentum = below_one("momentum", momentum)
         self.weight_decay = non_negative("weight_decay", weight_decay)
         if nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs a momentum above 0, got momentum=0")

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from fedlight._support.checks import Rate, decay_rates, fraction, positive, positive_int
+from fedlight._support.checks import Rate, below_one, decay_rates, positive, positive_int
 from fedlight.aggregators import (
     DelayedNesterov,
     FedAvg,
@@ -61,7 +61,7 @@ def diloco(
     server = partial(
         torch.optim.SGD,
         lr=positive("server_lr", server_lr),
-        momentum=fraction("momentum", momentum),
+        momentum=below_one("momentum", momentum),
         nesterov=momentum > 0,
     )
     arrivals = SynchronousArrivals(None, durations, local_steps)
@@ -266,7 +266,7 @@ def ringmaster_muon(
     server = partial(
         _muon_and_adamw,
         lr=positive("server_lr", server_lr),
-        momentum=fraction("momentum", momentum),
+        momentum=below_one("momentum", momentum),
         other_lr=positive("other_lr", other_lr),
     )
     aggregator = Ringmaster(positive_int("max_delay", max_delay) - 1, server_optimizer=server)

@@ -354,6 +354,45 @@ def test_warmup_and_cosine_by_hand():
     assert WarmupCosine(1.0, 0, 2).at(0) == 1.0
 
 
+class SkipsTwo(Boring):
+    """Skips the second and the fourth step of each task."""
+
+    def training_step(self, batch, batch_idx):
+        return None if batch_idx in (1, 3) else super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. training_step of SkipsTwo returned None")
+def test_a_step_that_is_skipped_counts_for_nobody():
+    """Tasks of 2, 5 and 3 steps make 1, 3 and 2; the stack is shorter when the fourth comes."""
+    events = [(0, 0, 1.0, 2), (1, 0, 1.5, 5), (2, 0, 1.7, 3)]
+    events += [(0, 1, 3.0, 3), (1, 1, 3.5, 2), (2, 1, 3.7, 2)]
+    weights = []
+    for executor in (SequentialExecutor(), VectorizedExecutor()):
+        seen = {}
+
+        class Seen(LocalAdamW):
+            def begin(self, run, module, seen=seen):
+                seen.update(
+                    (task.client_id, kept)
+                    for task, kept in zip(run.tasks, run.kept_steps, strict=True)
+                    if task.visit
+                )
+
+        torch.manual_seed(0)
+        module = SkipsTwo().double()
+        fitted(
+            module,
+            classes((8, 8, 8)),
+            arrivals=replay(*events),
+            aggregator=FedBuff(3, staleness=None),
+            local_optimizer=Seen(0.05, keep="client"),
+            executor=executor,
+        )
+        assert seen == {0: 1, 1: 3, 2: 2}
+        weights.append(nn.utils.parameters_to_vector(module.parameters()))
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-12, atol=1e-12)
+
+
 class Author(LocalOptimizer):
     """One of a user's own: the mean of all gradients that the client has ever seen."""
 

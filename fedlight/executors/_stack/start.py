@@ -95,6 +95,10 @@ def states_left(optimizer: LocalOptimizer, run: LocalRun, layout: FlatLayout) ->
     if not optimizer.kept:
         return layout.flatten(states, leading=1) if states else None
     parts = [layout.flatten(run.memory[name], leading=1) for name in optimizer.kept]
-    made = run.num_steps - run.skipped
-    steps = made + sent(list(run.kept_steps), made.device)
-    return torch.cat([*parts, steps.to(layout.dtype)[:, None]], dim=-1)
+    # A stack goes on after a client's last step, and steps skipped then are not that client's.
+    steps = [
+        before + task.num_steps - sum(step < task.num_steps for step in run.skipped_steps)
+        for before, task in zip(run.kept_steps, run.tasks, strict=True)
+    ]
+    counted = sent(steps, parts[0].device, layout.dtype)
+    return torch.cat([*parts, counted[:, None]], dim=-1)

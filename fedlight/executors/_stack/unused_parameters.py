@@ -43,7 +43,8 @@ def step_without(
     params = [(run.params[index], run.params[index].clone()) for index in unused]
     known = set(run.memory)
     run.unused = tuple(unused)
-    run.skipped += len(unused) == number
+    if len(unused) == number:
+        run.skipped_steps.append(run.step)
     try:
         optimizer.step(run, grads)
     finally:
