@@ -274,7 +274,10 @@ def _dry_run(
         arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
     )
     federation = replace(
-        federation, expected_durations=arrivals.expected_durations(), groups=arrivals.groups
+        federation,
+        expected_durations=arrivals.expected_durations(),
+        groups=arrivals.groups,
+        arrivals_per_send=arrivals.arrivals_per_send,
     )
     pool = Pool(_NoTraining(), ahead=not arrivals.may_stop)
     clients = Clients(pool, federation.num_examples, keep_states=False)
@@ -439,6 +442,8 @@ def _remedy(
             f"{len(silent)} clients were never heard (client {silent[0]} is the first), and "
             "no weights can correct that: let them arrive, or let the run last longer"
         )
+    if arrivals.arrivals_per_send is not None:
+        return "local_steps=StepsBySpeed(…), with which all clients arrive equally often"
     if arrivals.by_rounds:
         return "AFACS(), which uses every client's last update in every round"
     return (

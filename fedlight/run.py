@@ -115,6 +115,7 @@ class Run:
             federation,
             expected_durations=arrivals.expected_durations(),
             groups=arrivals.groups,
+            arrivals_per_send=arrivals.arrivals_per_send,
         )
         self._description = describe_federation(setting, self.federation, data)
         self._autocast, self._watcher = autocast, watcher

@@ -118,7 +118,7 @@ class Server:
         self._says_what_it_holds = type(aggregator).held is not Aggregator.held
         # Of a buffered one, weights and direction are checked.
         self._check_versions = not isinstance(aggregator, BufferedAggregator)
-        self._sends_before = aggregator.sends_before
+        self._sends_before, self._regional = aggregator.sends_before, aggregator.regional
         self._received: list[ClientUpdate] = []
         self._failures: list[FailureRecord] = []
         self._dropped: list[UpdateRecord] = []
@@ -393,6 +393,9 @@ class Server:
         now = None if self._settings is None else self._settings.look()
         if now is not self.state.settings:
             self.state = replace(self.state, settings=now)
+            if self._regional:  # clients of each region pull the newest version of their own
+                kept = self.versions.items()
+                self.versions = {v: replace(state, settings=now) for v, state in kept}
             self.versions[self.state.version] = self._sent(self.state)
 
     def _totals(self) -> dict[str, float]:

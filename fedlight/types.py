@@ -34,6 +34,8 @@ class Federation:
         layout: The names and shapes of the model's parameters, which aggregators get; None for a
             model without layers.
         tokens_per_example: Tokens that are learned from in one example; None if there are none.
+        arrivals_per_send: Of groups with a server each: K, the arrivals after which one sends
+            (`Regions`); None for groups that share one server.
     """
 
     num_clients: int
@@ -44,6 +46,7 @@ class Federation:
     groups: tuple[str, ...] = ()
     layout: FlatLayout | None = None
     tokens_per_example: int | None = None
+    arrivals_per_send: int | None = None
 
     def layers(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of a vector by the name of the parameter, in their true shapes.

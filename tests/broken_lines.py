@@ -106,8 +106,8 @@ TABLE = (
     ),
     Broken(
         "fedlight/aggregators/delayed_nesterov.py",
-        "1 - self.c * self.period + self.c",
-        "1 - self.c * self.period",
+        "1 - self._c * self._period + self._c",
+        "1 - self._c * self._period",
         "conformance/test_ours.py",
     ),
     Broken(

@@ -40,6 +40,7 @@ def check_partners(
             the process does not have.
     """
     _check_rounds(aggregator, arrivals)
+    _check_regions(aggregator, arrivals)
     if isinstance(aggregator, FedDynServer):
         _check_feddyn(aggregator, optimizer)
     elif isinstance(aggregator, FedNova):
@@ -68,6 +69,25 @@ def _check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
             f"{aggregator!r} steps at the end of rounds, but {type(arrivals).__name__} has none: "
             "give the aggregator a buffer_size (a process of your own that yields EndRound says "
             "so with by_rounds = True)"
+        )
+
+
+def _check_regions(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
+    """Refuse servers of regions on one side only.
+
+    Raises:
+        ValueError: Either the process has them, or the aggregator.
+    """
+    one, other = type(aggregator).__name__, type(arrivals).__name__
+    if aggregator.regional and arrivals.arrivals_per_send is None:
+        raise ValueError(
+            f"{one} has a server for each region, but {other} has no regions; use "
+            "arrivals=Regions({name: process, …}, clients, arrivals_per_send=K)"
+        )
+    if arrivals.arrivals_per_send is not None and not aggregator.regional:
+        raise ValueError(
+            f"{other} has regions with a server each, but {one} has one server; use HALoS(…), or "
+            "Tiers({name: process, …}) for groups that share a server"
         )
 
 

@@ -23,6 +23,7 @@ from fedlight.aggregators.fedfix import FedFix
 from fedlight.aggregators.fednova import FedNova
 from fedlight.aggregators.fedvarp import FedVARP
 from fedlight.aggregators.generalized_async_sgd import GeneralizedAsyncSGD
+from fedlight.aggregators.halos import HALoS
 from fedlight.aggregators.heloco import HeLoCo
 from fedlight.aggregators.look_ahead import LookAhead
 from fedlight.aggregators.malenia import Malenia
@@ -56,6 +57,7 @@ __all__ = [
     "FedNova",
     "FedVARP",
     "GeneralizedAsyncSGD",
+    "HALoS",
     "HeLoCo",
     "Lattice",
     "LookAhead",

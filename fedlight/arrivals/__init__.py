@@ -44,6 +44,7 @@ from fedlight.arrivals.partial_work import PartialWork
 from fedlight.arrivals.poisson import PoissonArrivals
 from fedlight.arrivals.polled import PolledArrivals
 from fedlight.arrivals.recording import Recording
+from fedlight.arrivals.regions import Regions
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
 from fedlight.arrivals.simulation import simulate
@@ -96,6 +97,7 @@ __all__ = [
     "PolledArrivals",
     "RandomTicks",
     "Recording",
+    "Regions",
     "ReplayArrivals",
     "ReplayEvent",
     "ScheduleTable",

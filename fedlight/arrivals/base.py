@@ -52,6 +52,11 @@ class ArrivalProcess(Strategy, Saved, ABC):
     groups: tuple[str, ...] = ()
     """The tags of its groups of clients, in their order; empty without groups."""
 
+    arrivals_per_send: int | None = None
+    """Of groups with a server each (`Regions`): K, the arrivals after which a region's server sends
+    what it has summed up. A client then pulls the newest version that an event of its own group has
+    made. None for groups that share one server."""
+
     @abstractmethod
     def setup(self, federation: Federation) -> None:
         """Reset the state and prepare for a run of this federation.

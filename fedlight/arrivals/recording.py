@@ -90,7 +90,9 @@ class Recording(Wrapper):
 
     def table(self) -> ScheduleTable:
         """Return the schedule so far."""
-        return self._table.table(self._num_clients, self.expected_durations(), self.groups)
+        return self._table.table(
+            self._num_clients, self.expected_durations(), self.groups, self.arrivals_per_send
+        )
 
     def finish(self) -> None:
         """Write the file.

@@ -118,6 +118,7 @@ class ReplayArrivals(ArrivalProcess):
         self._ends = list(zip(self.round_ends, tags, strict=True))
         tagged = (event.tag for event in self.events if event.tag is not None)
         self.groups = groups or tuple(dict.fromkeys(tagged))
+        self.arrivals_per_send = events.arrivals_per_send
         stopped = [each for each in self.events if each.stopped_at_version is not None]
         self.may_stop = bool(stopped)
         self._stopped = sorted(stopped, key=_stop_order)
@@ -429,6 +430,8 @@ class ReplayArrivals(ArrivalProcess):
             more = [[each.stopped_at_version, each.tag, each.cut] for each in self.events]
             if self.may_stop or self.groups or any(each.cut for each in self.events):
                 content = (*content, more, self._ends, self.groups)
+            if self.arrivals_per_send is not None:
+                content = (*content, self.arrivals_per_send)
             self._hash = digest(content)
         return {"events": Summary(f"{len(self.events)} events, {self._hash}")}
 

@@ -90,7 +90,8 @@ def simulate(
     """Return the schedule of an arrival process, made without a model.
 
     The server makes versions like an aggregator with the same `buffer_size` or `interval`. With
-    neither, it makes one at the end of each round of the process.
+    neither, it makes one at the end of each round of the process. With `Regions`, each arrival and
+    each end of a transfer makes one.
 
     Args:
         arrivals: The arrival process.
@@ -126,14 +127,22 @@ def simulate(
         )
     optional(positive_int, "buffer_size", buffer_size)
     optional(positive, "interval", interval)
+    regional = arrivals.arrivals_per_send is not None
+    if regional and (buffer_size not in (None, 1) or interval is not None):
+        raise ValueError(
+            f"{type(arrivals).__name__} has servers that step at each arrival, got "
+            f"buffer_size={buffer_size!r} and interval={interval!r}; leave both out"
+        )
     federation = federation_of(num_clients, num_examples, batch_size, integer("seed", seed))
     schedule = Schedule(arrivals, federation, interval=interval, max_time=max_time)
-    by_rounds = buffer_size is None and interval is None
-    server = CountingServer(schedule, buffer_size, by_rounds)
+    by_rounds = regional or (buffer_size is None and interval is None)
+    server = CountingServer(schedule, 1 if regional else buffer_size, by_rounds)
     for _ in play(schedule, server, limits):
         pass
     schedule.finish()
-    return server.writer.table(num_clients, arrivals.expected_durations(), arrivals.groups)
+    return server.writer.table(
+        num_clients, arrivals.expected_durations(), arrivals.groups, arrivals.arrivals_per_send
+    )
 
 
 def federation_of(

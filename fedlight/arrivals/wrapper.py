@@ -39,6 +39,7 @@ class Wrapper(ArrivalProcess):
         self.finite = arrivals.finite
         self.may_stop = arrivals.may_stop
         self.groups = arrivals.groups
+        self.arrivals_per_send = arrivals.arrivals_per_send
 
     @abstractmethod
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
