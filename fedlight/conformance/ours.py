@@ -272,6 +272,7 @@ def _process(case: Case) -> ArrivalProcess:
         "rounds": _rounds,
         "polled": _polled,
         "tiers": _tiers,
+        "regions": _regions,
     }
     return processes[case.process["name"]](case)
 
@@ -339,7 +340,22 @@ def _tiers(case: Case) -> ArrivalProcess:
     return arr.Tiers(tiers)
 
 
-def _durations(case: Case) -> arr.DurationModel:
+def _regions(case: Case) -> ArrivalProcess:
+    spec = case.process
+    times, steps = _durations(case).durations, _steps(case).num_steps
+    members = {f"region {place}": clients for place, clients in enumerate(spec["regions"])}
+    processes = {
+        name: arr.ContinuousArrivals(
+            arr.FixedDurations([times[client] for client in clients]),
+            local_steps=arr.PerClientSteps([steps[client] for client in clients]),
+        )
+        for name, clients in members.items()
+    }
+    ways = {way: dict(zip(members, spec[way], strict=True)) for way in ("up", "down", "within")}
+    return arr.Regions(processes, members, spec["arrivals_per_send"], **ways)
+
+
+def _durations(case: Case) -> arr.FixedDurations:
     times = [
         client.compute_time or (client.step_time or 0.0) * (client.steps or 1)
         for client in case.clients
@@ -347,5 +363,5 @@ def _durations(case: Case) -> arr.DurationModel:
     return arr.FixedDurations([round(time, 9) for time in times])
 
 
-def _steps(case: Case) -> arr.LocalSteps:
+def _steps(case: Case) -> arr.PerClientSteps:
     return arr.PerClientSteps([client.steps or 1 for client in case.clients])
