@@ -39,8 +39,8 @@ def check_partners(
         ValueError: A number that two of them share differs, or the aggregator waits for rounds that
             the process does not have.
     """
-    _check_rounds(aggregator, arrivals)
     _check_regions(aggregator, arrivals)
+    _check_rounds(aggregator, arrivals)
     if isinstance(aggregator, FedDynServer):
         _check_feddyn(aggregator, optimizer)
     elif isinstance(aggregator, FedNova):

@@ -77,6 +77,7 @@ class Regions(Tiers):
 
     _repr_positional = 2
     _repr_optional = ("up", "down", "within")
+    _called = "region"
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class Regions(Tiers):
         down: float | Mapping[str, float] = 0.0,
         within: float | Mapping[str, float] = 0.0,
     ) -> None:
-        if clients is None:
+        if clients is None:  # which Tiers takes
             raise TypeError(
                 "clients must be a mapping from names of regions to lists of clients, got None"
             )

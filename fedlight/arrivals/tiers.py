@@ -58,6 +58,7 @@ class Tiers(ArrivalProcess):
 
     _repr_positional = 1
     _repr_optional = ("clients",)
+    _called = "tier"
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Tiers(ArrivalProcess):
                 )
         self.processes = dict(processes)
         self.groups = tuple(processes)
-        self.clients = None if clients is None else _members(self.groups, clients)
+        self.clients = None if clients is None else _members(self.groups, clients, self._called)
         inner = list(processes.values())
         self.by_rounds = any(process.by_rounds for process in inner)
         self.finite = all(process.finite for process in inner)
@@ -244,15 +245,16 @@ class Tiers(ArrivalProcess):
         return {"clients": None if self.clients is None else list(self.clients.items())}
 
 
-def _members(groups: tuple[str, ...], clients: object) -> dict[str, list[int]]:
-    """The clients of each tier, checked."""
+def _members(groups: tuple[str, ...], clients: object, called: str) -> dict[str, list[int]]:
+    """The clients of each tier, checked; `called` is what a group is called in errors."""
     if not isinstance(clients, Mapping):
         raise TypeError(
-            f"clients must be a mapping from names of tiers to lists of clients, got {clients!r}"
+            f"clients must be a mapping from names of {called}s to lists of clients, got {clients!r}"
         )
     if set(clients) != set(groups):
         raise ValueError(
-            f"clients must name the tiers {', '.join(groups)}, got {', '.join(map(str, clients))}"
+            f"clients must name the {called}s {', '.join(groups)}, got "
+            f"{', '.join(map(str, clients)) or 'none'}"
         )
     found: dict[str, list[int]] = {}
     tier_of: dict[int, str] = {}
@@ -267,7 +269,7 @@ def _members(groups: tuple[str, ...], clients: object) -> dict[str, list[int]]:
         for client in found[name]:
             if client in tier_of:
                 raise ValueError(
-                    f"{label} names client {client}, which is already in tier {tier_of[client]!r}"
+                    f"{label} names client {client}, which is already in {called} {tier_of[client]!r}"
                 )
             tier_of[client] = name
     return found

@@ -362,6 +362,15 @@ PAPERS = {
         2019,
         "https://arxiv.org/abs/1901.09847",
     ),
+    "kim2025halos": Paper(
+        "Kim, Geon-Woo and Li, Junbo and Gandham, Shashidhar and Baldonado, Omar and Gangidi, "
+        "Adithya and Balaji, Pavan and Wang, Zhangyang and Akella, Aditya",
+        "{HALoS}: Hierarchical Asynchronous Local {SGD} over Slow Networks for Geo-Distributed "
+        "Large Language Model Training",
+        _ICML,
+        2025,
+        "https://arxiv.org/abs/2506.04531",
+    ),
     "sarfi2025communication": Paper(
         "Sarfi, Amir and Th{\\'e}rien, Benjamin and Lidin, Joel and Belilovsky, Eugene",
         "Communication Efficient {LLM} Pre-training with {SparseLoCo}",
@@ -388,6 +397,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.DelayedNesterov: ("liu2024asynchronous",),
     aggregators.LookAhead: ("ajanthan2025momentum",),
     aggregators.HeLoCo: ("heloco2026",),
+    aggregators.HALoS: ("kim2025halos",),
     aggregators.Rennala: ("tyurin2023optimal",),
     aggregators.Malenia: ("tyurin2023optimal",),
     aggregators.GeneralizedAsyncSGD: ("leconte2024queuing",),
@@ -413,6 +423,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     channel.TopK: ("stich2018sparsified",),
     channel.RandomK: ("stich2018sparsified",),
     channel.ErrorFeedback: ("stich2018sparsified", "karimireddy2019error"),
+    arrivals.Regions: ("kim2025halos",),
     arrivals.StepsBySpeed: ("liu2024asynchronous",),
 }
 """The papers of strategies, by their classes; a class of one's own has those of its base."""

@@ -17,6 +17,7 @@ from fedlight.arrivals import (
     PoissonArrivals,
     PolledArrivals,
     Recording,
+    Regions,
     ReplayArrivals,
     ReplayEvent,
     StepDurations,
@@ -102,6 +103,21 @@ ROUNDS = {
             "fast": SynchronousArrivals([[0, 4]] * 60, ExponentialDurations(0.4), STEPS),
             "slow": SynchronousArrivals([[1], [2]] * 30, ExponentialDurations(0.8), STEPS),
         }
+    ),
+    "regions": lambda: Regions(
+        {"a": continuous(restart_after=4), "b": continuous(concurrency=2, idle=0.3)},
+        {"a": [1, 0], "b": [5, 4, 3]},
+        arrivals_per_send=3,
+        up=0.2,
+        down={"a": 0.0, "b": 0.7},
+        within=0.05,
+    ),
+    "regions by day": lambda: DropOut(
+        Availability(
+            Regions({"a": continuous(), "b": continuous()}, {"a": [2, 0], "b": [5, 4]}, 2, up=0.4),
+            DiurnalWindows(5.0, 0.3),
+        ),
+        0.1,
     ),
     "over-selection by day": lambda: Availability(
         DropOut(SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2), 0.3),

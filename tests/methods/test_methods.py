@@ -60,6 +60,10 @@ CALLS = {
         {"lr": 0.1, "probabilities": SHARES, "concurrency": 4},
         "leconte2024queuing",
     ),
+    "halos": (
+        {"lr": 0.01, "regions": {"west": [0, 1, 2, 3], "east": [4, 5, 6, 7]}, "up": 0.5},
+        "kim2025halos",
+    ),
     "heloco": ({"lr": 0.01}, "heloco2026"),
     "look_ahead": ({"lr": WarmupCosine(0.01, 5, 50)}, "ajanthan2025momentum"),
     "malenia": ({"lr": 0.1, "durations": UniformDurations(0.5, 1.0)}, "tyurin2023optimal"),

@@ -58,6 +58,7 @@ ELSEWHERE = {
     "FlowerPartitioner",
     "PartialWork",
     "Recording",
+    "Regions",
     "ReplayArrivals",
     "Tiers",
     "Wrapper",

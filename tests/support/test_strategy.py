@@ -68,6 +68,7 @@ STRATEGIES = {
 
 ONE, TWO = UniformArrivals(1), UniformArrivals(2)
 SLOW, FAST = UniformSpeeds(0.5), UniformSpeeds(0.25)
+CLOCKED, OTHER_CLOCK = NAMES["ContinuousArrivals"](SLOW), NAMES["ContinuousArrivals"](FAST)
 EPOCH, EPOCHS = LocalEpochs(1), LocalEpochs(2)
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
 SERVER = {"server_lr": (1.0, 0.5), "server_optimizer": (None, SGD)}
@@ -176,6 +177,18 @@ VALUES = {
     "FedVARP": {**BUFFER, "beta": (1.0, 0.5), **SERVER, **MEMORY},
     "FixedDurations": {"durations": ([1.0, 2.0], LONG)},
     "GeneralizedAsyncSGD": {"probabilities": ((0.5, 0.5), (0.25, 0.75)), **SERVER},
+    "HALoS": {
+        "period": (2, 3),
+        "momentum": (0.5, 0.25),
+        "server_lr": (1.0, 0.5),
+        "region_period": (2, 3),
+        "region_momentum": (0.5, 0.25),
+        "region_lr": (1.0, 0.5),
+        "alpha": (0.5, 0.25),
+        "summed": ("since_return", "since_send"),
+        "send": ("change", "deltas"),
+        "at_return": ("keep", "reset"),
+    },
     "HalfNormalDurations": {"scale": (1.0, 2.0)},
     "Hinge": {"a": (1.0, 2.0), "b": (3.0, 4.0)},
     "ImbalancedTicks": {
@@ -242,6 +255,14 @@ VALUES = {
     "RandomK": {"share": (0.5, 0.25), "scaled": (True, False)},
     "RandomTicks": {"probability": (0.5, [0.5, 0.25]), "max_gap": (None, 5)},
     "Recording": {"arrivals": (ONE, TWO), "path": (None, "schedule.json")},
+    "Regions": {
+        "processes": ({"a": CLOCKED}, {"a": OTHER_CLOCK}),
+        "clients": ({"a": [0, 1]}, {"a": [1, 0]}),
+        "arrivals_per_send": (2, 3),
+        "up": (0.0, {"a": 1.0}),
+        "down": (0.0, 1.0),
+        "within": (0.0, 1.0),
+    },
     "Rennala": {**BUFFER, **SERVER},
     "ReplayArrivals": {
         "events": (EVENTS, EVENTS[:1]),
@@ -344,7 +365,9 @@ def test_a_repr_makes_the_strategy(name) -> None:
             continue  # an optimizer's class, whose repr is no name
         if "in all, " in repr(each):
             continue  # a long list
-        if (name == "Tiers" and each.clients) or (name == "OwnModel" and each.per_poll != 2):
+        if (name in ("Tiers", "Regions") and each.clients) or (
+            name == "OwnModel" and each.per_poll != 2
+        ):
             continue  # kept in a form of their own
         again = eval(repr(each), NAMES)
         assert content(again) == content(each), repr(each)
