@@ -61,6 +61,7 @@ from fedlight.aggregators import (
     FedDynServer,
     FedFix,
     FedVARP,
+    HALoS,
     Malenia,
     QuAFL,
 )
@@ -74,6 +75,7 @@ from fedlight.arrivals import (
     PoissonArrivals,
     PolledArrivals,
     RandomTicks,
+    Regions,
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
@@ -226,6 +228,17 @@ CASES: dict[str, Factory] = {
         ),
         "aggregator": FedAT(),
         "local_optimizer": LocalAdam(0.02),
+    },
+    "HALoS": lambda: {
+        "arrivals": Regions(
+            {name: ContinuousArrivals(CLOCK, local_steps=STEPS) for name in ("near", "far")},
+            {"near": [0, 2], "far": [1, 3]},
+            arrivals_per_send=2,
+            up={"near": 0.0, "far": 0.9},
+            down=0.4,
+        ),
+        "aggregator": HALoS(2, 0.5, 0.8, region_period=2, region_lr=0.9),
+        "local_optimizer": LocalSGD(0.1, momentum=0.5, keep="client"),
     },
     "MIFA": lambda: {
         "arrivals": ContinuousArrivals(CLOCK, resume="on_arrival", local_steps=STEPS),

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class HALoS(BufferedAggregator):
-    """Each region r has a model X_r and a sum s_r; x is the global model. Three events::
+    """Delayed Nesterov in each region and, far away, on what the regions send.
+
+    Region r has a model X_r and a sum s_r; x is the global model. There are three events::
 
         arrival in r            X_r <- X_r + eta_r * d,   s_r <- s_r + eta_r * d
                                 d: a delayed Nesterov step of r's server on delta_i
@@ -31,8 +33,8 @@ class HALoS(BufferedAggregator):
 
     Clients pull X_r and train from there; x is evaluated and saved. Each event makes a version, and
     a client pulls the newest one that an event of its region has made. `Regions` has K and the
-    times of the transfers. With c = 0, a `DelayedNesterov` step is ``d = delta_i / N``, and at each
-    N-th also b * v; each server has its own v.
+    times of the transfers. The steps are those of `DelayedNesterov` with c = 0: ``delta_i / N``,
+    and at each N-th also ``b * v``. Each server has its own v.
 
     Readings, with the public code's first: what arrives in r during the transfers moves X_r but is
     in no sum, or is in the next one (`summed`); s_r is the change of X_r, or the plain sum of the
@@ -63,11 +65,12 @@ class HALoS(BufferedAggregator):
     is the paper's rate times N.
 
     Example:
-        >>> HALoS(period=2, momentum=0.5, server_lr=0.3, region_period=16, region_lr=3.2)
-        HALoS(period=2, momentum=0.5, server_lr=0.3, region_period=16, region_lr=3.2)
+        >>> aggregator = HALoS(2, 0.5, 0.3, region_period=16, region_lr=3.2, send="deltas")
+        >>> aggregator.region_momentum, aggregator.alpha
+        (0.9, 0.25)
     """
 
-    _repr_optional = ("region_momentum", "alpha", "summed", "send", "at_return")
+    _repr_optional = ("summed", "send", "at_return")
     regional = True
 
     def __init__(

@@ -57,7 +57,7 @@ class Tiers(ArrivalProcess):
     """
 
     _repr_positional = 1
-    _repr_optional = ("clients",)
+    _repr_optional: tuple[str, ...] = ("clients",)
     _called = "tier"
 
     def __init__(
@@ -249,7 +249,8 @@ def _members(groups: tuple[str, ...], clients: object, called: str) -> dict[str,
     """The clients of each tier, checked; `called` is what a group is called in errors."""
     if not isinstance(clients, Mapping):
         raise TypeError(
-            f"clients must be a mapping from names of {called}s to lists of clients, got {clients!r}"
+            f"clients must be a mapping from names of {called}s to lists of clients, got "
+            f"{clients!r}"
         )
     if set(clients) != set(groups):
         raise ValueError(
@@ -269,7 +270,8 @@ def _members(groups: tuple[str, ...], clients: object, called: str) -> dict[str,
         for client in found[name]:
             if client in tier_of:
                 raise ValueError(
-                    f"{label} names client {client}, which is already in {called} {tier_of[client]!r}"
+                    f"{label} names client {client}, which is already in {called} "
+                    f"{tier_of[client]!r}"
                 )
             tier_of[client] = name
     return found

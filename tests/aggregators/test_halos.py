@@ -1,6 +1,7 @@
 """HALoS by hand, against aggregators that it becomes, and through checkpoints and executors."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -190,10 +191,7 @@ def test_without_the_global_model_each_region_is_delayed_nesterov():
     )
     targets = [8.0, -4.0, 2.0, 6.0]
     _, sent, run = halfway(arrivals, aggregator, targets, max_time=9.0)
-    for name, members, durations in (
-        ("west", [0, 1], (1.0, 0.6)),
-        ("east", [2, 3], (0.7, 1.1)),
-    ):
+    for members, durations in (([0, 1], (1.0, 0.6)), ([2, 3], (0.7, 1.1))):
         models = alone(members, durations, targets)
         arrived = [
             sent[record.version - 1]
@@ -334,38 +332,44 @@ def test_clients_by_day_pull_the_model_of_their_region():
 
 
 class Sometimes(Halfway):
-    """The second local run of a client raises."""
+    """Local runs from 4 raise, as `left` says in reverse."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.runs = 0
-
-    def on_train_start(self) -> None:
-        self.runs += 1
+    left: ClassVar = []  # of the class, since a local run leaves the module as it was
 
     def training_step(self, batch, batch_idx):
-        if float(self.w.detach()) == 4.0:
+        if float(self.w.detach()) == 4.0 and self.left.pop():
             raise RuntimeError("out of luck")
         return super().training_step(batch, batch_idx)
 
 
-def test_a_failed_update_counts_as_an_arrival():
+def unlucky(how, failures, **more):
     """K = 2, target 8: X = 4 at 1; the run from 4 fails at 2, and the sum that is sent is 4."""
-    arrivals = Regions({"a": clock(1.0)}, {"a": [0]}, 2, up=0.25, down=0.25)
+    Sometimes.left = failures
     run = fitted(
         Sometimes(),
         points([8.0]),
-        arrivals=arrivals,
-        aggregator=HALoS(momentum=0.0, region_momentum=0.0, alpha=1.0, server_lr=0.5),
+        arrivals=Regions({"a": clock(1.0)}, {"a": [0]}, 2, up=0.25, down=0.25),
+        aggregator=HALoS(momentum=0.0, region_momentum=0.0, **more),
         local_optimizer=LocalSGD(0.5),
         executor=SequentialExecutor(),
-        on_client_failure="drop",
-        max_time=2.5,
+        on_client_failure=how,
+        max_time=5.25,
     )
-    assert [(r.now, r.metrics["w"]) for r in run.history] == [
+    return [(record.now, record.metrics["w"]) for record in run.history]
+
+
+def test_a_failed_update_counts_as_an_arrival():
+    found = unlucky("drop", [True] * 9, alpha=1.0, server_lr=0.5)
+    assert found[:3] == [(1.0, 0.0), (2.25, 2.0), (2.5, 2.0)]
+
+
+def test_an_update_that_is_tried_again_counts_once():
+    """a = 0. The second try is at 3: X = 6; then 7 and 7.5, which is sent: 4 + 2 + 1 + 0.5."""
+    assert unlucky("retry", [False, True], alpha=0.0) == [
         (1.0, 0.0),
-        (2.25, 2.0),
-        (2.5, 2.0),
+        *((2.25, 4.0), (2.5, 4.0)),
+        *((3.0, 4.0), (4.0, 4.0), (5.0, 4.0)),
+        (5.25, 7.5),
     ]
 
 

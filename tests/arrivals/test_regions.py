@@ -76,7 +76,7 @@ def test_a_client_that_waits_pulls_the_newest_version_of_its_own_region():
 
 
 def test_arrivals_during_the_transfers_are_not_counted():
-    """K = 1: sends at 1; arrivals at 2 and 3 meet the transfers (until 3); the next send is at 4."""
+    """K = 1: sends at 1; arrivals at 2 and 3 meet the transfers (until 3); it sends at 4."""
     arrivals = Regions({"a": clock(1.0)}, {"a": [0]}, 1, up=1.0, down=1.0)
     assert arrivals.simulate(num_clients=1, max_time=9.5).round_ends == [2.0, 3.0, 5.0, 6.0, 8.0, 9]
 
