@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedlight._support.checks import non_negative, one_of, positive_int
 from fedlight.arrivals._per_client import as_list
-from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound
+from fedlight.arrivals.base import Action, ArrivalProcess, EndRound
 from fedlight.arrivals.tiers import Tiers
 from fedlight.events import to_ticks, to_time
 
@@ -204,13 +204,10 @@ class Regions(Tiers):
             self._counts[group] = 0
         yield from self._woken(group, now)
 
-    def _tagged(self, name: str, actions: Iterable[Action], now: float) -> Iterator[Action]:
-        """The actions of a region, with the time of the client's two transfers."""
-        transfers = 2 * to_ticks(_of(self.within, name))
-        for action in super()._tagged(name, actions, now):
-            if transfers and isinstance(action, Dispatch):
-                action = action._replace(duration=to_time(to_ticks(action.duration) + transfers))
-            yield action
+    def _whole(self, name: str, duration: float) -> float:
+        """The duration of a task, with the client's two transfers."""
+        within = _of(self.within, name)
+        return to_time(to_ticks(duration) + 2 * to_ticks(within)) if within else duration
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of each client with its two transfers, shape ``[M]``; None if one is unknown."""

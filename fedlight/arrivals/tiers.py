@@ -187,12 +187,20 @@ class Tiers(ArrivalProcess):
             if isinstance(action, Wake):
                 self._wakes[name].append(to_ticks(now) + to_ticks(action.delay))
             elif isinstance(action, Dispatch):
-                action = action._replace(client_id=self._outside(name, action.client_id), tag=name)
+                action = action._replace(
+                    client_id=self._outside(name, action.client_id),
+                    duration=self._whole(name, action.duration),
+                    tag=name,
+                )
             elif isinstance(action, EndRound):
                 action = replace(action, client_id=self._outside(name, action.client_id), tag=name)
             elif isinstance(action, Cancel | Cut):
                 action = replace(action, client_id=self._outside(name, action.client_id))
             yield action
+
+    def _whole(self, name: str, duration: float) -> float:
+        """The duration of a task of the tier, from that of its process."""
+        return duration
 
     def _outside(self, name: str, client: int) -> int:
         """The number of a tier's client in the federation."""
