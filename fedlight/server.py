@@ -226,9 +226,8 @@ class Server:
         self.counts.num_updates += 1
         self.counts.num_gradients += task.num_steps
         if self.counts.num_examples is not None:
-            batch = (
-                self._batch_sizes[task.client_id] if task.chunk is None else self._batch_of(task)
-            )
+            own = task.chunk is None
+            batch = self._batch_sizes[task.client_id] if own else self._batch_of(task)
             self.counts.num_examples += task.num_steps * batch
         if self._answer("accepts", self.aggregator.accepts(update, self.counts.version)):
             due = self._answer("receive", self.aggregator.receive(update))
@@ -242,9 +241,10 @@ class Server:
         return False
 
     def _batch_of(self, task: Task) -> int:
-        """B of a task that reads shared data."""
+        """The examples per step of a task that reads shared data."""
         shards = self._federation.shard_sizes
-        assert shards is not None and task.chunk is not None
+        assert shards is not None
+        assert task.chunk is not None
         shard = task.chunk.shard
         size = int(shards.sum() if shard is None else shards[shard])
         return min(self._federation.batch_size, size)

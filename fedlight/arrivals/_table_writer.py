@@ -41,15 +41,9 @@ class TableWriter(Saved):
             self._add(task, now, version)
 
     def _add(self, task: Task, time: float, stopped_at: int | None = None) -> None:
-        row: list[Any] = [
-            task.client_id,
-            task.pulled_version,
-            time,
-            task.num_steps,
-            task.dispatched_at,
-        ]
-        row = [*row, task.visit, stopped_at, task.tag, task.cut]
-        self._rows.append(row if task.chunk is None else [*row, *task.chunk])
+        row = [task.client_id, task.pulled_version, time, task.num_steps, task.dispatched_at]
+        more = task.chunk or ()
+        self._rows.append([*row, task.visit, stopped_at, task.tag, task.cut, *more])
 
     def end_round(self, now: float, tag: str | None = None) -> None:
         """Record the end of a round, of a group if it has a tag."""

@@ -217,12 +217,10 @@ class Clients:
         before = self._replaced.get(task.serial)
         replaced = None if before is None else before.client_state
         examples = self._num_examples[task.client_id]
-        if (
-            task.chunk is not None
-            and task.chunk.shard is not None
-            and self._shard_sizes is not None
-        ):
-            examples = int(self._shard_sizes[task.chunk.shard])
+        chunk = task.chunk
+        if chunk is not None and chunk.shard is not None:
+            assert self._shard_sizes is not None
+            examples = int(self._shard_sizes[chunk.shard])
         return new_record(ClientUpdate, (task, examples, run, replaced, run.pulled))
 
 
