@@ -107,7 +107,7 @@ class Run:
             tokens_per_example=datamodule.tokens_per_example,
         )
         if arrivals.shares_data:
-            federation = sharing(federation, arrivals.num_clients)
+            federation = sharing(federation, arrivals.shared_by)
         self.schedule = Schedule(
             arrivals,
             federation,

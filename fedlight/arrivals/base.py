@@ -59,7 +59,7 @@ class ArrivalProcess(Strategy, Saved, ABC):
     them than clients, and each client counts an equal share of all examples.
     """
 
-    num_clients: int | None = None
+    shared_by: int | None = None
     """Of a process with `shares_data`: the number of clients; None for one for each shard."""
 
     @abstractmethod

@@ -119,7 +119,7 @@ class ReplayArrivals(ArrivalProcess):
         tagged = (event.tag for event in self.events if event.tag is not None)
         self.groups = groups or tuple(dict.fromkeys(tagged))
         self.shares_data = any(event.chunk_start is not None for event in self.events)
-        self.num_clients = events.num_clients if self.shares_data else None
+        self.shared_by = events.num_clients if self.shares_data else None
         stopped = [each for each in self.events if each.stopped_at_version is not None]
         self.may_stop = bool(stopped)
         self._stopped = sorted(stopped, key=_stop_order)
@@ -446,7 +446,7 @@ class ReplayArrivals(ArrivalProcess):
             if self.may_stop or self.groups or any(each.cut for each in self.events):
                 content = (*content, more, self._ends, self.groups)
             if self.shares_data:
-                content = (*content, [each.chunk for each in self.events], self.num_clients)
+                content = (*content, [each.chunk for each in self.events], self.shared_by)
             self._hash = digest(content)
         return {"events": Summary(f"{len(self.events)} events, {self._hash}")}
 

@@ -32,6 +32,7 @@ class _SharedData(Wrapper):
             raise TypeError(f"shuffle must be True or False, got {shuffle!r}")
         self.shares_data = True
         self.num_clients = optional(positive_int, "num_clients", num_clients)
+        self.shared_by = self.num_clients
         self.shuffle = shuffle
 
     def setup(self, federation: Federation) -> None:

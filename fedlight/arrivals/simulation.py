@@ -158,9 +158,9 @@ def federation_of(
         sizes = np.broadcast_to(np.int64(num_examples), (num_clients,))
     else:
         sizes = np.array(list(num_examples), dtype=np.int64)
-    if arrivals.num_clients not in (None, num_clients):
+    if arrivals.shares_data and arrivals.shared_by not in (None, num_clients):
         raise ValueError(
-            f"num_clients={num_clients} here, but {arrivals!r} has {arrivals.num_clients} clients; "
+            f"num_clients={num_clients} here, but {arrivals!r} has {arrivals.shared_by} clients; "
             "write the same number"
         )
     if sizes.shape != (num_clients,) and not (arrivals.shares_data and len(sizes)):

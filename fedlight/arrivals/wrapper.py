@@ -40,7 +40,7 @@ class Wrapper(ArrivalProcess):
         self.may_stop = arrivals.may_stop
         self.groups = arrivals.groups
         self.shares_data = arrivals.shares_data
-        self.num_clients = arrivals.num_clients
+        self.shared_by = arrivals.shared_by
 
     @abstractmethod
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
