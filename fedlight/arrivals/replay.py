@@ -240,7 +240,7 @@ class ReplayArrivals(ArrivalProcess):
         for number, event in enumerate(self.events):
             if event.client >= federation.num_clients:
                 raise no_client(f"events[{number}]", event.client, federation)
-        if federation.shard_sizes is not None:
+        if self.shares_data and federation.shard_sizes is not None:
             self._check_chunks(len(federation.shard_sizes))
         if self.durations is not None:
             self.durations.check(federation)

@@ -11,7 +11,7 @@ from fedlight.arrivals._state import Saved
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import EventQueue, Kind, to_ticks, to_time
 from fedlight.loop import Event, Handled, Stop
-from fedlight.types import Federation, Task, new_record, with_chunk
+from fedlight.types import Chunk, Federation, Task, new_record, with_chunk
 
 if TYPE_CHECKING:
     from fedlight.arrivals.base import ArrivalProcess
@@ -67,6 +67,8 @@ class Schedule(Saved):
         self.arrivals = arrivals
         self._may_stop = arrivals.may_stop
         self._shares_data = arrivals.shares_data
+        sizes = federation.shard_sizes
+        self._num_shards = federation.num_clients if sizes is None else len(sizes)
         self._num_clients = federation.num_clients
         self.version = 0
         self._queue: EventQueue[Event] = EventQueue()
@@ -320,7 +322,7 @@ class Schedule(Saved):
         self._visits[client] = visit + 1
         # Not before the pull: only now are the number of steps and the order of the pulls final.
         if chunk is None and self._shares_data:
-            chunk = self.arrivals.chunk(client, num_steps)
+            chunk = self._chunk(client, num_steps)
         arrives_at = to_time(arrival)
         made = self._steps_made.get(client, 0)
         serial = self._serial
@@ -336,6 +338,24 @@ class Schedule(Saved):
         if self._may_stop:
             self._in_flight.setdefault(client, []).append((number, task))
             self.arrivals.on_start(task)
+
+    def _chunk(self, client: int, num_steps: int) -> Chunk | None:
+        """What a task reads of shared data, as the process says."""
+        chunk = self.arrivals.chunk(client, num_steps)
+        if chunk is None:
+            return None
+        if not isinstance(chunk, Chunk):
+            raise TypeError(
+                f"{self.arrivals!r} returned {chunk!r} from chunk; return a fedlight.types.Chunk, "
+                "or None for the client's own examples"
+            )
+        shards = self._num_shards
+        if chunk.start < 0 or (chunk.shard is not None and not 0 <= chunk.shard < shards):
+            raise ValueError(
+                f"{self.arrivals!r} returned {chunk!r} from chunk; start must be at least 0, and "
+                f"shard between 0 and {shards - 1} (the data have {shards} parts), or None"
+            )
+        return chunk
 
     def _push_deadline(self, earliest: int) -> int:
         """Add the next deadline to the queue, and return the time of the first event in it."""

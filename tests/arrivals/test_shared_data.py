@@ -367,6 +367,63 @@ def test_a_task_that_is_tried_again_reads_the_same():
     assert numbers == [1.0, 2.0, 2.0, 3.0, 4.0]
 
 
+def test_many_tasks_in_flight_are_a_table_in_a_checkpoint(tmp_path):
+    def run(updates, path=None):
+        made = trainer(
+            arrivals=SharedStream(clock(1, UniformDurations(1.0, 2.0)), 300),
+            aggregator=FedBuff(1),
+            max_updates=updates,
+            check_val_every_n_rounds=None,
+            executor="sequential",
+        )
+        made.fit(Point(), points([float(x) for x in range(50)], batch_size=2), ckpt_path=path)
+        return made
+
+    run(10).save_checkpoint(tmp_path / "early.ckpt")
+    assert run(40, tmp_path / "early.ckpt").fingerprint() == run(40).fingerprint()
+
+
+class Own(ContinuousArrivals):
+    """One of a user: client i reads shard i from its beginning, again and again."""
+
+    shares_data = True
+
+    def __init__(self, answer=None):
+        super().__init__(SPEEDS, local_steps=2)
+        self.answer = answer
+
+    def chunk(self, client_id, num_steps):
+        return Chunk(0, client_id, shuffle=False) if self.answer is None else self.answer
+
+
+def test_a_process_of_ones_own_says_what_tasks_read():
+    # Each reads its first two examples: w = 0.75 x for 0.5 (0.5 (0 + x) + x).
+    run = fitted(
+        Point(),
+        points([1.0, 1.0, 9.0], [2.0, 2.0, 9.0], [3.0, 3.0, 9.0], [4.0, 4.0, 9.0], batch_size=1),
+        arrivals=Own(),
+        aggregator=FedBuff(4),
+        local_optimizer=LocalSGD(0.5),
+        max_rounds=1,
+        max_time=4.0,
+    )
+    used = {(u.client_id, u.norm) for u in run.history[0].updates if u.dispatched_at == 0}
+    assert used == {(client, 0.75 * (client + 1)) for client in range(4)}
+    with pytest.raises(TypeError, match=r"returned 3 from chunk; return a fedlight\.types\.Chunk"):
+        Own(3).simulate(num_clients=4, buffer_size=1, max_rounds=1)
+    for chunk in (Chunk(-1), Chunk(0, 4), Chunk(0, -1)):
+        with pytest.raises(ValueError, match=r"shard between 0 and 3 \(the data have 4 parts\)"):
+            Own(chunk).simulate(num_clients=4, buffer_size=1, max_rounds=1)
+
+
+def test_around_a_trace():
+    """A log of devices says when; the wrapper says what."""
+    events = [ReplayEvent(2, None, 3.0, 2, 0.5), ReplayEvent(0, None, 2.0, 1, 1.0)]
+    arrivals = SharedStream(ReplayArrivals(events, pull="newest"), 3)
+    found = recorded(arrivals, [10], 3)
+    assert [(event.client, event.chunk_start) for event in found] == [(2, 0), (0, 4)]
+
+
 def test_the_report_of_participation_counts_clients():
     arrivals = LeastVisitedShards(clock(1), 4)
     report = participation_report(
