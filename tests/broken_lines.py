@@ -284,8 +284,8 @@ TABLE = (
     # fedlight.executors
     Broken(
         "fedlight/executors/sequential.py",
-        "share = len(part) / len(work.partition[task.client_id])",
-        "share = 1 / len(work.partition[task.client_id])",
+        "share = len(part) / size",
+        "share = 1 / size",
         "local_optimizers/test_scaffold.py",
     ),
     Broken(

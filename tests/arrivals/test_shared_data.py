@@ -112,11 +112,9 @@ def test_no_example_of_a_stream_is_read_twice_before_all_were_read_once(
     batches = [batch_rows(partition, [task], batch_size, seed)[:, 0] for task in tasks]
     assert {batch.shape[1] for batch in batches} == {min(batch_size, size)}
     stream = np.concatenate([batch.ravel() for batch in batches])
-    orders = set()
     for start in range(0, len(stream), size):
         epoch = stream[start : start + size].tolist()
         assert len(set(epoch)) == len(epoch)
-        orders.add(tuple(epoch))
         if not shuffle:
             assert epoch == list(range(len(epoch)))
 
