@@ -321,8 +321,13 @@ class Schedule(Saved):
             visit = self._visits.get(client, 0)
         self._visits[client] = visit + 1
         # Not before the pull: only now are the number of steps and the order of the pulls final.
-        if chunk is None and self._shares_data:
-            chunk = self._chunk(client, num_steps)
+        if self._shares_data:
+            chunk = self._chunk(client, num_steps) if chunk is None else chunk
+        elif chunk is not None:
+            raise ValueError(
+                f"{self.arrivals!r} returned {action!r}, but its shares_data is False; set "
+                "shares_data = True in its class, so that its clients share the data"
+            )
         arrives_at = to_time(arrival)
         made = self._steps_made.get(client, 0)
         serial = self._serial

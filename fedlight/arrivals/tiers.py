@@ -85,8 +85,8 @@ class Tiers(ArrivalProcess):
             if process.shares_data:
                 raise TypeError(
                     f"processes[{name!r}] must be an arrival process whose clients have data of "
-                    f"their own, got {process!r}; write {type(process).__name__}(Tiers(…)) for "
-                    "data that the clients of all tiers share"
+                    f"their own, got {process!r}; write SharedStream(Tiers(…)) or "
+                    "LeastVisitedShards(Tiers(…)) for data that the clients of all tiers share"
                 )
         self.processes = dict(processes)
         self.groups = tuple(processes)

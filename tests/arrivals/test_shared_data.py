@@ -414,6 +414,15 @@ def test_a_process_of_ones_own_says_what_tasks_read():
             Own(chunk).simulate(num_clients=4, buffer_size=1, max_rounds=1)
 
 
+def test_a_chunk_of_a_process_that_does_not_share():
+    class Unsaid(ContinuousArrivals):
+        def on_wake(self, now):
+            return [each._replace(chunk=Chunk(0)) for each in super().on_wake(now)]
+
+    with pytest.raises(ValueError, match=r"its shares_data is False; set shares_data = True"):
+        Unsaid(SPEEDS).simulate(num_clients=4, buffer_size=1, max_rounds=1)
+
+
 def test_around_a_trace():
     """A log of devices says when; the wrapper says what."""
     events = [ReplayEvent(2, None, 3.0, 2, 0.5), ReplayEvent(0, None, 2.0, 1, 1.0)]

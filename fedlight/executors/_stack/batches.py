@@ -144,7 +144,11 @@ def _chunk_rows(partition: Partition, task: Task, number: int, seed: int) -> NDA
 # Cached, since the tasks of a stack and those after them read from the same epoch.
 @lru_cache(maxsize=4)
 def _epoch_order(seed: int, shard: int | None, epoch: int, size: int) -> NDArray[np.int64]:
-    """The order of `size` examples in an epoch of a stream: a client's, whose visit it would be."""
+    """The order of `size` examples in an epoch of a stream.
+
+    It is that of the first pass of a client with the number of the shard, if the number of its
+    visit is that of the epoch.
+    """
     name = _ALL if shard is None else shard
     order: NDArray[np.int64] = _orders(seed, np.array([name]), np.array([epoch]), 1, size)[0, 0]
     return order
