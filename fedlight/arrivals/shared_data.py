@@ -136,7 +136,7 @@ class LeastVisitedShards(_SharedData):
         by: "visits": v_s is the number of visits. "examples": v_s is the number of examples taken
             from the shard, divided by n_s; large shards are then visited more often, so that all
             examples are read equally often, also if numbers of steps differ. Write
-            ``client_weights="equal"`` with it, or large shards count twice.
+            ``client_weights="uniform"`` with it, or large shards count twice.
         shuffle: Whether each pass over a shard has a random order of its own, drawn from the run's
             seed; False keeps the order of the data.
 
