@@ -47,6 +47,7 @@ from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.regions import Regions
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
+from fedlight.arrivals.shared_data import LeastVisitedShards, SharedStream
 from fedlight.arrivals.simulation import simulate
 from fedlight.arrivals.synchronous import SynchronousArrivals
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
@@ -84,6 +85,7 @@ __all__ = [
     "HalfNormalDurations",
     "ImbalancedTicks",
     "IntervalWindows",
+    "LeastVisitedShards",
     "LocalEpochs",
     "LocalSteps",
     "LogNormalDurations",
@@ -101,6 +103,7 @@ __all__ = [
     "ReplayArrivals",
     "ReplayEvent",
     "ScheduleTable",
+    "SharedStream",
     "ShiftedExponentialDurations",
     "StepDurations",
     "StepsBySpeed",

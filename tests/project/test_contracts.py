@@ -62,6 +62,7 @@ from fedlight.arrivals import (
     DropOut,
     ExponentialDurations,
     FixedDurations,
+    LeastVisitedShards,
     PartialWork,
     PoissonArrivals,
     PolledArrivals,
@@ -69,6 +70,7 @@ from fedlight.arrivals import (
     Regions,
     ReplayArrivals,
     ReplayEvent,
+    SharedStream,
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
@@ -146,6 +148,8 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "replay": _replayed,
     "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
+    "stream": lambda: SharedStream(ARRIVALS["continuous"](), 4),
+    "shards": lambda: LeastVisitedShards(ARRIVALS["uniform"](), 4, "examples"),
     "available": lambda: Availability(ARRIVALS["continuous"](), [(0, 2.5), (4, 40)]),
 }
 AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {

@@ -56,10 +56,12 @@ ELSEWHERE = {
     "CommunicationPattern",
     "DropOut",
     "FlowerPartitioner",
+    "LeastVisitedShards",
     "PartialWork",
     "Recording",
     "Regions",
     "ReplayArrivals",
+    "SharedStream",
     "Tiers",
     "Wrapper",
 }
