@@ -43,6 +43,7 @@ from fedlight.methods.islands import (
     heloco,
     look_ahead,
     ringmaster_muon,
+    sparse_loco,
 )
 from fedlight.methods.rounds import (
     async_comm_sgd,
@@ -99,4 +100,5 @@ __all__ = [
     "ringmaster",
     "ringmaster_muon",
     "scaffold",
+    "sparse_loco",
 ]
