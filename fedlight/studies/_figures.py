@@ -79,8 +79,8 @@ def _share_legend(figure: Figure, drawn: Sequence[Axes]) -> None:
 
     Pictures whose legends differ keep their own.
     """
-    legends = [ax.get_legend() for ax in drawn]
-    if len(drawn) < 2 or None in legends:
+    legends = [legend for ax in drawn if (legend := ax.get_legend())]
+    if len(drawn) < 2 or len(legends) < len(drawn):
         return
     handles, labels = drawn[0].get_legend_handles_labels()
     title = legends[0].get_title().get_text()
