@@ -39,6 +39,9 @@ def diloco(
     momentum: float = 0.9,
     keep: str = "client",
     durations: DurationModel | None = None,
+    quorum: int | None = None,
+    grace: float | None = None,
+    late: str = "cancel",
 ) -> Method:
     """DiLoCo: a Nesterov step of the server along the mean delta of all islands, in rounds.
 
@@ -49,6 +52,10 @@ def diloco(
         momentum: Its Nesterov momentum.
         keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
         durations: The time of a task; None for one unit of virtual time.
+        quorum: q: a round ends `grace` after its q-th arrival; None for all islands, as in the
+            paper.
+        grace: The time from the q-th arrival (the first, without `quorum`) to the end of the round.
+        late: "cancel", "cut" or "continue": how a round that ends early treats late islands.
 
     Returns:
         arrivals, aggregator and local optimizer.
@@ -65,7 +72,9 @@ def diloco(
         momentum=below_one("momentum", momentum),
         nesterov=momentum > 0,
     )
-    arrivals = SynchronousArrivals(None, durations, local_steps)
+    arrivals = SynchronousArrivals(
+        None, durations, local_steps, quorum=quorum, grace=grace, late=late
+    )
     aggregator = FedAvg(client_weights="uniform", server_optimizer=server)
     return bundle("DiLoCo", arrivals, aggregator, _inner(lr, keep))
 

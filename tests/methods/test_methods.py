@@ -15,6 +15,7 @@ from fedlight.arrivals import (
     ContinuousArrivals,
     DiurnalWindows,
     ExponentialDurations,
+    FixedDurations,
     RandomTicks,
     UniformDurations,
 )
@@ -282,3 +283,20 @@ def test_what_an_island_of_sparse_loco_sends():
     assert first.memory.tolist() == [[0.0, 2.0]]
     assert channel.send(torch.tensor([[1.0, 1.0]]), first).tolist() == [[0.0, 2.0]]
     assert repr(made("sparse_loco")["channel"].channel.channels[1]) == "QSGD(4, scaled=True)"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "diloco"])
+def test_rounds_may_end_before_all_have_arrived(name):
+    """By hand: 1, 2 and 3 units; the round ends half a unit after its second arrival."""
+    whole = {"per_round": None, "timeout": None} if name == "fedavg" else {}
+    options = {"durations": FixedDurations([1.0, 2.0, 3.0]), "local_steps": 1, **whole}
+    method = made(name, **options)
+    patient = method["arrivals"].simulate(num_clients=3, max_rounds=2)
+    assert patient.round_ends == [3.0, 6.0]
+    method = made(name, **options, quorum=2, grace=0.5, late="continue")
+    table = method["arrivals"].simulate(num_clients=3, max_rounds=2)
+    assert table.round_ends == [2.5, 4.0]  # client 2 arrives at 3.0, and client 0 at 3.5
+    late = [event for event in table.events if event.client == 2]
+    assert [(event.time, event.pulled_version) for event in late] == [(3.0, 0)]
+    with pytest.raises(ValueError, match="late='continue' needs over_select, timeout, quorum"):
+        made(name, **whole, late="continue")
