@@ -46,6 +46,7 @@ from fedlight.arrivals.polled import PolledArrivals
 from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
+from fedlight.arrivals.shared_data import LeastVisitedShards, SharedStream
 from fedlight.arrivals.simulation import simulate
 from fedlight.arrivals.synchronous import SynchronousArrivals
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
@@ -83,6 +84,7 @@ __all__ = [
     "HalfNormalDurations",
     "ImbalancedTicks",
     "IntervalWindows",
+    "LeastVisitedShards",
     "LocalEpochs",
     "LocalSteps",
     "LogNormalDurations",
@@ -99,6 +101,7 @@ __all__ = [
     "ReplayArrivals",
     "ReplayEvent",
     "ScheduleTable",
+    "SharedStream",
     "ShiftedExponentialDurations",
     "StepDurations",
     "StepsBySpeed",

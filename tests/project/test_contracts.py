@@ -61,12 +61,14 @@ from fedlight.arrivals import (
     DropOut,
     ExponentialDurations,
     FixedDurations,
+    LeastVisitedShards,
     PartialWork,
     PoissonArrivals,
     PolledArrivals,
     RandomTicks,
     ReplayArrivals,
     ReplayEvent,
+    SharedStream,
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
@@ -133,6 +135,8 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "replay": _replayed,
     "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
+    "stream": lambda: SharedStream(ARRIVALS["continuous"](), 4),
+    "shards": lambda: LeastVisitedShards(ARRIVALS["uniform"](), 4, "examples"),
     "available": lambda: Availability(ARRIVALS["continuous"](), [(0, 2.5), (4, 40)]),
 }
 AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {

@@ -56,9 +56,11 @@ ELSEWHERE = {
     "CommunicationPattern",
     "DropOut",
     "FlowerPartitioner",
+    "LeastVisitedShards",
     "PartialWork",
     "Recording",
     "ReplayArrivals",
+    "SharedStream",
     "Tiers",
     "Wrapper",
 }
