@@ -226,7 +226,8 @@ def warn_if_unfair(
     if federation.shard_sizes is not None or not _anyone_counts(history):
         return
     report = _report(history, setting.aggregator, setting.arrivals, federation, None)
-    if report.is_far:
+    meant = setting.aggregator.speed_counts and bool(report.arrivals.all())
+    if report.is_far and not meant:
         words = (
             f"fedlight: some clients count for more than their importance: {report}; a remedy: "
             f"{report.remedy} (participation_report(trainer) shows all clients)"

@@ -54,6 +54,7 @@ from fedlight.aggregators import (
     AsyncCommSGD,
     AsyncFedAvg,
     BufferedAggregator,
+    DelayedNesterov,
     FedAsync,
     FedAT,
     FedAvg,
@@ -90,10 +91,12 @@ from fedlight.local_optimizers import (
     FedDyn,
     FedProx,
     LocalAdam,
+    LocalAdamW,
     LocalSGD,
     ModuleOptimizer,
     OwnModel,
     Scaffold,
+    WarmupCosine,
 )
 
 STEPS = UniformSteps(1, 4)
@@ -210,6 +213,13 @@ CASES: dict[str, Factory] = {
         "aggregator": FedAvg(),
         "local_optimizer": LocalSGD(0.1),
         "channel": ErrorFeedback(TopK(0.2), decay=0.5),
+        "executor": "vectorized",
+    },
+    # The clients make 2 to 14 steps: the rates of some still rise, those of others fall.
+    "kept": lambda: {
+        "arrivals": ContinuousArrivals(CLOCK, resume="on_arrival", local_steps=STEPS),
+        "aggregator": DelayedNesterov(3, c=0.2),
+        "local_optimizer": LocalAdamW(WarmupCosine(0.05, 3, 20, floor=0.001), keep="client"),
         "executor": "vectorized",
     },
     "QuAFL": lambda: {

@@ -94,6 +94,8 @@ class DelayedNesterov(BufferedAggregator):
         DelayedNesterov(period=4, momentum=0.9, server_lr=0.7, c=0.0)
     """
 
+    speed_counts = True
+
     def __init__(
         self, period: int, momentum: float = 0.9, server_lr: Rate = 1.0, c: float = 0.0
     ) -> None:

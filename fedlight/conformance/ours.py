@@ -19,6 +19,7 @@ from fedlight import local_optimizers as opt
 from fedlight.aggregators import staleness as stale
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ReplayEvent
 from fedlight.callbacks import Callback
+from fedlight.channel import Channel
 from fedlight.conformance.adapter import NotImplementedHere, Outcome
 from fedlight.conformance.case import Case
 from fedlight.data import FederatedDataModule
@@ -53,6 +54,7 @@ class Fedlight:
             arrivals=_replayed(case) if self.replay else _process(case),
             aggregator=_aggregator(case),
             local_optimizer=_local_optimizer(case),
+            channel=_channel(case),
             executor=self.executor,
             precision=f"{dtype.itemsize * 8}-true",
             max_time=case.until.get("time"),
@@ -237,8 +239,22 @@ def _cgad(spec: Spec) -> agg.Aggregator:
     return aggregator
 
 
-_BUNDLES: dict[str, Callable[[Spec], agg.Aggregator]] = {"diloco": _diloco, "cgad": _cgad}
+_BUNDLES: dict[str, Callable[[Spec], agg.Aggregator]] = {
+    "diloco": _diloco,
+    "sparse_loco": _diloco,
+    "cgad": _cgad,
+}
 """Methods that are a class of another name with an optimizer on the server."""
+
+
+def _channel(case: Case) -> Channel | None:
+    """What an update goes through on its way to the server; None for nothing."""
+    spec = case.method
+    if spec["name"] != "sparse_loco":
+        return None
+    given = {"share": spec["k"] / len(case.x0), "decay": spec["decay"]}
+    channel: Channel = methods.sparse_loco(lr=None, **given)["channel"]
+    return channel
 
 
 def _local_optimizer(case: Case) -> opt.LocalOptimizer:

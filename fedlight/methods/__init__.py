@@ -44,6 +44,7 @@ from fedlight.methods.islands import (
     heloco,
     look_ahead,
     ringmaster_muon,
+    sparse_loco,
 )
 from fedlight.methods.rounds import (
     async_comm_sgd,
@@ -101,4 +102,5 @@ __all__ = [
     "ringmaster",
     "ringmaster_muon",
     "scaffold",
+    "sparse_loco",
 ]

@@ -27,6 +27,7 @@ from fedlight.arrivals import (
     Regions,
     SynchronousArrivals,
 )
+from fedlight.channel import Channel, ErrorFeedback, TopK
 from fedlight.local_optimizers import LocalAdamW, LocalOptimizer, LocalSGD
 from fedlight.local_optimizers.rates import LocalRate
 from fedlight.methods._method import Method, bundle
@@ -40,6 +41,9 @@ def diloco(
     momentum: float = 0.9,
     keep: str = "client",
     durations: DurationModel | None = None,
+    quorum: int | None = None,
+    grace: float | None = None,
+    late: str = "cancel",
 ) -> Method:
     """DiLoCo: a Nesterov step of the server along the mean delta of all islands, in rounds.
 
@@ -50,6 +54,10 @@ def diloco(
         momentum: Its Nesterov momentum.
         keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
         durations: The time of a task; None for one unit of virtual time.
+        quorum: q: a round ends `grace` after its q-th arrival; None for all islands, as in the
+            paper.
+        grace: The time from the q-th arrival (the first, without `quorum`) to the end of the round.
+        late: "cancel", "cut" or "continue": how a round that ends early treats late islands.
 
     Returns:
         arrivals, aggregator and local optimizer.
@@ -66,9 +74,69 @@ def diloco(
         momentum=below_one("momentum", momentum),
         nesterov=momentum > 0,
     )
-    arrivals = SynchronousArrivals(None, durations, local_steps)
+    arrivals = SynchronousArrivals(
+        None, durations, local_steps, quorum=quorum, grace=grace, late=late
+    )
     aggregator = FedAvg(client_weights="uniform", server_optimizer=server)
     return bundle("DiLoCo", arrivals, aggregator, _inner(lr, keep))
+
+
+def sparse_loco(
+    *,
+    lr: LocalRate | None,
+    share: float = 0.03125,
+    decay: float = 0.95,
+    quantizer: Channel | None = None,
+    local_steps: LocalSteps | int = 30,
+    server_lr: float = 1.0,
+    momentum: float = 0.0,
+    keep: str = "client",
+    durations: DurationModel | None = None,
+) -> Method:
+    """SparseLoCo: DiLoCo in which an island sends the largest numbers and keeps a fading rest.
+
+    ``u = delta_i + b * e_i``; an island sends ``Q(TopK(u))`` and keeps ``e_i <- u - Q(TopK(u))``;
+    the server steps along the mean of what was sent.
+
+    The memories e_i of the islands take the place of the server's momentum.
+
+    Two parts differ from the paper's codes. TopK chooses from the whole update, not from each chunk
+    of 4,096 numbers of a tensor. And Q is any channel; the codes' quantizer of 2 bits, whose four
+    levels are taken from the values of a tensor, is not among ours.
+
+    Args:
+        lr: The rate of AdamW on the islands; None for the module's own optimizer.
+        share: The share of the numbers that is sent, 1 to 3 % in the paper.
+        decay: b, the factor of e_i in each round, from 0 to 1; 1 keeps all that was not sent.
+        quantizer: Q, such as ``QSGD(4)``; None for none.
+        local_steps: H.
+        server_lr: The rate of the server's SGD, alpha.
+        momentum: Its Nesterov momentum, in addition to the memories; 0 in the paper.
+        keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
+        durations: The time of a task; None for one unit of virtual time.
+
+    Returns:
+        arrivals, aggregator, local optimizer and channel.
+
+    Source: Sarfi, Thérien, Lidin, Belilovsky, 2025, https://arxiv.org/abs/2508.15706.
+
+    Example:
+        >>> sparse_loco(lr=4e-4)["channel"]
+        ErrorFeedback(TopK(0.03125), decay=0.95)
+    """
+    rounds = diloco(
+        lr=lr,
+        local_steps=local_steps,
+        server_lr=server_lr,
+        momentum=momentum,
+        keep=keep,
+        durations=durations,
+    )
+    chosen: list[Channel] = [TopK(share)]
+    if quantizer is not None:
+        chosen.append(quantizer)
+    channel = ErrorFeedback(chosen[0] if quantizer is None else chosen, decay=decay)
+    return Method("SparseLoCo", {**rounds, "channel": channel})
 
 
 def async_local_sgd(

@@ -73,6 +73,8 @@ def test_the_updates_are_compared_too() -> None:
         ("adamw_anew_fedbuff", {}, {"keep": "client"}, "a client goes on with the moments"),
         ("adamw_kept_fedavg", {}, {"keep": "task"}, "start anew in each task"),
         ("diloco_kept", {}, {"keep": "task"}, "start anew in each task"),
+        ("sparse_loco_unequal_islands", {"decay": 1.0}, {}, "does not fade"),
+        ("sparse_loco_unequal_islands", {"decay": 0.0}, {}, "is lost"),
     ],
 )
 def test_an_argument_chooses_the_other_reading(

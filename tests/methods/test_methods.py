@@ -15,10 +15,12 @@ from fedlight.arrivals import (
     ContinuousArrivals,
     DiurnalWindows,
     ExponentialDurations,
+    FixedDurations,
     RandomTicks,
     UniformDurations,
 )
 from fedlight.callbacks import EventLog
+from fedlight.channel import QSGD, Senders
 from fedlight.local_optimizers import FedProx, LocalSGD, OwnModel, Scaffold, WarmupCosine
 from tests.boring import Boring, classes, fitted
 
@@ -72,6 +74,7 @@ CALLS = {
     "rennala": ({"lr": 0.1, "batch_size": 4, "stops": True}, "tyurin2023optimal"),
     "ringmaster": ({"lr": 0.1, "max_delay": 3, "stops": True}, "maranjyan2025ringmaster"),
     "ringmaster_muon": ({"lr": 0.1, "max_delay": 3}, "ringmasterlmo2026"),
+    "sparse_loco": ({"lr": 0.01, "quantizer": QSGD(4)}, "sarfi2025communication"),
     "scaffold": ({"lr": 0.1, "per_round": 4}, "karimireddy2020scaffold"),
 }
 EIGHT = (6, 10, 3, 8, 4, 5, 7, 9)
@@ -261,3 +264,43 @@ def test_a_method_is_a_mapping_that_cannot_be_changed():
     assert isinstance(method["local_optimizer"], LocalSGD)
     with pytest.raises(TypeError, match="multiple values for keyword argument 'aggregator'"):
         FedTrainer(**method, aggregator=FedAvg())
+
+
+def test_sparse_loco_is_diloco_where_all_is_sent():
+    """Without what is left out the memories stay 0."""
+    ends = []
+    for method in (
+        methods.sparse_loco(lr=0.01, share=1.0, server_lr=0.7, momentum=0.9, local_steps=3),
+        methods.diloco(lr=0.01, local_steps=3),
+    ):
+        torch.manual_seed(0)
+        run = fitted(Boring(), classes(EIGHT), **method, max_rounds=3)
+        ends.append(torch.cat([each.detach().flatten() for each in run.module.parameters()]))
+    assert torch.equal(*ends)
+
+
+def test_what_an_island_of_sparse_loco_sends():
+    method = methods.sparse_loco(lr=0.01, share=0.5, decay=0.5)
+    channel = method["channel"]
+    first = Senders([], seed=0)
+    assert channel.send(torch.tensor([[4.0, 2.0]]), first).tolist() == [[4.0, 0.0]]
+    assert first.memory.tolist() == [[0.0, 2.0]]
+    assert channel.send(torch.tensor([[1.0, 1.0]]), first).tolist() == [[0.0, 2.0]]
+    assert repr(made("sparse_loco")["channel"].channel.channels[1]) == "QSGD(4, scaled=True)"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "diloco"])
+def test_rounds_may_end_before_all_have_arrived(name):
+    """By hand: 1, 2 and 3 units; the round ends half a unit after its second arrival."""
+    whole = {"per_round": None, "timeout": None} if name == "fedavg" else {}
+    options = {"durations": FixedDurations([1.0, 2.0, 3.0]), "local_steps": 1, **whole}
+    method = made(name, **options)
+    patient = method["arrivals"].simulate(num_clients=3, max_rounds=2)
+    assert patient.round_ends == [3.0, 6.0]
+    method = made(name, **options, quorum=2, grace=0.5, late="continue")
+    table = method["arrivals"].simulate(num_clients=3, max_rounds=2)
+    assert table.round_ends == [2.5, 4.0]  # client 2 arrives at 3.0, and client 0 at 3.5
+    late = [event for event in table.events if event.client == 2]
+    assert [(event.time, event.pulled_version) for event in late] == [(3.0, 0)]
+    with pytest.raises(ValueError, match="late='continue' needs over_select, timeout, quorum"):
+        made(name, **whole, late="continue")
