@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fedlight._runs.setting import Setting
-from fedlight._support.checks import positive
+from fedlight._support.checks import described, integer, positive, shown
 from fedlight._support.messages import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
@@ -194,19 +194,30 @@ def participation_report(
         >>> report.share.tolist(), report.window
         ([0.5, 0.5], 2)
     """
-    positive("rtol", rtol)
+    rtol = positive("rtol", rtol)
     if isinstance(run, ScheduleTable):
         num_clients = num_clients or run.num_clients
         run = ReplayArrivals(run)
     if isinstance(run, ArrivalProcess):
         if aggregator is None or num_clients is None:
             raise ValueError(
-                "a schedule has no weights by itself: give aggregator= and num_clients="
+                "a schedule has no weights by itself: give aggregator= and num_clients=, got "
+                f"{shown(aggregator)} and {shown(num_clients)}"
             )
+        if not isinstance(aggregator, Aggregator):
+            raise TypeError(
+                f"aggregator must be an aggregator, got {shown(aggregator)}; for example FedAvg()"
+            )
+        seed = integer("seed", seed)
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         limits = Limits(max_rounds, max_time, max_updates)
         history: Sequence[RoundRecord]
         history, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
+    elif not hasattr(run, "history") or not hasattr(run, "federation"):
+        raise TypeError(
+            "run must be a trainer after fit, an arrival process or a schedule, got "
+            f"{described(run)}"
+        )
     else:
         history, federation = run.history, run.federation
         aggregator, arrivals = run.aggregator, run.arrivals

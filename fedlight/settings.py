@@ -16,6 +16,7 @@ from math import sqrt
 import numpy as np
 
 from fedlight._support.checks import (
+    flag,
     fraction,
     non_negative_int,
     number,
@@ -233,5 +234,7 @@ def anarchic(per_round: int = 5, steps: int = 5, dynamic: bool = False) -> Arriv
         >>> anarchic(steps=10)
         UniformArrivals(per_round=5, max_staleness=4, local_steps=ConstantSteps(10))
     """
-    policy = UniformSteps(1, 2 * positive_int("steps", steps)) if dynamic else ConstantSteps(steps)
+    steps = positive_int("steps", steps)
+    drawn = flag("dynamic", dynamic)
+    policy = UniformSteps(1, 2 * steps) if drawn else ConstantSteps(steps)
     return UniformArrivals(per_round, max_staleness=4, local_steps=policy)

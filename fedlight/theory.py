@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import number, positive, positive_int
+from fedlight._support.checks import (
+    items,
+    non_negative_int,
+    number,
+    positive,
+    positive_int,
+    shown,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,13 +168,22 @@ def search(
     """
     means = _all_positive("durations", durations)
     tried = []
-    for concurrency in concurrencies:
-        for power in powers:
-            probabilities = _shares(means ** -number("power", power))
+    sweeps = non_negative_int("sweeps", sweeps)
+    if not callable(objective) or isinstance(objective, type):
+        raise TypeError(
+            "objective must be a function of a ClosedNetwork that returns a number, got "
+            f"{shown(objective)}"
+        )
+    listed = items("concurrencies", concurrencies)
+    numbers = [positive_int("concurrencies", each) for each in listed]
+    exponents = [number("powers", each) for each in items("powers", powers)]
+    for concurrency in numbers:
+        for power in exponents:
+            probabilities = _shares(means**-power)
             network = ClosedNetwork(means, concurrency, probabilities)
             tried.append((_cost(objective, network), network))
     if not tried:
-        raise ValueError("there is nothing to try: give at least one of concurrencies and powers")
+        raise ValueError("concurrencies and powers must hold at least one number each, got none")
     cost, best = min(tried, key=lambda pair: pair[0])
     for _ in range(sweeps):
         before = cost

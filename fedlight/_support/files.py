@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fedlight._support.checks import shown
+
 # A part file of a process that cannot be asked, as on another machine, is removed after this long.
 _OLD_SECONDS = 24 * 60 * 60
 
@@ -23,6 +25,26 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         True
     """
     return Path(path).expanduser()
+
+
+def existing_file(name: str, path: object, words: str) -> Path:
+    """The file that an argument names.
+
+    Args:
+        name: Name of the argument.
+        path: Its value.
+        words: What the file is, for the error.
+
+    Raises:
+        TypeError: It is no path.
+        FileNotFoundError: There is no such file.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{name} must be the path of a {words}, got {shown(path)}")
+    found = user_path(path)
+    if not found.is_file():
+        raise FileNotFoundError(f"there is no {words} {os.fspath(path)!r}; {name} must name one")
+    return found
 
 
 @contextmanager

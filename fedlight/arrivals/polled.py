@@ -76,7 +76,7 @@ class PolledArrivals(ArrivalProcess):
             raise ValueError(f"interval must be at least 1e-9 of virtual time, got {interval!r}")
         if as_list("step_durations", step_durations) is not None:
             step_durations = FixedDurations(step_durations)  # type: ignore[arg-type]
-        self.step_durations = as_durations(step_durations)
+        self.step_durations = as_durations(step_durations, "step_durations")
         self.max_steps = one_for_all_or_each("max_steps", max_steps, positive_int)
 
     def setup(self, federation: Federation) -> None:

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedlight._support.checks import fraction, non_negative, non_negative_int, number, positive
-from fedlight._support.files import user_path
+from fedlight._support.checks import (
+    fraction,
+    non_negative,
+    non_negative_int,
+    number,
+    positive,
+    shown,
+)
+from fedlight._support.files import existing_file
 from fedlight._support.strategy import Strategy, Summary, digest
 from fedlight.arrivals._per_client import check_length, no_client, of_client, one_for_all_or_each
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
@@ -89,10 +96,10 @@ class IntervalWindows(Windows):
     def __init__(self, intervals: Intervals | Mapping[int, Intervals]) -> None:
         if isinstance(intervals, np.ndarray):
             intervals = intervals.tolist()
-        if isinstance(intervals, str) or not isinstance(intervals, Sequence | Mapping):
+        if isinstance(intervals, str | bytes) or not isinstance(intervals, Sequence | Mapping):
             raise TypeError(
                 f"intervals must be a list of (start, end) or a mapping to such lists, got "
-                f"{intervals!r}; for example [(0, 8), (24, 32)]"
+                f"{shown(intervals)}; for example [(0, 8), (24, 32)]"
             )
         self._windows: dict[int | None, list[Window]] = {}
         given = intervals if isinstance(intervals, Mapping) else {None: intervals}
@@ -100,7 +107,7 @@ class IntervalWindows(Windows):
             name = "intervals"
             if client is not None:
                 name = f"intervals[{non_negative_int('a client of intervals', client)}]"
-            if isinstance(pairs, str | Mapping) or not isinstance(pairs, Iterable):
+            if isinstance(pairs, str | bytes | Mapping) or not isinstance(pairs, Iterable):
                 raise TypeError(f"{name} must be a list of (start, end), got {pairs!r}")
             pairs = list(pairs)  # read twice below
             windows = sorted(_window(name, pair) for pair in pairs)
@@ -120,9 +127,7 @@ class IntervalWindows(Windows):
             FileNotFoundError: There is no such file.
             ValueError: A column is missing, or a line does not hold numbers.
         """
-        path = user_path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file of intervals {str(path)!r}")
+        path = existing_file("path", path, "file of intervals")
         intervals: dict[int, list[tuple[float, float]]] = {}
         with open(path, newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)

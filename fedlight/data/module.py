@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from data_partitioners import Partition, Partitioner
 from data_partitioners._columns import MissingColumnError
-from fedlight._support.checks import integer, positive_int
+from fedlight._support.checks import integer, optional, positive_int, shown, text
 from fedlight.data._cache import checked_cache
 from fedlight.data._labels import Labels, labels_table
 from fedlight.data._lightning import Loaded, read_loaders
@@ -228,6 +228,11 @@ class FederatedDataModule(LightningDataModule):
         self._statistics = checked_statistics(normalize)
         self._transform = transform
         self._collate_fn = collate_fn
+        text("train_split", train_split)
+        optional(text, "val_split", val_split)
+        optional(text, "test_split", test_split)
+        optional(text, "name", name)
+        optional(text, "revision", revision)
         self._split_names = (train_split, val_split, test_split)
         self._partition_seed = integer("partition_seed", partition_seed)
         self._config = (name, revision)
@@ -606,7 +611,7 @@ def checked_partitioner(partitioner: object) -> None:
         is_class = isinstance(partitioner, type) and issubclass(partitioner, Partitioner)
         raise TypeError(
             "partitioner must be a data_partitioners.Partitioner such as "
-            f"IidPartitioner(num_partitions=10), got {partitioner!r}"
+            f"IidPartitioner(num_partitions=10), got {shown(partitioner)}"
             f"{', which is a class; call it' if is_class else ''}"
         )
 
@@ -685,9 +690,9 @@ def _read(where: str, loaders: list[Loaded]) -> list[Examples] | None:
 
 
 def _check_maker_of_batches(name: str, function: object, given: str) -> None:
-    if function is not None and not callable(function):
+    if function is not None and (isinstance(function, type) or not callable(function)):
         raise TypeError(
-            f"{name} must be a function of {given} that returns a batch, got {function!r}"
+            f"{name} must be a function of {given} that returns a batch, got {shown(function)}"
         )
 
 

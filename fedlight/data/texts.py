@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data_partitioners import Partition, Partitioner
-from fedlight._support.checks import integer, number, one_of, positive_int
+from fedlight._support.checks import described, integer, number, one_of, positive_int, text
 from fedlight._support.files import user_path
 from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleList, ExampleTable
@@ -93,6 +93,8 @@ def text_data(
     one_of("short", short, ("raise", "drop"))
     if partitioner is not None:
         checked_partitioner(partitioner)
+    text("pattern", pattern)
+    partition_seed = integer("partition_seed", partition_seed)
     if val_texts is not None and val_share is not None:
         raise ValueError(f"val_share={val_share!r} and val_texts exclude each other; give one")
     share = 0.0 if val_texts is not None else _VAL_SHARE if val_share is None else val_share
@@ -115,7 +117,7 @@ def text_data(
         offsets = np.array([0, *accumulate(sizes)], dtype=np.int64)
         partition = Partition(np.arange(len(examples)), offsets, client_ids=tuple(names))
     else:
-        partition = checked_partition(partitioner, rows, integer("partition_seed", partition_seed))
+        partition = checked_partition(partitioner, rows, partition_seed)
     val: list[ExampleTable | ExampleList] = []
     test: list[ExampleTable | ExampleList] = []
     for argument, given, found in (("val_texts", val_texts, val), ("test_texts", test_texts, test)):
@@ -186,7 +188,7 @@ def _read(argument: str, texts: Any, pattern: str) -> dict[str, Tensor]:
     else:
         raise TypeError(
             f"{argument} must be texts by name, a list of texts or a folder as a pathlib.Path, got "
-            f"{type(texts).__name__}; write {argument}=[…] for one text"
+            f"{described(texts)}; write {argument}=[…] for one text"
         )
     if not named:
         raise ValueError(f"{argument} must have one or more texts, got none")

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedlight import settings
-from fedlight._support.checks import Rate, positive_int
+from fedlight._support.checks import (
+    Rate,
+    flag,
+    non_negative,
+    non_negative_int,
+    positive_int,
+    rate,
+)
 from fedlight.aggregators import (
     AFACD,
     AFACS,
@@ -283,7 +290,7 @@ def dc_asgd(
         >>> dc_asgd(lr=0.1, lam=2.0, decay=0.95)["aggregator"]
         DCASGD(lam=2.0, local_lr=0.1, decay=0.95, eps=1e-07)
     """
-    aggregator = DCASGD(lam, server_lr, local_lr=lr, decay=decay)
+    aggregator = DCASGD(lam, server_lr, local_lr=rate("lr", lr), decay=decay)
     arrivals = _at_once(durations, concurrency, local_steps)
     return bundle("DC-ASGD", arrivals, aggregator, sgd(lr))
 
@@ -322,7 +329,8 @@ def ringmaster(
         6
     """
     aggregator = Ringmaster(positive_int("max_delay", max_delay) - 1, server_lr)
-    arrivals = _at_once(durations, concurrency, local_steps, max_delay if stops else None)
+    restart = max_delay if flag("stops", stops) else None
+    arrivals = _at_once(durations, concurrency, local_steps, restart)
     return bundle("Ringmaster ASGD", arrivals, aggregator, sgd(lr))
 
 
@@ -359,7 +367,7 @@ def rennala(
         Rennala(buffer_size=6)
     """
     aggregator = Rennala(positive_int("batch_size", batch_size), server_lr)
-    arrivals = _at_once(durations, concurrency, local_steps, 1 if stops else None)
+    arrivals = _at_once(durations, concurrency, local_steps, 1 if flag("stops", stops) else None)
     return bundle("Rennala SGD", arrivals, aggregator, sgd(lr))
 
 
@@ -394,7 +402,7 @@ def malenia(
         >>> malenia(lr=0.1)["aggregator"]
         Malenia(batch_size=None)
     """
-    arrivals = _at_once(durations, None, local_steps, 1 if stops else None)
+    arrivals = _at_once(durations, None, local_steps, 1 if flag("stops", stops) else None)
     return bundle("Malenia SGD", arrivals, Malenia(batch_size, server_lr), sgd(lr))
 
 
@@ -474,6 +482,7 @@ def fedasync(
         >>> fedasync(lr=0.1)["arrivals"]
         UniformArrivals(per_round=1, max_staleness=4, local_steps=LocalEpochs(1))
     """
+    rho = non_negative("rho", rho)
     if rho and lr is None:
         raise ValueError(f"rho={rho!r} needs lr, the learning rate of the clients")
     arrivals = _drawn_or_by_the_clock(1, max_staleness, local_steps, durations, concurrency)
@@ -661,18 +670,21 @@ def _after_aggregation(
 
 
 def _drawn_or_by_the_clock(
-    per_round: int,
+    buffer_size: int,
     max_staleness: int,
     local_steps: LocalSteps | int,
     durations: DurationModel | None,
     concurrency: int | None,
 ) -> ArrivalProcess:
     """Rounds with a drawn staleness, as in the papers' experiments; by the clock with durations."""
+    buffer_size = positive_int("buffer_size", buffer_size)
+    max_staleness = non_negative_int("max_staleness", max_staleness)
     if durations is not None:
         return _at_once(durations, concurrency, local_steps)
     if concurrency is not None:
         raise ValueError(
-            f"concurrency={concurrency!r} needs durations, such as ExponentialDurations(1.0); "
-            "without them the staleness is drawn, and nobody is at work by a clock"
+            f"concurrency={concurrency!r} needs durations, such as ExponentialDurations(1.0), "
+            "got durations=None; without them the staleness is drawn, and nobody is at work by a "
+            "clock"
         )
-    return UniformArrivals(per_round, max_staleness, local_steps)
+    return UniformArrivals(buffer_size, max_staleness, local_steps)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedlight import settings
-from fedlight._support.checks import Rate, decay_rates, fraction, positive
+from fedlight._support.checks import (
+    Rate,
+    below_one,
+    decay_rates,
+    fraction,
+    non_negative,
+    optional,
+    positive,
+    rate,
+    shown,
+)
 from fedlight.aggregators import (
     FAVAS,
     MIFA,
@@ -34,6 +44,7 @@ from fedlight.arrivals import (
     TickPattern,
     Tiers,
 )
+from fedlight.arrivals.durations import as_durations
 from fedlight.local_optimizers import SAM, FedDyn, FedProx, OwnModel, Scaffold
 from fedlight.methods._method import Method, bundle, sgd
 
@@ -226,8 +237,11 @@ def fednova(
         >>> method["aggregator"].momentum == method["local_optimizer"].momentum
         True
     """
-    if mu and lr is None:
-        raise ValueError(f"mu={mu!r} needs lr, the learning rate of the clients")
+    mu, momentum = non_negative("mu", mu), below_one("momentum", momentum)
+    lr = optional(rate, "lr", lr)
+    if lr is None and (mu or momentum):
+        name = f"mu={mu:g}" if mu else f"momentum={momentum:g}"
+        raise ValueError(f"{name} needs lr, the learning rate of the clients, got None")
     aggregator = FedNova(server_lr=server_lr, momentum=momentum, mu=mu, local_lr=lr)
     arrivals = SynchronousArrivals(per_round, durations, local_steps)
     local = FedProx(lr, mu) if mu and lr is not None else sgd(lr, momentum)
@@ -330,6 +344,11 @@ def mifa(
     """
     arrivals: ArrivalProcess = SynchronousArrivals(per_round, durations, local_steps)
     if windows is not None:
+        if not isinstance(windows, Windows):
+            raise TypeError(
+                f"windows must be a windows object or None, got {shown(windows)}; for example "
+                "DiurnalWindows(24.0, 0.5)"
+            )
         arrivals = Availability(arrivals, windows)
     return bundle("MIFA", arrivals, MIFA(None, server_lr), sgd(lr))
 
@@ -437,13 +456,21 @@ def fedat(
         >>> method["arrivals"].groups
         ('fast', 'slow')
     """
+    for name, value in (("tiers", tiers), ("durations", durations)):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{name} must be a mapping from the names of tiers, got {shown(value)}")
+    if not tiers:
+        raise ValueError(f"tiers must hold at least one tier, got {shown(tiers)}")
     if list(tiers) != list(durations):
         raise ValueError(
             f"durations must have one entry for each tier, {list(tiers)} in this order, got "
-            f"{list(durations)}"
+            f"{list(durations)}, from durations={shown(durations)} and tiers={shown(tiers)}"
         )
     processes = {
-        name: SynchronousArrivals(per_round, each, local_steps) for name, each in durations.items()
+        name: SynchronousArrivals(
+            per_round, as_durations(each, f"durations[{name!r}]"), local_steps
+        )
+        for name, each in durations.items()
     }
     return bundle("FedAT", Tiers(processes, tiers), FedAT(), FedProx(lr, mu))
 

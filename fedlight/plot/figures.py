@@ -13,7 +13,14 @@ import numpy as np
 
 from data_partitioners import Partition
 from fedlight._support.bootstrap import bootstrap_band
-from fedlight._support.checks import one_of, positive_int
+from fedlight._support.checks import (
+    described,
+    one_of,
+    optional,
+    positive_int,
+    shown,
+)
+from fedlight._support.checks import number as finite_number
 from fedlight._support.files import user_path
 from fedlight.data import FederatedDataModule
 from fedlight.plot._pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
@@ -130,7 +137,7 @@ class Band:
     def __post_init__(self) -> None:
         if self.kind is not None:
             one_of("band", self.kind, ("interval", "std"))
-        if not 0 < self.confidence < 1:
+        if not 0 < finite_number("confidence", self.confidence) < 1:
             raise ValueError(f"confidence must be between 0 and 1, got {self.confidence!r}")
 
     def of(
@@ -202,7 +209,11 @@ def timeline(
     """
     positive_int("max_clients", max_clients)
     events = getattr(events, "history", events)
-    if isinstance(events, Sequence) and not isinstance(events, str):
+    start = optional(finite_number, "start", start)
+    end = optional(finite_number, "end", end)
+    if isinstance(events, Sequence) and not isinstance(events, str | bytes):
+        for each in events:
+            _check_record("events", each)
         work, lost = work_of(events), list[tuple[int, float]]()
         updates = [record.now for record in events]
     else:
@@ -392,16 +403,26 @@ def _named(runs: Any) -> dict[str, list[History]]:
     for name, given in runs.items():
         of = f" of {name!r}" if name else ""
         given = getattr(given, "history", given)
-        if isinstance(given, str) or not isinstance(given, Sequence):
+        if isinstance(given, str | bytes) or not isinstance(given, Sequence):
             raise TypeError(
                 f"runs must be a trainer's history, several by name, or the result of compare; "
                 f"got {given!r} ({type(given).__name__}){of}"
             )
         histories = [given] if all(isinstance(each, RoundRecord) for each in given) else [*given]
-        if not all(isinstance(each, Sequence) and len(each) for each in histories):
-            raise ValueError(f"the history{of} has no round; draw it after fit")
+        for history in histories:
+            if not isinstance(history, Sequence) or isinstance(history, str | bytes):
+                raise TypeError(f"runs must hold histories, got {shown(history)}{of}")
+            if not history:
+                raise ValueError(f"runs has a history{of} that has no round; draw it after fit")
+            for each in history:
+                _check_record("runs", each)
         named[name] = histories
     return named
+
+
+def _check_record(name: str, value: object) -> None:
+    if not isinstance(value, RoundRecord):
+        raise TypeError(f"{name} must hold the rounds of a trainer's history, got {shown(value)}")
 
 
 def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[float]]:
@@ -410,9 +431,13 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
     from pyarrow import ArrowInvalid, Table
 
     if isinstance(events, str | Path):
+        given = str(events)
         events = user_path(events)
         if not events.is_file():
-            raise FileNotFoundError(f"there is no file {str(events)!r}")
+            raise FileNotFoundError(
+                f"there is no file {given!r}; events must be the file of an EventLog, its table, "
+                "or a trainer's history"
+            )
         try:
             events = pq.read_table(events)
         except ArrowInvalid as error:
@@ -422,7 +447,7 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
     if not isinstance(events, Table) or "arrives_at" not in events.column_names:
         raise TypeError(
             "events must be the file or the table of an EventLog, or a trainer's history, got "
-            f"{type(events).__name__}"
+            f"{described(events)}"
         )
     rows = events.to_pylist()
     staleness = {row["serial"]: row["staleness"] for row in rows if row["event"] == "use"}

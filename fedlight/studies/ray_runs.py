@@ -6,7 +6,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from fedlight._support.checks import non_negative, positive
+from fedlight._support.checks import flag, non_negative, positive
 from fedlight._support.messages import speaking
 from fedlight.executors._remote.cluster import Cluster, Wanted, import_ray
 from fedlight.studies._messages import StudyVoice
@@ -52,7 +52,7 @@ class RayWorkers(Workers):
         self.address = address
         self.num_cpus = positive("num_cpus", num_cpus)
         self.num_gpus = non_negative("num_gpus", num_gpus)
-        self.shared_folder = bool(shared_folder)
+        self.shared_folder = flag("shared_folder", shared_folder)
         self._ray = import_ray("RayWorkers")
 
     def run(self, pending: PendingRuns) -> None:

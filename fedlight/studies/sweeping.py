@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fedlight._runs.data_fingerprint import data_content
 from fedlight._runs.identity import content
-from fedlight._support.checks import one_of, optional, positive
+from fedlight._support.checks import flag, one_of, optional, positive
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
@@ -161,6 +161,7 @@ def sweep(
     """
     chosen = seeds_of(seeds)
     mode = chosen_mode(metric, mode)
+    enable_progress_bar = flag("enable_progress_bar", enable_progress_bar)
     one_of("schedule", schedule, ("live", "recorded"))
     check_callbacks(callbacks)
     refuse_own(trainer_options, "sweep")
@@ -180,7 +181,9 @@ def sweep(
     for cell in cells:
         for name in ("module", "datamodule", "arrivals", "aggregator"):
             if cell.arguments.get(name) is None:
-                raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
+                raise TypeError(
+                    f"sweep needs {name}=, or an axis that gives it, got None ({cell} has none)"
+                )
         check_cell(cell)
     _warn_without_validation(metric, cells)
     how = chosen_workers(workers, cells)
