@@ -20,6 +20,7 @@ import torch
 from fedlight._runs.setting import Setting
 from fedlight._support.checks import described, integer, positive, shown
 from fedlight._support.messages import Note, voice
+from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
 from fedlight.arrivals.simulation import federation_of
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.table import Table
 
-    from fedlight.aggregators import Aggregator
     from fedlight.executors.base import Job, Workplace
     from fedlight.theory import ClosedNetwork
     from fedlight.types import Federation, RoundRecord

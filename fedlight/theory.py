@@ -12,7 +12,7 @@ Moulines, [Queuing dynamics of asynchronous Federated Learning](https://arxiv.or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -211,7 +211,9 @@ def _shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _all_positive(name: str, values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    checked = [positive(f"{name}[{i}]", value) for i, value in enumerate(np.asarray(values))]
+    if isinstance(values, Mapping | Set):
+        raise TypeError(f"{name} must be a list of numbers, got {shown(values)}")
+    checked = [positive(f"{name}[{i}]", each) for i, each in enumerate(items(name, values))]
     if not checked:
         raise ValueError(f"{name} must hold one number for each client, got none")
     return np.array(checked)

@@ -130,6 +130,9 @@ def shown(value: Any, text: str) -> bool:
         return value.__name__ in text
     if isinstance(value, str | bytes) and value:
         return repr(value) in text or str(value) in text
+    kind = type(value)
+    if (kind.__module__ != "builtins" or kind is object) and kind.__name__ in text:
+        return True
     if isinstance(value, np.ndarray | torch.Tensor) and value.ndim:
         return repr(value) in text or any(shown(each, text) for each in value.tolist())
     if isinstance(value, np.ndarray | np.generic):
@@ -143,10 +146,6 @@ def shown(value: Any, text: str) -> bool:
     if hasattr(value, "__next__"):
         words = (type(value).__name__, "None", "'a'", "none", "[]", "empty")
         return any(each in text for each in words)
-    kind = type(value)
-    if kind.__module__ != "builtins" or kind is object:
-        if re.search(rf"\b{kind.__name__}\b", text):
-            return True
     whole = repr(value)
     forms = {whole, whole[:12]} if len(whole) > 12 else {whole}
     if isinstance(value, int | float) and abs(value) < 1e308:

@@ -67,7 +67,8 @@ def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
         >>> bootstrap([1.0, 2.0, 3.0]).mean
         2.0
     """
-    if not 0 < number("confidence", confidence) < 1:
+    confidence = number("confidence", confidence)
+    if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}")
     found = np.asarray([real("values", each) for each in items("values", values)])
     if not len(found):

@@ -235,9 +235,10 @@ def items(name: str, value: Iterable[T]) -> list[T]:
     """Return `value` as a list; it is read once, so that it may be a generator.
 
     Raises:
-        TypeError: It is not iterable, or a string, whose letters would be taken for its items.
+        TypeError: It is not iterable, a string, whose letters would be taken for its items, or a
+            mapping or a set.
     """
-    if isinstance(value, str | bytes):
+    if isinstance(value, str | bytes | Mapping | Set):  # which have no order, or hold other things
         raise TypeError(f"{name} must be a list, got {shown(value)}")
     try:
         return list(value)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from fedlight._support.checks import one_of
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
-from fedlight.arrivals.windows import Intervals, IntervalWindows, Windows
+from fedlight.arrivals.windows import (
+    Intervals,
+    IntervalWindows,
+    Windows,
+    checked_intervals,
+    intervals_of_file,
+)
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.events import to_ticks, to_time
 
@@ -63,9 +69,9 @@ class Availability(Wrapper):
     ) -> None:
         super().__init__(arrivals)
         if isinstance(windows, str | Path):
-            windows = IntervalWindows.from_file(windows)
+            windows = intervals_of_file("windows", windows)
         elif not isinstance(windows, Windows):
-            windows = IntervalWindows(windows)
+            windows = IntervalWindows(checked_intervals("windows", windows))
         self.windows = windows
         self.unfinished = one_of("unfinished", unfinished, ("finish", "lose"))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import non_negative, one_of, positive_int
+from fedlight._support.checks import non_negative, one_of, positive_int, shown
 from fedlight.arrivals._per_client import as_list
 from fedlight.arrivals.base import Action, ArrivalProcess, EndRound
 from fedlight.arrivals.tiers import Tiers
@@ -145,11 +145,12 @@ class Regions(Tiers):
         """
         names = cls(processes, clients, arrivals_per_send).groups  # checked
         place = names.index(one_of("home", home, names))
-        rows = [as_list("times", row) or [] for row in times]
+        rows = [as_list("times", row) or [] for row in as_list("times", times) or []]
+        rows = [[non_negative("times", each) for each in row] for row in rows]
         if [len(row) for row in rows] != [len(names)] * len(names):
             raise ValueError(
                 f"times must have a row for each of the {len(names)} regions, with a number for "
-                f"each of them, got {times!r}"
+                f"each of them, got {shown(times)}"
             )
         return cls(
             processes,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import described, one_of, positive, shown
+from fedlight._support.checks import described, items, one_of, positive, shown
 from fedlight._support.strategy import Summary, digest
 from fedlight.arrivals._device_log import Clients, read_device_log
 from fedlight.arrivals._per_client import as_list, no_client
@@ -473,4 +473,4 @@ def _as_events(events: object) -> list[Any]:
             f"events must be a list of ReplayEvent objects, a ScheduleTable or the path of a "
             f"schedule file, got {shown(events)}"
         )
-    return list(events)
+    return items("events", events)

@@ -121,6 +121,8 @@ def simulate(
         >>> len(table), table.staleness().tolist()[:6]
         (20, [0, 0, 0, 1, 0, 1])
     """
+    from fedlight.arrivals.base import ArrivalProcess  # whose method calls this function
+
     if not isinstance(arrivals, ArrivalProcess):
         raise TypeError(
             f"arrivals must be an arrival process, got {shown(arrivals)}; for example "

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from fedlight._support.checks import described, shown
 from fedlight.data.sources import is_a, is_data_frame
 
 _ARRAYS = (Tensor, np.ndarray)
@@ -36,7 +37,8 @@ def client_datasets(given: Any) -> tuple[list[Any], list[str], tuple[str, ...] |
         )
     if _is_data_set(given) or isinstance(given, (*_ARRAYS, str)) or is_data_frame(given):
         raise TypeError(
-            f"datasets must hold one data set per client, got a single {type(given).__name__}; "
+            f"datasets must hold one data set per client, got a single {type(given).__name__}"
+            f"{f' ({shown(given)})' if isinstance(given, str) else ''}; "
             "write [data] for one client, or divide it, for example with "
             "torch.utils.data.random_split"
         )
@@ -105,7 +107,7 @@ def check_map_style(name: str, data: Any) -> None:
     ):
         raise TypeError(
             f"{name} must be a map-style data set, with a length and items by number, got "
-            f"{type(data).__name__}{_REMEDY if isinstance(data, IterableDataset) else ''}"
+            f"{described(data)}{_REMEDY if isinstance(data, IterableDataset) else ''}"
         )
     if len(data) == 0:
         raise ValueError(f"{name} is empty; leave it out or give it an example")

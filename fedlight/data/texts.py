@@ -218,7 +218,7 @@ def _bytes(argument: str, text: Any, pattern: str) -> bytes:
         return b"".join(_bytes(argument, part, pattern) for part in text)
     raise TypeError(
         f"{argument} must be a str, bytes, a pathlib.Path, or a list of these, got "
-        f"{type(text).__name__}"
+        f"{described(text)}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
@@ -69,7 +70,7 @@ class Scaffold(LocalOptimizer):
                 "(server_optimizer=lambda params: torch.optim.SGD(params, 1.0, momentum=0.9))"
             )
         self.lr: Rate = rate("lr", lr)
-        if isinstance(option, bool) or option not in (1, 2):
+        if not isinstance(option, Integral) or isinstance(option, bool) or option not in (1, 2):
             raise ValueError(
                 "option must be 1 (c_i+ is the gradient at the pulled model) or 2 (c_i+ comes from "
                 f"the local steps), got {option!r}"

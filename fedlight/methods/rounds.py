@@ -36,6 +36,7 @@ from fedlight.arrivals import (
     Availability,
     CommunicationPattern,
     DurationModel,
+    FixedDurations,
     LocalEpochs,
     LocalSteps,
     PartialWork,
@@ -43,13 +44,15 @@ from fedlight.arrivals import (
     SynchronousArrivals,
     TickPattern,
     Tiers,
+    Windows,
 )
+from fedlight.arrivals._per_client import as_list
 from fedlight.arrivals.durations import as_durations
 from fedlight.local_optimizers import SAM, FedDyn, FedProx, OwnModel, Scaffold
 from fedlight.methods._method import Method, bundle, sgd
 
 if TYPE_CHECKING:
-    from fedlight.arrivals import ArrivalProcess, Windows
+    from fedlight.arrivals import ArrivalProcess
 
 
 def fedavg(
@@ -580,5 +583,10 @@ def _polled(
     per_poll: int, interval: float, max_steps: int, durations: DurationModel | None
 ) -> PolledArrivals:
     """The polls of QuAFL and FAVAS."""
-    times = settings.quafl() if durations is None else durations
+    if durations is None:
+        times: DurationModel = settings.quafl()
+    elif as_list("durations", durations) is None:
+        times = as_durations(durations)
+    else:
+        times = FixedDurations(durations)  # type: ignore[arg-type]
     return PolledArrivals(per_poll, interval, times, max_steps)

@@ -15,10 +15,12 @@ from data_partitioners import Partition
 from fedlight._support.bootstrap import bootstrap_band
 from fedlight._support.checks import (
     described,
+    items,
     one_of,
     optional,
     positive_int,
     shown,
+    text,
 )
 from fedlight._support.checks import number as finite_number
 from fedlight._support.files import user_path
@@ -356,6 +358,10 @@ def curve(
         ValueError: No round has a place on the axis.
     """
     one_of("x", x, tuple(X_AXES))
+    text("metric", metric)
+    history = items("history", history)
+    for each in history:
+        _check_record("history", each)
     records = [record for record in history if metric in record.metrics]
     key = "fed/time" if x == "virtual_time" else f"fed/{x}"
     if x != "round" and records:
