@@ -18,6 +18,8 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a whole number (int)")
     if value < minimum:
         raise ValueError(f"{name}={value} is too small; give a whole number >= {minimum}")
+    if value >= 2**63:
+        raise ValueError(f"{name}={repr(value)[:40]}… is too large; give a number below 2**63")
     return int(value)
 
 

@@ -134,11 +134,22 @@ class Partition:
         """
         num_partitions = check_integer("num_partitions", num_partitions, 1)
         owners = _as_row_numbers("owners", owners)
+        if not isinstance(unused_reason, str):
+            raise TypeError(f"unused_reason={unused_reason!r} is no text; write a sentence")
         if len(owners) and (owners.min() < -1 or owners.max() >= num_partitions):
             raise ValueError(
                 f"owners reach from {owners.min()} to {owners.max()}; "
                 f"with num_partitions={num_partitions} they are -1..{num_partitions - 1}"
             )
+        if client_ids is None:
+            clients = np.unique(owners[owners >= 0])
+            if len(clients) < num_partitions:
+                place = np.flatnonzero(clients != np.arange(len(clients)))
+                first = place[0] if len(place) else len(clients)
+                raise ValueError(
+                    f"owners={repr(owners.tolist())[:80]}: {num_partitions - len(clients)} of "
+                    f"{num_partitions} clients have no rows, the first is client {first}"
+                )
         order = np.argsort(owners, kind="stable").astype(np.int64, copy=False)
         sizes = np.bincount(owners + 1, minlength=num_partitions + 1)
         nobody = int(sizes[0])
@@ -227,8 +238,7 @@ def _as_row_numbers(name: str, values: Any) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         words = f"an array of {array.dtype} with shape {array.shape}"
-        if not isinstance(values, np.ndarray):
-            words = repr(values)[:80]
+        words = f"{repr(values)[:80]}, {words}"
         raise TypeError(f"{name} is {words}; give a flat array of integers")
     return array.astype(np.int64, copy=False)
 

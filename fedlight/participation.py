@@ -195,6 +195,7 @@ def participation_report(
         ([0.5, 0.5], 2)
     """
     rtol = positive("rtol", rtol)
+    until = ""
     if isinstance(run, ScheduleTable):
         num_clients = num_clients or run.num_clients
         run = ReplayArrivals(run)
@@ -211,6 +212,7 @@ def participation_report(
         seed = integer("seed", seed)
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         limits = Limits(max_rounds, max_time, max_updates)
+        until = f", got {limits}"
         history: Sequence[RoundRecord]
         history, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
     elif not hasattr(run, "history") or not hasattr(run, "federation"):
@@ -224,7 +226,7 @@ def participation_report(
     if not _anyone_counts(history):
         raise ValueError(
             "there is nothing to report, because no update was used with a weight above 0; let the "
-            "run last longer"
+            f"run last longer{until}"
         )
     return _report(history, aggregator, arrivals, federation, rtol)
 

@@ -39,6 +39,7 @@ from fedlight.arrivals import (
     UniformSpeeds,
     UniformSteps,
 )
+from fedlight.arrivals.durations import LONGEST
 
 __all__ = [
     "anarchic",
@@ -160,6 +161,11 @@ def sqrt_random(num_clients: int, noise: float = 1.0, seed: int | None = None) -
     if seed is not None:
         seed = non_negative_int("seed", seed)
         fixed = np.random.default_rng(seed).permutation(fixed).tolist()
+    if noise * sqrt(count) > LONGEST:
+        raise ValueError(
+            f"noise must be so small that durations of {count} clients are at most {LONGEST:,.0f} "
+            f"units, got {noise!r}"
+        )
     scales = [noise * sqrt(i + 1) for i in range(count)]
     return SumDurations([FixedDurations(fixed), HalfNormalDurations(scales)])
 

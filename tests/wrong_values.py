@@ -142,7 +142,7 @@ def shown(value: Any, text: str) -> bool:
             return True
         if isinstance(value, dict) and any(shown(each, text) for each in value.values()):
             return True
-        return not value and bool(re.search(r"\bnone\b|\bno\b|empty|at least 1|\[\]", text))
+        return not value and bool(re.search(r"\b(none|no|0)\b|empty|at least 1|\[\]", text))
     if hasattr(value, "__next__"):
         words = (type(value).__name__, "None", "'a'", "none", "[]", "empty")
         return any(each in text for each in words)
@@ -150,7 +150,9 @@ def shown(value: Any, text: str) -> bool:
     forms = {whole, whole[:12]} if len(whole) > 12 else {whole}
     if isinstance(value, int | float) and abs(value) < 1e308:
         forms |= {f"{value:g}", repr(float(value))}
-    return any(re.search(rf"(?<![\w.]){re.escape(form)}", text) for form in forms)
+    if isinstance(value, Fraction):
+        forms.add(repr(float(value)))
+    return any(re.search(rf"(?<![\w.-]){re.escape(form)}", text, re.IGNORECASE) for form in forms)
 
 
 def is_clear(error: BaseException, name: str, value: Any) -> bool:

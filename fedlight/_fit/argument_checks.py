@@ -296,7 +296,7 @@ def _asked_for(
 
 def _listed(value: Any, kind: Any) -> list[Any]:
     """One object or several as a list; the caller checks the kind of each."""
-    if not isinstance(value, Iterable) or isinstance(value, str | bytes | kind):
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping | kind):
         return [value]
     try:
         return list(value)

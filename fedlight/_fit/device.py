@@ -9,6 +9,7 @@ from lightning import Fabric
 from lightning.fabric.accelerators import ACCELERATOR_REGISTRY, Accelerator
 from lightning.fabric.loggers.logger import Logger
 from lightning.fabric.plugins.precision import MixedPrecision
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from fedlight._support.checks import non_negative_int, one_of, positive_int
 
@@ -27,13 +28,19 @@ def fabric_of(
         TypeError: `devices` is of the wrong kind.
         ValueError: An argument is outside its range, or the precision needs a scaled loss.
     """
-    fabric = Fabric(
-        accelerator=_accelerator(accelerator),
-        devices=one_device(devices),
-        precision=_precision(precision),
-        loggers=list(loggers),
-        callbacks=callbacks,
-    )
+    chosen, device = _accelerator(accelerator), one_device(devices)
+    try:
+        fabric = Fabric(
+            accelerator=chosen,
+            devices=device,
+            precision=_precision(precision),
+            loggers=list(loggers),
+            callbacks=callbacks,
+        )
+    except (TypeError, MisconfigurationException) as error:
+        raise ValueError(
+            f"accelerator={accelerator!r} and devices={devices!r} do not fit this machine ({error})"
+        ) from error
     check_precision(fabric.strategy.precision)
     return fabric
 

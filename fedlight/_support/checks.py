@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from numbers import Integral, Real
+from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -26,6 +27,8 @@ def shown(value: object) -> str:
     """Return the words for a value in a message: its repr, shortened, or the name of a class."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if isinstance(value, ModuleType):
+        return f"the module {value.__name__}"
     try:
         text = repr(value)
     except Exception:  # an integer of more digits than Python writes, or a repr that fails
@@ -35,7 +38,7 @@ def shown(value: object) -> str:
 
 def described(value: object) -> str:
     """Return the words for a value that may be large: plain values as they are, others by kind."""
-    plain = (int, float, complex, str, bytes, list, tuple, dict, set, type, np.generic)
+    plain = (int, float, complex, str, bytes, list, tuple, dict, set, type, ModuleType, np.generic)
     return shown(value) if value is None or isinstance(value, plain) else type(value).__name__
 
 
@@ -262,7 +265,7 @@ def pairs(name: str, value: object, words: str) -> list[tuple[str, tuple[Any, An
     found = []
     for place, each in enumerate(items(name, value)):
         single = isinstance(each, str | bytes | Mapping | Set) or not isinstance(each, Iterable)
-        pair = () if single else tuple(each)
+        pair = () if single or not getattr(each, "shape", (1,)) else tuple(each)
         if len(pair) != 2:
             raise TypeError(f"{name}[{place}] must be a pair {words}, got {shown(each)}")
         found.append((f"{name}[{place}]", pair))
@@ -278,6 +281,18 @@ def text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, got {_of_kind(value)}")
     return value
+
+
+def word(name: str, value: object) -> str:
+    """Return `value` if it is a string that is not empty.
+
+    Raises:
+        TypeError: It is no string.
+        ValueError: It is empty.
+    """
+    if not text(name, value):
+        raise ValueError(f"{name} must be a name, got {value!r}")
+    return str(value)
 
 
 def flag(name: str, value: object) -> bool:

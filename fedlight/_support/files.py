@@ -27,6 +27,28 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser()
 
 
+def new_file(name: str, path: object, example: str) -> Path:
+    """The file that an argument names, which may or may not exist.
+
+    Args:
+        name: Name of the argument.
+        path: Its value.
+        example: A path, for the error.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is empty, or a folder.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{name} must name a file, such as {example!r}, got {shown(path)}")
+    if not os.fspath(path):
+        raise ValueError(f"{name} must name a file, such as {example!r}, got {path!r}")
+    found = user_path(path)
+    if found.is_dir():
+        raise ValueError(f"{name} must name a file, but {os.fspath(path)!r} is a folder")
+    return found
+
+
 def existing_file(name: str, path: object, words: str) -> Path:
     """The file that an argument names.
 

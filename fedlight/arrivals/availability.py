@@ -71,7 +71,10 @@ class Availability(Wrapper):
         if isinstance(windows, str | Path):
             windows = intervals_of_file("windows", windows)
         elif not isinstance(windows, Windows):
-            windows = IntervalWindows(checked_intervals("windows", windows))
+            try:
+                windows = IntervalWindows(checked_intervals("windows", windows))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"windows: {error}") from None
         self.windows = windows
         self.unfinished = one_of("unfinished", unfinished, ("finish", "lose"))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedlight._support.checks import described, items, one_of, positive, shown
+from fedlight._support.files import existing_file
 from fedlight._support.strategy import Summary, digest
 from fedlight.arrivals._device_log import Clients, read_device_log
 from fedlight.arrivals._per_client import as_list, no_client
@@ -80,7 +81,7 @@ class ReplayArrivals(ArrivalProcess):
         pull: str = "recorded",
     ) -> None:
         if isinstance(events, str | Path):
-            events = ScheduleTable.load(events)
+            events = ScheduleTable.load(existing_file("events", events, "schedule file"))
         ends = as_list("round_ends", round_ends)
         if ends is None:
             raise TypeError(

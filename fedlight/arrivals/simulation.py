@@ -12,7 +12,7 @@ from fedlight._support.checks import integer, optional, positive, positive_int, 
 from fedlight.arrivals._per_client import one_for_all_or_each
 from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.schedule import Schedule
-from fedlight.events import Kind
+from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, Kind
 from fedlight.loop import Counts, Event, Handled, Limits, Stop, play
 from fedlight.types import Federation
 
@@ -136,7 +136,10 @@ def simulate(
             "updates) or interval (the virtual time between server updates)"
         )
     optional(positive_int, "buffer_size", buffer_size)
-    optional(positive, "interval", interval)
+    interval = optional(positive, "interval", interval)
+    if interval is not None and interval > MAX_TICKS // TICKS_PER_UNIT:
+        most = MAX_TICKS // TICKS_PER_UNIT
+        raise ValueError(f"interval must be at most {most} units of virtual time, got {interval!r}")
     regional = arrivals.arrivals_per_send is not None
     if regional and (buffer_size not in (None, 1) or interval is not None):
         raise ValueError(

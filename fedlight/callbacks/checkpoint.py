@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._support.checks import flag, integer, one_of, optional, positive, positive_int
+from fedlight._support.checks import (
+    flag,
+    integer,
+    one_of,
+    optional,
+    positive,
+    positive_int,
+    shown,
+)
 from fedlight._support.files import remove_torn, user_path
 from fedlight.callbacks._monitoring import check_logged, no_validation
 from fedlight.callbacks.base import Callback
@@ -88,8 +96,8 @@ class FedCheckpoint(Callback):
             raise ValueError(
                 f'dirpath must not be empty, got {dirpath!r}; write "." for the working directory'
             )
-        if not isinstance(monitor, str | None):
-            raise TypeError(f"monitor must be the name of a metric, got {monitor!r}")
+        if not isinstance(monitor, str | None) or monitor == "":
+            raise TypeError(f"monitor must be the name of a metric, got {shown(monitor)}")
         self.dirpath = user_path(dirpath)
         self.every_n_rounds = optional(positive_int, "every_n_rounds", every_n_rounds) or 1
         self.every_n_updates = optional(positive_int, "every_n_updates", every_n_updates)

@@ -35,10 +35,10 @@ def client_datasets(given: Any) -> tuple[list[Any], list[str], tuple[str, ...] |
             "FederatedDataModule(splits, partitioner), or from_client_datasets(dict(splits)) if "
             "each split is one client's"
         )
-    if _is_data_set(given) or isinstance(given, (*_ARRAYS, str)) or is_data_frame(given):
+    if _is_data_set(given) or isinstance(given, (*_ARRAYS, str, bytes)) or is_data_frame(given):
         raise TypeError(
             f"datasets must hold one data set per client, got a single {type(given).__name__}"
-            f"{f' ({shown(given)})' if isinstance(given, str) else ''}; "
+            f"{f' ({shown(given)})' if isinstance(given, str | bytes) else ''}; "
             "write [data] for one client, or divide it, for example with "
             "torch.utils.data.random_split"
         )
@@ -99,9 +99,10 @@ def check_map_style(name: str, data: Any) -> None:
         ValueError: They are empty.
     """
     if mistake := _mistaken(data):
-        raise TypeError(f"{name} is {mistake}")
+        value = f", got {shown(data)}" if isinstance(data, bytes) else ""
+        raise TypeError(f"{name} is {mistake}{value}")
     if (
-        isinstance(data, IterableDataset)
+        isinstance(data, IterableDataset | type)
         or not hasattr(data, "__len__")
         or not hasattr(data, "__getitem__")
     ):
@@ -109,6 +110,8 @@ def check_map_style(name: str, data: Any) -> None:
             f"{name} must be a map-style data set, with a length and items by number, got "
             f"{described(data)}{_REMEDY if isinstance(data, IterableDataset) else ''}"
         )
+    if not getattr(data, "shape", (1,)):
+        raise TypeError(f"{name} must be a map-style data set, got {shown(data)}, without an axis")
     if len(data) == 0:
         raise ValueError(f"{name} is empty; leave it out or give it an example")
 

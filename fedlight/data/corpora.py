@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedlight._support.checks import names as names_of
-from fedlight._support.checks import text
+from fedlight._support.checks import word
 from fedlight.data.reading import chunks_of
 from fedlight.data.sources import checked_source, load_splits
 
@@ -41,7 +41,7 @@ def shakespeare_texts(
     Source: Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018,
     https://arxiv.org/abs/1812.01097.
     """
-    text("split", split)
+    word("split", split)
     splits = load_splits(checked_source(source, "source"), None, None, split)
     if split not in splits:
         raise ValueError(

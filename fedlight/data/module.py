@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from data_partitioners import Partition, Partitioner
 from data_partitioners._columns import MissingColumnError
-from fedlight._support.checks import integer, optional, positive_int, shown, text
+from fedlight._support.checks import integer, optional, positive_int, shown, word
 from fedlight.data._cache import checked_cache
 from fedlight.data._labels import Labels, labels_table
 from fedlight.data._lightning import Loaded, read_loaders
@@ -228,11 +228,11 @@ class FederatedDataModule(LightningDataModule):
         self._statistics = checked_statistics(normalize)
         self._transform = transform
         self._collate_fn = collate_fn
-        text("train_split", train_split)
-        optional(text, "val_split", val_split)
-        optional(text, "test_split", test_split)
-        optional(text, "name", name)
-        optional(text, "revision", revision)
+        word("train_split", train_split)
+        optional(word, "val_split", val_split)
+        optional(word, "test_split", test_split)
+        optional(word, "name", name)
+        optional(word, "revision", revision)
         self._split_names = (train_split, val_split, test_split)
         self._partition_seed = integer("partition_seed", partition_seed)
         self._config = (name, revision)
@@ -538,9 +538,9 @@ class FederatedDataModule(LightningDataModule):
         least, most = sizes.min(), sizes.max()
         each = f"{least} examples" if least == most else f"{least} to {most} examples"
         words.append(f"{len(sizes)} client{'s' if len(sizes) > 1 else ''} with {each}")
-        for word, parts in (("validation", self._loaded.val), ("test", self._loaded.test)):
+        for part, parts in (("validation", self._loaded.val), ("test", self._loaded.test)):
             if parts:
-                words.append(f"{' + '.join(str(len(part)) for part in parts)} for {word}")
+                words.append(f"{' + '.join(str(len(each)) for each in parts)} for {part}")
         return f"{type(self).__name__}({', '.join(words)})"
 
     def __str__(self) -> str:

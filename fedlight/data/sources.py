@@ -56,6 +56,8 @@ def checked_source(dataset: object, name: str = "dataset") -> Source:
         )
     if dataset == BUNDLED:
         return BUNDLED
+    if not os.fspath(dataset):
+        raise ValueError(f"{name} must name a data set or a folder, got {dataset!r}")
     folder = user_path(dataset)
     if folder.is_dir():
         return folder.resolve()

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from data_partitioners import Partition, Partitioner
-from fedlight._support.checks import described, integer, number, one_of, positive_int, text
+from fedlight._support.checks import (
+    described,
+    integer,
+    number,
+    one_of,
+    positive_int,
+    word,
+)
 from fedlight._support.files import user_path
 from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleList, ExampleTable
@@ -93,7 +100,7 @@ def text_data(
     one_of("short", short, ("raise", "drop"))
     if partitioner is not None:
         checked_partitioner(partitioner)
-    text("pattern", pattern)
+    word("pattern", pattern)
     partition_seed = integer("partition_seed", partition_seed)
     if val_texts is not None and val_share is not None:
         raise ValueError(f"val_share={val_share!r} and val_texts exclude each other; give one")
@@ -164,7 +171,7 @@ def _too_short(name: str, length: int, context: int, texts: Texts) -> str:
     if isinstance(given, str) and "\n" not in given and Path(given).exists():
         return f"texts[{name!r}] is the text {given!r} itself; a file is given as Path({given!r})"
     return (
-        f"the text {name!r} has {length:,} bytes for training, and a block takes context + 1 = "
+        f"texts[{name!r}] has {length:,} bytes for training, and a block takes context + 1 = "
         f"{context + 1}; give a smaller context, join short texts to one (a list is one text), or "
         'leave them out with short="drop"'
     )

@@ -162,7 +162,8 @@ def _sizes(name: str, per_poll: object) -> int | tuple[int, ...]:
         raise ValueError(f"{name} must hold one list of clients for each poll, got none")
     sizes = []
     for number, clients in enumerate(polls):
-        if not isinstance(clients, Iterable) or isinstance(clients, str | bytes):
+        alone = isinstance(clients, str | bytes) or not getattr(clients, "shape", (1,))
+        if alone or not isinstance(clients, Iterable):
             raise TypeError(
                 f"{name} must be a number or one list of clients for each poll, got "
                 f"{shown(clients)} as {name}[{number}]"

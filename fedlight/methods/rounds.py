@@ -359,7 +359,7 @@ def mifa(
 def fedvarp(
     *,
     lr: Rate | None,
-    per_round: int,
+    per_round: int | None,
     server_lr: Rate = 1.0,
     local_steps: LocalSteps | int = LocalEpochs(1),
     durations: DurationModel | None = None,
@@ -390,7 +390,7 @@ def fedstale(
     *,
     lr: Rate | None,
     beta: float,
-    per_round: int,
+    per_round: int | None,
     server_lr: Rate = 1.0,
     local_steps: LocalSteps | int = LocalEpochs(1),
     durations: DurationModel | None = None,

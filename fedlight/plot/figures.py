@@ -20,8 +20,9 @@ from fedlight._support.checks import (
     optional,
     positive_int,
     shown,
-    text,
+    word,
 )
+from fedlight._support.checks import names as names_of
 from fedlight._support.checks import number as finite_number
 from fedlight._support.files import user_path
 from fedlight.data import FederatedDataModule
@@ -225,7 +226,9 @@ def timeline(
     right = max(ends, default=0.0) if end is None else end
     made = Timeline.of(work, updates, left, right, lambda clients: clients[:max_clients])
     if not made.bars:
-        raise ValueError(f"there is no task between start={left!r} and end={right!r}")
+        raise ValueError(
+            f"events must hold a task between start={left!r} and end={right!r}, got none there"
+        )
     clients = made.clients
     ax = _axes(ax, (8.0, 1.3 + 0.24 * len(clients)))
     for bar in made.bars:
@@ -290,15 +293,19 @@ def partition(
             "data must be a FederatedDataModule or a Partition, got "
             f"{data!r} ({type(data).__name__})"
         )
-    elif labels is None:
-        raise ValueError("labels must hold one label for each row of the data set, got None")
+    elif labels is None or (np.ndim(labels) != 1 and not hasattr(labels, "column_names")):
+        raise ValueError(
+            f"labels must hold one label for each row of the data set, got {shown(labels)}"
+        )
     else:
         counts = data.label_counts(labels)
         known = [str(label) for label in np.unique(np.asarray(labels))]
         known = known if len(known) == counts.shape[1] else list(map(str, range(counts.shape[1])))
-    names = known if names is None else list(names)
+    names = known if names is None else names_of("names", names)
     if len(names) != counts.shape[1]:
-        raise ValueError(f"names must hold {counts.shape[1]} names of classes, got {len(names)}")
+        raise ValueError(
+            f"names must hold {counts.shape[1]} names of classes, got {len(names)}: {shown(names)}"
+        )
     total = len(counts)
     counts = counts[:max_clients]
     size = (1.6 + 0.45 * len(names), 1.2 + (0.3 if len(counts) <= 20 else 0.13) * len(counts))
@@ -358,7 +365,7 @@ def curve(
         ValueError: No round has a place on the axis.
     """
     one_of("x", x, tuple(X_AXES))
-    text("metric", metric)
+    word("metric", metric)
     history = items("history", history)
     for each in history:
         _check_record("history", each)

@@ -32,7 +32,8 @@ def check_cell(cell: Cell) -> None:
     else:
         check_data(data)
     check_callbacks(arguments.get("callbacks"))
-    FedTrainer(**trainer_options(arguments), logger=False, enable_progress_bar=False)
+    options = trainer_options(arguments, copies=False)
+    FedTrainer(**options, logger=False, enable_progress_bar=False)
 
 
 def check_callbacks(callbacks: object) -> None:

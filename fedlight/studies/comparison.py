@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedlight._fit.argument_checks import instance_of
 from fedlight._support.checks import flag, one_of, optional
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ScheduleTable
@@ -328,6 +329,8 @@ def compare(
         "max_updates": max_updates,
         **trainer_options,
     }
+    for name, each in aggregators.items() if isinstance(aggregators, Mapping) else ():
+        instance_of(Aggregator, f"aggregators[{name!r}]", each, '{"FedAvg": FedAvg()}')
     cells = cells_of({_AXIS: aggregators}, given)
     for cell in cells:  # errors in the arguments appear before the first run
         check_cell(cell)

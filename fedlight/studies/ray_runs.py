@@ -47,7 +47,7 @@ class RayWorkers(Workers):
         num_gpus: float = 0.0,
         shared_folder: bool = False,
     ) -> None:
-        if address is not None and not isinstance(address, str):
+        if address is not None and (not isinstance(address, str) or not address):
             raise TypeError(f'address must name a cluster, such as "auto", got {address!r}')
         self.address = address
         self.num_cpus = positive("num_cpus", num_cpus)

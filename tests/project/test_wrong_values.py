@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import re
+from collections.abc import Callable, Iterator
 from contextlib import chdir
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch.utils.data import TensorDataset
 import fedlight
 from data_partitioners import IidPartitioner, Partition, Partitioner
 from fedlight import FedTrainer, sweep
+from fedlight._support.checks import positive_int
 from fedlight.aggregators import Aggregator, FedAvg
 from fedlight.arrivals import (
     ArrivalProcess,
@@ -39,6 +42,7 @@ from fedlight.types import RoundRecord
 from tests.boring import Boring, Point, classes, points, trainer
 from tests.methods.test_methods import CALLS
 from tests.support.test_strategy import VALUES
+from tests.wrong_values import WRONG, arguments, outcome, public
 
 TABLE = datasets.Dataset.from_dict({"x": [0.0, 1.0, 2.0, 3.0], "y": [0, 1, 0, 1]})
 BOTH = TensorDataset(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
@@ -46,7 +50,14 @@ CLOCK = ContinuousArrivals(FixedDurations([1.0, 2.0]), local_steps=1)
 HALVES = Partition.from_owners(np.array([0, 1, 0, 1]), 2)
 RUN = {"arrivals": UniformArrivals(1, local_steps=1), "local_optimizer": LocalSGD(0.1)}
 QUIET = {"enable_progress_bar": False}
-STUDY = {**RUN, **QUIET, "module": Point, "datamodule": points([1.0], [2.0]), "max_rounds": 1}
+STUDY = {
+    **RUN,
+    **QUIET,
+    "module": Point,
+    "datamodule": points([1.0], [2.0]),
+    "max_rounds": 1,
+    "metric": "train_loss",
+}
 
 
 class Flower:
@@ -78,6 +89,7 @@ NOT_TRIED = {
     **dict.fromkeys(("aggregators.weighted_sum", "channel.as_channel"), TENSORS),
     **dict.fromkeys(("local_optimizers.client_norms", "local_optimizers.per_client"), TENSORS),
     "cli.*": "what a script's command line calls, with the words of its parser",
+    "data.shakespeare_texts": "asks the hub at once; checks as those of FederatedDataModule",
     "data.django_texts": "needs Django, which is not among the packages of the tests",
 }
 
@@ -87,13 +99,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "FederatedDataModule": {"dataset": TABLE, "partitioner": IidPartitioner(2)},
     "FederatedDataModule.from_client_datasets": {"datasets": [BOTH, BOTH]},
     "check_independence": {"module": Boring(), "datamodule": classes()},
-    "compare": {"aggregators": {"a": FedAvg()}, **STUDY, "seeds": [0], "metric": "train_loss"},
+    "compare": {"aggregators": {"a": FedAvg()}, **STUDY, "seeds": [0]},
     "sweep": {"aggregator": FedAvg(), **STUDY, "seeds": [0], "workers": 1},
     "cite": {"used": fedlight.methods.fedbuff(concurrency=2, lr=0.1)},
     "participation_report": {
         "run": UniformArrivals(1), "aggregator": FedAvg(), "num_clients": 2, "max_rounds": 2,
     },
-    "aggregators.BufferedAggregator": {},
     "aggregators.Lattice": {},
     "aggregators.ServerStep": {},
     "arrivals.ReplayEvent": {"client": 0, "pulled_version": 0, "time": 1.0},
@@ -107,7 +118,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "callbacks.ProgressBar": {},
     "callbacks.TensorBoardMetrics": {},
     "data.python_texts": {"names": ["json"]},
-    "data.shakespeare_texts": {"source": "nowhere/at/all"},
     "data.text_data": {"texts": {"a": b"abc" * 60, "b": b"def" * 60}, "context": 8},
     "executors.ProcessExecutor": {},
     "executors.RayExecutor": {},
@@ -168,8 +178,87 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+# Values that are right for an argument, by the words of its annotation: any number of the kind that
+# it takes, within its range, which is checked apart; a string is a name.
+BY_KIND = {
+    "None": ["None"],
+    "bool": ["True", "np.bool_"],
+    "int": ["np.int64"],
+    "float": ["np.int64", "0.5", "tiny", "large", "Fraction"],
+    "Rate": ["np.int64", "0.5", "tiny", "large", "Fraction"],
+    "LocalRate": ["np.int64", "0.5", "tiny", "large", "Fraction"],
+    "str": ["'3'", "unicode"],
+    "Path": ["'3'", "unicode"],
+    "Cohorts": ["np.int64", "[[1]]"],
+    "Sequence": ["[1]", "tensor"],
+    "Iterable": ["[1]", "tensor"],
+}
+NOTHING = ["[]", "spent iterator"]
+NEGATIVE = ["0", "-1", "-0.5"]
+NAMES = ["'3'", "unicode", "''"]
+EXAMPLES_IN_A_LIST = ["[1]", "[nan]", "['a']", "[None]", "[[]]", "[[1]]", "[[[1]]]", "(-1, 'a')"]
+EXAMPLES_IN_A_LIST += ["{0: 1}", "np.array", "np.array of objects", "tensor"]
+# Further ones, by the name of the argument or of class and argument, with the reason.
+RIGHT: list[tuple[str, list[str], str]] = [
+    (
+        "alpha beta c c_ok decay dropout floor grace idle lam latency least momentum mu nbytes "
+        "num_gpus overhead percent probability rare_share ratio region_momentum rho shift sigma "
+        "slow_share spread stragglers turn val_share weight_decay down up within exponent "
+        "dispatched_at client pulled_version chunk_start visit",
+        ["0"],
+        "0 is in the range: nothing is added, mixed, lost or kept",
+    ),
+    ("max_staleness tau_c warmup sweeps limit_val_batches fast_dev_run", ["0"], "0 for none"),
+    ("min_delta stopping_threshold divergence_threshold", NEGATIVE, "metrics may be negative"),
+    ("phases start origin", NEGATIVE, "a time before the start"),
+    ("seed partition_seed", ["0", "-1", "huge"], "a seed is any integer"),
+    ("save_top_k", ["0", "-1", "huge"], "0 for none, -1 for all, more than there are for all"),
+    (
+        "Classifier.num_classes",
+        ["huge"],
+        "makes no layer",
+    ),
+    ("axes metrics lower_is_better names", [*NOTHING, "['a']"], "a list of names may be empty"),
+    ("callbacks logger channel channels factors round_ends unused", NOTHING, "none of them"),
+    ("history", NOTHING, "a run before its first round has no points"),
+    ("ScheduleTable.load.path Study.load.path unused_reason tag", ["''"], "text"),
+    ("default_root_dir", ["''"], "the working folder, as in Lightning"),
+    ("over", ["{}"], "a study of one cell"),
+    ("callbacks", ["a class"], "a class is a function without arguments; list returns none"),
+    ("precision enable_progress_bar per_round logger sep clients", ["None"], "the default"),
+    ("sep", ["'3'"], "a character, which the file of the example does not have"),
+    ("values", ["[nan]", "np.array"], "a run without the metric has nan"),
+    ("labels", ["None"], "those that the data set has"),
+    ("val_dataset test_dataset", ["None"], "none"),
+    ("val_dataset test_dataset datasets", EXAMPLES_IN_A_LIST, "a list of examples is a data set"),
+    ("buffer_size per_poll per_round anarchic.per_round", ["[[1]]"], "lists of clients"),
+    ("communicates times", ["[[1]]"], "one row"),
+    ("max_steps scale favas.durations quafl.durations num_examples", ["[1]", "tensor"], "a list"),
+]
+
+
+def is_right(name: str, argument: str, annotation: str, label: str) -> bool:
+    """Whether a list says that a value is right for an argument."""
+    if any(label in BY_KIND.get(word, ()) for word in re.findall(r"\w+", annotation)):
+        return True
+    full = f".{name}.{argument}"
+    return any(
+        label in labels and any(full.endswith(f".{each}") for each in arguments_.split())
+        for arguments_, labels, _ in RIGHT
+    )
+
+
 def exempt(name: str) -> bool:
+    """Whether a class or function is not tried."""
     return any(fnmatchcase(name, each) for each in NOT_TRIED)
+
+
+def use(made: object) -> None:
+    """Use what a call has made, where arguments are checked with data."""
+    for kind, how in THEN.items():
+        if isinstance(made, kind):
+            how(made)
+            return
 
 
 def example(name: str) -> dict[str, Any] | None:
@@ -210,12 +299,13 @@ THEN: dict[type, Callable[[Any], object]] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The files that examples name, in the working folder."""
-    with chdir(tmp_path_factory.mktemp("files")):
+    """A folder with the files that examples name."""
+    made = tmp_path_factory.mktemp("files")
+    with chdir(made):
         write_files()
-        yield
+    return made
 
 
 def write_files() -> None:
@@ -226,3 +316,73 @@ def write_files() -> None:
         Point(), points([1.0], [2.0])
     )
     sweep(**EXAMPLES["sweep"], path="study")
+
+
+EVERYTHING = {
+    name: it
+    for name, it in public().items()
+    if arguments(it) and not exempt(name) and not (inspect.isclass(it) and inspect.isabstract(it))
+}
+SLOW = ("sweep", "compare", "check_independence")
+
+
+def cases(name: str) -> Iterator[tuple[str, str, str]]:
+    """The argument, its annotation and the label of the value, for each case."""
+    for argument, annotation in arguments(EVERYTHING[name]).items():
+        for label in WRONG:
+            yield argument, annotation, label
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_each_wrong_value_gets_a_sentence(name, folder, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    given = example(name)
+    assert given is not None, (
+        f"{name} has no example: write a valid call of it into EXAMPLES above; of a strategy, two "
+        "values of each argument into VALUES of tests/support/test_strategy.py; of a method, a row "
+        "into CALLS of tests/methods/test_methods.py"
+    )
+    it = EVERYTHING[name]
+    faults = []
+    for argument, annotation, label in cases(name):
+        right = is_right(name, argument, annotation, label)
+        if right and name in SLOW:
+            continue
+        then = None if right else use
+        found, words = outcome(it, given, argument, WRONG[label](), then)
+        if found != "clear" and not (right and found == "taken"):
+            faults.append(f"{argument} at {label}: {found} {words}")
+    assert not faults, "\n".join(faults)
+
+
+def test_there_are_enough_of_them() -> None:
+    tried = [(name, *case) for name in EVERYTHING for case in cases(name)]
+    assert len(tried) > 30_000
+    assert sum(not is_right(*case) for case in tried) > 25_000
+
+
+def test_what_the_lists_name_is_there() -> None:
+    full = [f".{name}.{argument}" for name in EVERYTHING for argument, *_ in cases(name)]
+    listed = [(each, labels) for arguments_, labels, _ in RIGHT for each in arguments_.split()]
+    assert all(any(place.endswith(f".{each}") for place in full) for each, _ in listed)
+    assert all(label in WRONG for _, labels in listed for label in labels)
+    assert all(any(fnmatchcase(name, each) for name in public()) for each in NOT_TRIED)
+    assert all(reason for *_, reason in RIGHT)
+    assert EXAMPLES.keys() <= EVERYTHING.keys()
+
+
+def test_the_outcomes_are_told_apart() -> None:
+    def call(count):
+        if count is None:
+            raise TypeError("unsupported operand")
+        return positive_int("count", count)
+
+    given = {"count": 1}
+    assert outcome(call, given, "count", None, None)[0] == "obscure"
+    assert outcome(call, given, "count", "3", None)[0] == "clear"
+    assert outcome(call, given, "count", 3, None)[0] == "taken"
+    assert outcome(call, given, "count", 3, lambda it: positive_int("count", -it))[0] == "obscure"
+    assert outcome(lambda width: positive_int("count", width), {}, "width", "3", None) == (
+        "obscure",
+        "TypeError: count must be an integer, got '3' (str)",
+    )
