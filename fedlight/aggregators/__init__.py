@@ -18,6 +18,7 @@ from fedlight.aggregators.fedasync import FedAsync
 from fedlight.aggregators.fedat import FedAT
 from fedlight.aggregators.fedavg import FedAvg
 from fedlight.aggregators.fedbuff import FedBuff
+from fedlight.aggregators.fedbuff_ma import FedBuffMA
 from fedlight.aggregators.feddyn_server import FedDynServer
 from fedlight.aggregators.fedfix import FedFix
 from fedlight.aggregators.fednova import FedNova
@@ -29,6 +30,7 @@ from fedlight.aggregators.malenia import Malenia
 from fedlight.aggregators.mifa import MIFA
 from fedlight.aggregators.quafl import QuAFL
 from fedlight.aggregators.rennala import Rennala
+from fedlight.aggregators.ringleader import Ringleader
 from fedlight.aggregators.ringmaster import Ringmaster
 from fedlight.channel._lattice import Lattice
 from fedlight.parameters import weighted_sum
@@ -51,6 +53,7 @@ __all__ = [
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedBuffMA",
     "FedDynServer",
     "FedFix",
     "FedNova",
@@ -62,6 +65,7 @@ __all__ = [
     "Malenia",
     "QuAFL",
     "Rennala",
+    "Ringleader",
     "Ringmaster",
     "ServerParams",
     "ServerStep",

@@ -30,10 +30,12 @@ from fedlight.methods.asynchronous import (
     fadas,
     fedasync,
     fedbuff,
+    fedbuff_ma,
     fedfix,
     generalized_async_sgd,
     malenia,
     rennala,
+    ringleader,
     ringmaster,
 )
 from fedlight.methods.islands import (
@@ -82,6 +84,7 @@ __all__ = [
     "fedat",
     "fedavg",
     "fedbuff",
+    "fedbuff_ma",
     "feddyn",
     "fedfix",
     "fednova",
@@ -96,6 +99,7 @@ __all__ = [
     "mifa",
     "quafl",
     "rennala",
+    "ringleader",
     "ringmaster",
     "ringmaster_muon",
     "scaffold",

@@ -132,6 +132,21 @@ PAPERS = {
         2023,
         "https://arxiv.org/abs/2311.08105",
     ),
+    "maranjyan2026ringleader": Paper(
+        "Maranjyan, Artavazd and Richt{\\'a}rik, Peter",
+        "{Ringleader ASGD}: The First Asynchronous {SGD} with Optimal Time Complexity under Data "
+        "Heterogeneity",
+        _ICLR,
+        2026,
+        "https://arxiv.org/abs/2509.22860",
+    ),
+    "yu2024momentum": Paper(
+        "Yu, Tao and Song, Congzheng and Wang, Jianyu and Chitnis, Mona",
+        "Momentum Approximation in Asynchronous Private Federated Learning",
+        "",
+        2024,
+        "https://arxiv.org/abs/2402.09247",
+    ),
     "liu2024asynchronous": Paper(
         "Liu, Bo and Chhaparia, Rachita and Douillard, Arthur and Kale, Satyen and Rusu, Andrei A. "
         "and Shen, Jiajun and Szlam, Arthur and Ranzato, Marc'Aurelio",
@@ -388,6 +403,8 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.DelayedNesterov: ("liu2024asynchronous",),
     aggregators.LookAhead: ("ajanthan2025momentum",),
     aggregators.HeLoCo: ("heloco2026",),
+    aggregators.Ringleader: ("maranjyan2026ringleader",),
+    aggregators.FedBuffMA: ("yu2024momentum", "nguyen2022federated"),
     aggregators.Rennala: ("tyurin2023optimal",),
     aggregators.Malenia: ("tyurin2023optimal",),
     aggregators.GeneralizedAsyncSGD: ("leconte2024queuing",),

@@ -38,6 +38,7 @@ from fedlight.aggregators import (
     FedAT,
     FedAvg,
     FedBuff,
+    FedBuffMA,
     FedDynServer,
     FedFix,
     FedNova,
@@ -49,6 +50,7 @@ from fedlight.aggregators import (
     Malenia,
     QuAFL,
     Rennala,
+    Ringleader,
     Ringmaster,
 )
 from fedlight.aggregators.staleness import Hinge, Polynomial
@@ -155,6 +157,8 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "LookAhead": lambda size: LookAhead(0.8, 0.7),
     "HeLoCo": lambda size: HeLoCo(0.8, 0.7, c_ok=0.3),
     "AREA": lambda size: AREA(2),
+    "Ringleader": lambda size: Ringleader(0.7),
+    "FedBuffMA": lambda size: FedBuffMA(3, 0.8, 0.7),
     "Ringmaster": lambda size: Ringmaster(2, server_lr=0.5),
     "Rennala": lambda size: Rennala(2),
     "Malenia": lambda size: Malenia(),

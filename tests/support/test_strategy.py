@@ -216,6 +216,8 @@ VALUES = {
     "LogNormalDurations": {"median": (1.0, [1.0, 2.0]), "sigma": (1.0, 2.0)},
     "LogNormalRates": {"sigma": (1.0, 2.0), "rate": (1.0, 2.0)},
     "MIFA": {**BUFFER, **SERVER, **MEMORY},
+    "Ringleader": {**SERVER, **MEMORY},
+    "FedBuffMA": {**BUFFER, "momentum": (0.5, 0.25), **SERVER},
     "Malenia": {"batch_size": (None, 2.0), **SERVER},
     "MixedDurations": {"classes": ([(1.0, SLOW)], [(1.0, FAST)]), "drawn": (False, True)},
     "ModuleOptimizer": {"schedule": ("version", "client"), "max_grad_norm": (1.0, 2.0)},
