@@ -119,6 +119,7 @@ class Concern(IntEnum):
     COMMUNICATION = 11
     STARTS = 12
     TIERS = 13
+    FAILURES = 14
     CHANNEL = 20
 
 

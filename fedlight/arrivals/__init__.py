@@ -32,6 +32,7 @@ from fedlight.arrivals.durations import (
     StepDurations,
     UniformSpeeds,
 )
+from fedlight.arrivals.failures import Failures
 from fedlight.arrivals.local_steps import (
     ConstantSteps,
     LocalEpochs,
@@ -79,6 +80,7 @@ __all__ = [
     "EndRound",
     "ExponentialDurations",
     "ExponentialStepDurations",
+    "Failures",
     "FixedDurations",
     "HalfNormalDurations",
     "ImbalancedTicks",

@@ -469,7 +469,7 @@ def test_declarations_are_of_the_kind_they_say(name, make_state, make_federation
     assert aggregator.drops is (name in ("FedAsync-stale", "Malenia", "Rennala", "Ringmaster"))
     assert aggregator.remembers is name.startswith(("AFACS", "MIFA", "CA2FL", "Ringleader"))
     assert aggregator.client_weights in ("uniform", "examples")
-    no_size = aggregator.interval is not None or name == "Malenia"
+    no_size = aggregator.interval is not None or name in ("Malenia", "Ringleader")
     assert (aggregator.buffer_size is None) is no_size
     assert not aggregator.needs_rounds
     aggregator.setup(make_federation(), make_state())
