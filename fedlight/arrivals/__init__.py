@@ -46,7 +46,7 @@ from fedlight.arrivals.poisson import PoissonArrivals
 from fedlight.arrivals.polled import PolledArrivals
 from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.replay import ReplayArrivals
-from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
+from fedlight.arrivals.rounds import BiasedArrivals, ConstantStaleness, UniformArrivals
 from fedlight.arrivals.simulation import simulate
 from fedlight.arrivals.synchronous import SynchronousArrivals
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
@@ -69,6 +69,7 @@ __all__ = [
     "Cancel",
     "ChangingDurations",
     "CommunicationPattern",
+    "ConstantStaleness",
     "ConstantSteps",
     "ContinuousArrivals",
     "Cut",

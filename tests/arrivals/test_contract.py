@@ -6,10 +6,12 @@ from fedlight.arrivals import (
     Availability,
     BiasedArrivals,
     CommunicationPattern,
+    ConstantStaleness,
     ContinuousArrivals,
     DiurnalWindows,
     DropOut,
     ExponentialDurations,
+    Failures,
     FixedDurations,
     HalfNormalDurations,
     LogNormalDurations,
@@ -52,6 +54,13 @@ def continuous(**more):
 ROUNDS = {
     "uniform": lambda: UniformArrivals(3, 4, STEPS),
     "biased": lambda: BiasedArrivals(2, [0.3, 0.3, 0.1, 0.1, 0.1, 0.1], 2, STEPS),
+    "constant": lambda: ConstantStaleness(1, 3, STEPS),
+    "rounds with failures": lambda: Failures(
+        SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, late="continue", quorum=2), 5.0, 1.0
+    ),
+    "over-selection with failures": lambda: Failures(
+        SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2), 3.0, [0.5, 1, 1, 2, 0.1, 3]
+    ),
     "synchronous": lambda: SynchronousArrivals(3, HalfNormalDurations(1.0), STEPS),
     "over-selection": lambda: SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2),
     "timeout": lambda: SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.7),
@@ -135,6 +144,9 @@ CLOCKS = {
         ),
         0.1,
     ),
+    "failures": lambda: Failures(continuous(resume="on_arrival"), 3.0, 1.0),
+    "failures, drawn": lambda: Failures(continuous(concurrency=2), 2.0, 2.0),
+    "failures, restarts": lambda: Failures(continuous(restart_after=1), 2.0, 0.5),
     "restarts": lambda: continuous(restart_after=1),
     "restarts, drawn": lambda: DropOut(continuous(restart_after=2, concurrency=4, idle=0.1), 0.1),
     "restarts by day": lambda: Availability(

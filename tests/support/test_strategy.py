@@ -130,6 +130,8 @@ VALUES = {
     "DelayAdaptive": {"c": (1.0, 2.0)},
     "DistributionDurations": {"distribution": (Draws("a"), Draws("b")), "scale": (1.0, LONG)},
     "DiurnalWindows": {"period": (24.0, 12.0), "share": (0.5, 0.25), "phases": (None, [1.0, 2.0])},
+    "ConstantStaleness": {"tau": (1, 2), "per_round": (1, 2), "local_steps": (1, 2)},
+    "Failures": {"arrivals": (ONE, TWO), "mtbf": (1.0, [1.0, 2.0]), "mttr": (0.5, 0.25)},
     "DropOut": {"arrivals": (ONE, TWO), "probability": (0.5, 0.25)},
     "ErrorFeedback": {"channel": (TopK(0.5), TopK(0.25)), "decay": (1.0, 0.5)},
     "Exponential": {"a": (1.0, 2.0)},
