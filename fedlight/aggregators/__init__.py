@@ -28,6 +28,7 @@ from fedlight.aggregators.heloco import HeLoCo
 from fedlight.aggregators.look_ahead import LookAhead
 from fedlight.aggregators.malenia import Malenia
 from fedlight.aggregators.mifa import MIFA
+from fedlight.aggregators.mindflayer import MindFlayer
 from fedlight.aggregators.quafl import QuAFL
 from fedlight.aggregators.rennala import Rennala
 from fedlight.aggregators.ringleader import Ringleader
@@ -63,6 +64,7 @@ __all__ = [
     "Lattice",
     "LookAhead",
     "Malenia",
+    "MindFlayer",
     "QuAFL",
     "Rennala",
     "Ringleader",

@@ -59,6 +59,7 @@ from fedlight.arrivals.tick_patterns import (
 )
 from fedlight.arrivals.tiers import Tiers
 from fedlight.arrivals.traces import TraceDurations, TraceWindows, read_traces, sample_traces
+from fedlight.arrivals.trials import TrialRounds
 from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Window, Windows
 
 __all__ = [
@@ -113,6 +114,7 @@ __all__ = [
     "TraceDurations",
     "TraceWindows",
     "TransferDurations",
+    "TrialRounds",
     "UniformArrivals",
     "UniformDurations",
     "UniformSpeeds",

@@ -59,6 +59,7 @@ from fedlight.methods.rounds import (
     fedstale,
     fedvarp,
     mifa,
+    mindflayer,
     quafl,
     scaffold,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "look_ahead",
     "malenia",
     "mifa",
+    "mindflayer",
     "quafl",
     "rennala",
     "ringleader",

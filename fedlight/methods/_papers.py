@@ -140,6 +140,21 @@ PAPERS = {
         2026,
         "https://arxiv.org/abs/2509.22860",
     ),
+    "maranjyan2025mindflayer": Paper(
+        "Maranjyan, Artavazd and Shaikh Omar, Omar and Richt{\\'a}rik, Peter",
+        "{MindFlayer SGD}: Efficient Parallel {SGD} in the Presence of Heterogeneous and Random "
+        "Worker Compute Times",
+        "Conference on Uncertainty in Artificial Intelligence",
+        2025,
+        "https://arxiv.org/abs/2410.04285",
+    ),
+    "arjevani2020tight": Paper(
+        "Arjevani, Yossi and Shamir, Ohad and Srebro, Nathan",
+        "A Tight Convergence Analysis for Stochastic Gradient Descent with Delayed Updates",
+        "International Conference on Algorithmic Learning Theory",
+        2020,
+        "https://arxiv.org/abs/1806.10188",
+    ),
     "yu2024momentum": Paper(
         "Yu, Tao and Song, Congzheng and Wang, Jianyu and Chitnis, Mona",
         "Momentum Approximation in Asynchronous Private Federated Learning",
@@ -404,6 +419,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.LookAhead: ("ajanthan2025momentum",),
     aggregators.HeLoCo: ("heloco2026",),
     aggregators.Ringleader: ("maranjyan2026ringleader",),
+    aggregators.MindFlayer: ("maranjyan2025mindflayer",),
     aggregators.FedBuffMA: ("yu2024momentum", "nguyen2022federated"),
     aggregators.Rennala: ("tyurin2023optimal",),
     aggregators.Malenia: ("tyurin2023optimal",),
@@ -425,6 +441,8 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     local_optimizers.SAM: ("foret2021sharpness", "qu2022generalized"),
     arrivals.UniformArrivals: ("yang2022anarchic",),
     arrivals.BiasedArrivals: ("yang2022anarchic",),
+    arrivals.TrialRounds: ("maranjyan2025mindflayer",),
+    arrivals.ConstantStaleness: ("arjevani2020tight",),
     arrivals.CommunicationPattern: ("avdiukhin2021federated",),
     channel.QSGD: ("alistarh2017qsgd",),
     channel.TopK: ("stich2018sparsified",),

@@ -25,6 +25,7 @@ from fedlight.arrivals import (
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
+    TrialRounds,
     UniformArrivals,
     UniformSpeeds,
     UniformSteps,
@@ -55,6 +56,10 @@ ROUNDS = {
     "uniform": lambda: UniformArrivals(3, 4, STEPS),
     "biased": lambda: BiasedArrivals(2, [0.3, 0.3, 0.1, 0.1, 0.1, 0.1], 2, STEPS),
     "constant": lambda: ConstantStaleness(1, 3, STEPS),
+    "trials": lambda: TrialRounds(ExponentialDurations(1.0), 0.8, [2, 1, 0, 3, 1, 1], STEPS),
+    "trials with failures": lambda: Failures(
+        TrialRounds(ExponentialDurations(1.0), [1, 1, 2, 2, 0.3, 1], 2, STEPS), 5.0, 1.0
+    ),
     "rounds with failures": lambda: Failures(
         SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, late="continue", quorum=2), 5.0, 1.0
     ),

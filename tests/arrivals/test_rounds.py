@@ -179,8 +179,6 @@ def test_the_staleness_with_a_buffer_is_the_same():
 
 
 def test_a_constant_staleness_needs_enough_clients(federation):
-    with pytest.raises(
-        ValueError, match=r"need \(tau \+ 1\) \* per_round = 9 clients"
-    ):
+    with pytest.raises(ValueError, match=r"need \(tau \+ 1\) \* per_round = 9 clients"):
         ConstantStaleness(2, 3).setup(federation(8))
     ConstantStaleness(2, 3).setup(federation(9))

@@ -65,6 +65,7 @@ CALLS = {
     "look_ahead": ({"lr": WarmupCosine(0.01, 5, 50)}, "ajanthan2025momentum"),
     "malenia": ({"lr": 0.1, "durations": UniformDurations(0.5, 1.0)}, "tyurin2023optimal"),
     "mifa": ({"lr": 0.1, "windows": DiurnalWindows(6.0, 0.5)}, "gu2021fast"),
+    "mindflayer": ({"lr": 0.1, "allotted": 1.0, "trials": 3}, "maranjyan2025mindflayer"),
     "quafl": ({"lr": 0.1, "per_poll": 3}, "zakerinia2024communication"),
     "rennala": ({"lr": 0.1, "batch_size": 4, "stops": True}, "tyurin2023optimal"),
     "ringleader": ({"lr": 0.1, "durations": UniformDurations(0.5, 1.0)}, "maranjyan2026ringleader"),

@@ -29,6 +29,8 @@ NEEDED = {
     "Rennala": ["buffer_size=3"],
     "Ringmaster": ["max_staleness=2"],
     "ConstantStaleness": ["tau=2"],
+    "MindFlayer": ["trials=2", "probabilities=0.5"],
+    "TrialRounds": ["durations=ExponentialDurations", "durations.mean=1", "allotted=2", "trials=3"],
     "BiasedArrivals": ["per_round=1", "probabilities=[0.5, 0.5]"],
     "ContinuousArrivals": ["durations=ExponentialDurations", "durations.mean=1"],
     "PoissonArrivals": ["rate=1", "durations=FixedDurations", "durations.durations=[1]"],
