@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import positive
 from fedlight.arrivals._per_client import check_length, of_client, one_for_all_or_each
@@ -80,7 +80,7 @@ class Failures(Wrapper):
         check_length("mtbf", self.mtbf, federation)
         check_length("mttr", self.mttr, federation)
         self._streams = Streams(federation.seed, Concern.FAILURES)
-        self._up: dict[int, list[Window]] = {}  # drawn again by a resumed run, when needed
+        self._up: dict[int, list[Window]] = {}
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
         """Let the clients that are up start; end the tasks whose clients fail."""
@@ -101,6 +101,10 @@ class Failures(Wrapper):
         for down, up in rng.exponential(means, (_BLOCK, 2)).tolist():
             start = known[-1].end + max(1, to_ticks(down)) if known else 0  # up at first
             known.append(Window(start, start + max(1, to_ticks(up))))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the wrapped process; the failures are functions of the seed."""
+        return super().state_dict()
 
 
 def _lost(action: Dispatch, ticks: int) -> Dispatch:

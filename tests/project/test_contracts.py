@@ -139,7 +139,7 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "replay": _replayed,
     "constant": lambda: ConstantStaleness(1, 2, STEPS),
     "failures": lambda: Failures(ARRIVALS["continuous-2"](), 2.0, 0.5),
-    "trials": lambda: TrialRounds(ExponentialDurations(1.0), 0.8, [2, 1, 0, 3], STEPS),
+    "trials": lambda: TrialRounds(ExponentialDurations(1.0), 0.8, [2, 1, 1, 3], STEPS),
     "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
     "available": lambda: Availability(ARRIVALS["continuous"](), [(0, 2.5), (4, 40)]),
@@ -305,6 +305,10 @@ def test_every_combination(arrivals: str, aggregator: str, tmp_path: Path) -> No
         parts = ARRIVALS[arrivals](), AGGREGATORS[aggregator](size), optimizer()
         return fit(*parts, executor, callback, path)
 
+    if size and AGGREGATORS[aggregator](size).needs_rounds:
+        with pytest.raises(ValueError, match="steps at the end of rounds"):
+            run("sequential")
+        return
     checkpoint = tmp_path / "middle.ckpt"
     rules = Rules(checkpoint, one_at_a_time=arrivals.startswith("continuous"))
     trainer = run("sequential", rules)
