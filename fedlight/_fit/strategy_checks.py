@@ -12,13 +12,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlight._module.rng import isolated_rng
 from fedlight._module.snapshot import Snapshot
-from fedlight.aggregators import DCASGD, Aggregator, FedDynServer, FedNova, QuAFL
-from fedlight.arrivals import ArrivalProcess, PolledArrivals
+from fedlight.aggregators import DCASGD, Aggregator, FedASMU, FedDynServer, FedNova, QuAFL
+from fedlight.arrivals import ArrivalProcess, PolledArrivals, RefreshedTasks
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.executors.base import ClientError, Job, trial_task
 from fedlight.local_optimizers import (
     FedDyn,
     FedProx,
+    FreshModel,
     LocalOptimizer,
     LocalSGD,
     ModuleOptimizer,
@@ -48,13 +49,15 @@ def check_partners(
         _same_number("local_lr", aggregator, aggregator.local_lr, "lr", optimizer, optimizer.lr)
     elif isinstance(aggregator, QuAFL) and not isinstance(optimizer, OwnModel):
         _warn_of_half(aggregator, "goes on from the clients' own models", "OwnModel(…, per_poll=s)")
-    if isinstance(optimizer, OwnModel):
-        process = arrivals
-        while isinstance(process, Wrapper):
-            process = process.arrivals
-        if isinstance(process, PolledArrivals) and optimizer.per_poll is not None:
-            asked = process.per_poll
-            _same_number("per_poll", optimizer, optimizer.per_poll, "per_poll", process, asked)
+    process = arrivals
+    while isinstance(process, Wrapper):
+        if isinstance(process, RefreshedTasks):
+            _check_refreshed(process, aggregator, optimizer)
+        process = process.arrivals
+    if isinstance(optimizer, OwnModel) and isinstance(process, PolledArrivals):
+        polled, asked = optimizer.per_poll, process.per_poll
+        if polled is not None:
+            _same_number("per_poll", optimizer, polled, "per_poll", process, asked)
 
 
 def _check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
@@ -68,6 +71,22 @@ def _check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
             f"{aggregator!r} steps at the end of rounds, but {type(arrivals).__name__} has none: "
             "give the aggregator a buffer_size (a process of your own that yields EndRound says "
             "so with by_rounds = True)"
+        )
+
+
+def _check_refreshed(
+    arrivals: RefreshedTasks, aggregator: Aggregator, optimizer: LocalOptimizer
+) -> None:
+    """Refuse tasks in two halves with strategies that would take each half for a task.
+
+    Raises:
+        ValueError: They would.
+    """
+    if not isinstance(aggregator, FedASMU) or not isinstance(optimizer, FreshModel):
+        raise ValueError(
+            f"{type(arrivals).__name__} makes two halves of each task, for FedASMU(…) as the "
+            f"aggregator and FreshModel(…) as the local optimizer, got {aggregator!r} and "
+            f"{optimizer!r}"
         )
 
 

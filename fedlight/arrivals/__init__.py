@@ -7,6 +7,7 @@ from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, W
 from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import ArrivalProcess
 from fedlight.arrivals.communication import CommunicationPattern
+from fedlight.arrivals.compass import CompassArrivals
 from fedlight.arrivals.composed_durations import (
     ChangingDurations,
     LogNormalRates,
@@ -44,6 +45,7 @@ from fedlight.arrivals.partial_work import PartialWork
 from fedlight.arrivals.poisson import PoissonArrivals
 from fedlight.arrivals.polled import PolledArrivals
 from fedlight.arrivals.recording import Recording
+from fedlight.arrivals.refreshed import RefreshedTasks
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
 from fedlight.arrivals.simulation import simulate
@@ -68,6 +70,7 @@ __all__ = [
     "Cancel",
     "ChangingDurations",
     "CommunicationPattern",
+    "CompassArrivals",
     "ConstantSteps",
     "ContinuousArrivals",
     "Cut",
@@ -96,6 +99,7 @@ __all__ = [
     "PolledArrivals",
     "RandomTicks",
     "Recording",
+    "RefreshedTasks",
     "ReplayArrivals",
     "ReplayEvent",
     "ScheduleTable",

@@ -203,7 +203,7 @@ class ScheduleTable:
             "num_clients": self.num_clients,
             "durations": self.durations,
         }
-        if self.groups:
+        if self.groups or self.round_tags:
             rest |= {"round_tags": self.round_tags, "groups": self.groups}
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest)})
 
