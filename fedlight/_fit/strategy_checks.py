@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlight._module.rng import isolated_rng
 from fedlight._module.snapshot import Snapshot
-from fedlight.aggregators import DCASGD, Aggregator, FedASMU, FedDynServer, FedNova, QuAFL
+from fedlight.aggregators import DCASGD, Aggregator, FedDynServer, FedNova, QuAFL
 from fedlight.arrivals import ArrivalProcess, PolledArrivals, RefreshedTasks
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.executors.base import ClientError, Job, trial_task
@@ -51,8 +51,9 @@ def check_partners(
         _warn_of_half(aggregator, "goes on from the clients' own models", "OwnModel(…, per_poll=s)")
     process = arrivals
     while isinstance(process, Wrapper):
-        if isinstance(process, RefreshedTasks):
-            _check_refreshed(process, aggregator, optimizer)
+        if isinstance(process, RefreshedTasks) and not isinstance(optimizer, FreshModel):
+            words = "lets clients mix a fresh model into their own"
+            _warn_of_half(process, words, "FreshModel(LocalSGD(lr=…))")
         process = process.arrivals
     if isinstance(optimizer, OwnModel) and isinstance(process, PolledArrivals):
         polled, asked = optimizer.per_poll, process.per_poll
@@ -71,22 +72,6 @@ def _check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
             f"{aggregator!r} steps at the end of rounds, but {type(arrivals).__name__} has none: "
             "give the aggregator a buffer_size (a process of your own that yields EndRound says "
             "so with by_rounds = True)"
-        )
-
-
-def _check_refreshed(
-    arrivals: RefreshedTasks, aggregator: Aggregator, optimizer: LocalOptimizer
-) -> None:
-    """Refuse tasks in two halves with strategies that would take each half for a task.
-
-    Raises:
-        ValueError: They would.
-    """
-    if not isinstance(aggregator, FedASMU) or not isinstance(optimizer, FreshModel):
-        raise ValueError(
-            f"{type(arrivals).__name__} makes two halves of each task, for FedASMU(…) as the "
-            f"aggregator and FreshModel(…) as the local optimizer, got {aggregator!r} and "
-            f"{optimizer!r}"
         )
 
 
@@ -137,9 +122,9 @@ def _same_number(
         )
 
 
-def _warn_of_half(aggregator: Aggregator, words: str, partner: str) -> None:
+def _warn_of_half(half: Aggregator | ArrivalProcess, words: str, partner: str) -> None:
     rank_zero_warn(
-        f"fedlight: {type(aggregator).__name__} {words}; the method is complete with "
+        f"fedlight: {type(half).__name__} {words}; the method is complete with "
         f"local_optimizer={partner}"
     )
 

@@ -127,10 +127,17 @@ class FedASMU(BufferedAggregator):
         # The derivatives of a by lam, sigma and iota, and the version that was made.
         self.slopes: dict[int, list[float]] = {}
 
+    @property
+    def drops(self) -> bool:
+        """Whether updates can be too stale."""
+        return self.max_staleness is not None
+
+    def rates(self, version: int) -> dict[str, float]:
+        """None: each client has a share of its own."""
+        return {}
+
     def accepts(self, update: ClientUpdate, version: int) -> bool:
-        """Whether it is a whole task's update, and not too stale."""
-        if update.task.is_first_half:
-            return False
+        """Whether it is not too stale."""
         return self.max_staleness is None or self._age(update, version) <= self.max_staleness
 
     def weights(self, updates: Updates, version: int) -> list[float]:

@@ -25,6 +25,8 @@ class FedCompass(BufferedAggregator):
     member of a group has arrived at its end, there is no step.
 
     Args:
+        buffer_size: The number of updates after which the server steps, whatever their groups; None
+            for the ends of groups.
         staleness: s, a function of tau that returns a factor: 1 / sqrt(1 + tau) by default; None
             for 1.
         server_lr: eta.
@@ -48,15 +50,18 @@ class FedCompass(BufferedAggregator):
         FedCompass(staleness=Polynomial(a=0.5), client_weights='examples', average='deltas')
     """
 
+    _repr_optional = ("buffer_size", "server_lr", "server_optimizer")
+
     def __init__(
         self,
+        buffer_size: int | None = None,
         staleness: Staleness | None = Polynomial(a=0.5),
         server_lr: Rate = 1.0,
         client_weights: str = "examples",
         average: str = "deltas",
         server_optimizer: OptimizerFactory | None = None,
     ) -> None:
-        super().__init__(None, server_lr, server_optimizer)
+        super().__init__(buffer_size, server_lr, server_optimizer)
         self.staleness = check_staleness(staleness)
         self.client_weights = one_of("client_weights", client_weights, ("examples", "uniform"))
         self.average = one_of("average", average, ("deltas", "models"))
@@ -67,10 +72,17 @@ class FedCompass(BufferedAggregator):
         # The groups that have ended: all below `open`, and those listed.
         self.open, self.ended = 0, set[int]()
 
+    def receive(self, update: ClientUpdate) -> bool:
+        """Store the update; return True if the buffer is full."""
+        full = super().receive(update)
+        if full:
+            self.due = None
+        return full
+
     def end_round(self) -> bool:
-        """All updates are due: a process without groups."""
+        """All updates are due: the process has no groups."""
         self.due = None
-        return True
+        return self.needs_rounds
 
     def end_round_of(self, group: str) -> bool:
         """Return True if a member of the group has arrived."""
@@ -80,7 +92,7 @@ class FedCompass(BufferedAggregator):
         while self.open in self.ended:
             self.ended.remove(self.open)
             self.open += 1
-        return self._is_due
+        return self.needs_rounds and self._is_due
 
     def drain(self) -> list[ClientUpdate]:
         """Return the updates of the group, and with a numbered one those that came late."""
@@ -94,8 +106,8 @@ class FedCompass(BufferedAggregator):
 
     def discard(self, failed: Sequence[ClientUpdate]) -> bool:  # type: ignore[override]
         """Forget held updates that failed; return True if one of the group is left."""
-        super().discard(failed)
-        return self.due is not None and self._is_due
+        full = super().discard(failed)
+        return full if self.due is None else self._is_due
 
     def weights(self, updates: Updates, version: int) -> list[float]:
         """p_i * s(tau_i)."""

@@ -22,7 +22,7 @@ class RefreshedTasks(Wrapper):
         first half    K_1 = floor(at * K) steps, at least 1 and at most K - 1; it takes T * K_1 / K
         second half   the other steps in the rest of T, from the model that is the newest one then
 
-    The client sends nothing after the first half: the aggregator does not accept it, so that it is
+    The client sends nothing after the first half: the server does not accept it, so that it is
     listed among the dropped updates, and the client keeps its model. `FreshModel`, the local
     optimizer to go with this, mixes it with the one pulled in the middle, and `FedASMU` is the
     aggregator. Both halves count as pulls and arrivals in the totals of a run. A task of one step

@@ -49,7 +49,7 @@ class CountingServer:
             self.writer.arrive(task)
             if not task.lost:
                 self.counts.num_updates += 1
-                if task.is_first_half:  # as an aggregator that does not accept it
+                if task.is_first_half:  # the server does not accept it
                     self.writer.use([task.client_id], self.counts.version)
                     return Handled(self.counts.version, [task.client_id])
                 self._held.append(task)
