@@ -113,10 +113,10 @@ class RefreshedTasks(Wrapper):
     ) -> Iterable[Action]:
         """A second half waits for the window; else the wrapped process decides."""
         if dispatch.tag is not None and dispatch.tag.startswith("from "):
-            if until is None:
-                return (dispatch._replace(lost=True),)
-            return (dispatch._replace(delay=to_time(to_ticks(until) - to_ticks(now))),)
-        if dispatch.tag is not None:
+            if until is not None:
+                return (dispatch._replace(delay=to_time(to_ticks(until) - to_ticks(now))),)
+            dispatch = dispatch._replace(tag=None)
+        elif dispatch.tag is not None:
             num_steps, ticks = _rest(dispatch.tag)
             whole = to_time(to_ticks(dispatch.duration) + ticks)
             steps = dispatch.num_steps + num_steps
