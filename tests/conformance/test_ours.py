@@ -66,6 +66,10 @@ def test_the_updates_are_compared_too() -> None:
         ("adamw_anew_fedbuff", {}, {"keep": "client"}, "a client goes on with the moments"),
         ("adamw_kept_fedavg", {}, {"keep": "task"}, "start anew in each task"),
         ("diloco_kept", {}, {"keep": "task"}, "start anew in each task"),
+        ("fedcompass_late", {"average": "models"}, {}, "models are averaged"),
+        ("fedcompass_models", {"average": "deltas"}, {}, "deltas are averaged"),
+        ("fedasmu_drops", {"fresh": 2}, {}, "tau = 2"),
+        ("fedasmu_refreshed", {"fresh": 2}, {}, "tau = 2"),
     ],
 )
 def test_an_argument_chooses_the_other_reading(

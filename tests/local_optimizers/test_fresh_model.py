@@ -100,8 +100,9 @@ def test_a_first_half_that_fails_leaves_the_fresh_model():
     class Fails(LocalSGD):
         def step(self, run, grads):
             super().step(run, grads)
-            if run.tasks[0].is_first_half:
-                run.params[0].fill_(torch.nan)
+            for row, task in zip(run.params[0], run.tasks, strict=True):
+                if task.is_first_half:
+                    row.fill_(torch.nan)
 
     made = run(FreshModel(Fails(0.5)), on_client_failure="drop")
     assert made.state.params.item() == pytest.approx((-2 + 5.5) / 2, rel=1e-14)
