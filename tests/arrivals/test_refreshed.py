@@ -71,6 +71,19 @@ def test_the_process_within_does_as_without_halves(more):
     assert times(RefreshedTasks) == times(lambda process: process)
 
 
+def test_the_process_within_is_not_told_of_halves():
+    told = []
+
+    class Spy(ContinuousArrivals):
+        def on_version(self, version, clients, now):
+            told.append((now, list(clients)))
+            return super().on_version(version, clients, now)
+
+    spy = Spy(FixedDurations([2.0, 4.0]), resume="on_arrival", local_steps=4)
+    RefreshedTasks(spy).simulate(num_clients=2, buffer_size=1, max_time=4.0)
+    assert told == [(1.0, []), (2.0, [0]), (2.0, []), (3.0, []), (4.0, [0]), (4.0, [1])]
+
+
 def test_what_is_known_of_a_task():
     task = Task(0, 5, 0.0, 1.0, 2, 0, 0)
     first, second = task._replace(tag="half 3 100"), task._replace(tag="from 2")
