@@ -48,6 +48,7 @@ from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.refreshed import RefreshedTasks
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
+from fedlight.arrivals.shared_data import LeastVisitedShards, SharedStream
 from fedlight.arrivals.simulation import simulate
 from fedlight.arrivals.synchronous import SynchronousArrivals
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
@@ -86,6 +87,7 @@ __all__ = [
     "HalfNormalDurations",
     "ImbalancedTicks",
     "IntervalWindows",
+    "LeastVisitedShards",
     "LocalEpochs",
     "LocalSteps",
     "LogNormalDurations",
@@ -103,6 +105,7 @@ __all__ = [
     "ReplayArrivals",
     "ReplayEvent",
     "ScheduleTable",
+    "SharedStream",
     "ShiftedExponentialDurations",
     "StepDurations",
     "StepsBySpeed",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedlight.types import Federation, Task
+    from fedlight.types import Chunk, Federation, Task
 
 
 class Wrapper(ArrivalProcess):
@@ -39,6 +39,8 @@ class Wrapper(ArrivalProcess):
         self.finite = arrivals.finite
         self.may_stop = arrivals.may_stop
         self.groups = arrivals.groups
+        self.shares_data = arrivals.shares_data
+        self.shared_by = arrivals.shared_by
 
     @abstractmethod
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
@@ -76,6 +78,10 @@ class Wrapper(ArrivalProcess):
     def on_start(self, task: Task) -> None:
         """Tell the wrapped process."""
         self.arrivals.on_start(task)
+
+    def chunk(self, client_id: int, num_steps: int) -> Chunk | None:
+        """The answer of the wrapped process."""
+        return self.arrivals.chunk(client_id, num_steps)
 
     def on_stop(self, task: Task, version: int, now: float) -> None:
         """Tell the wrapped process."""

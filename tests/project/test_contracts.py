@@ -64,6 +64,7 @@ from fedlight.arrivals import (
     DropOut,
     ExponentialDurations,
     FixedDurations,
+    LeastVisitedShards,
     PartialWork,
     PoissonArrivals,
     PolledArrivals,
@@ -71,6 +72,7 @@ from fedlight.arrivals import (
     RefreshedTasks,
     ReplayArrivals,
     ReplayEvent,
+    SharedStream,
     StepDurations,
     StepsBySpeed,
     SynchronousArrivals,
@@ -143,6 +145,8 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     ),
     "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
+    "stream": lambda: SharedStream(ARRIVALS["continuous"](), 4),
+    "shards": lambda: LeastVisitedShards(ARRIVALS["uniform"](), 4, "examples"),
     "available": lambda: Availability(ARRIVALS["continuous"](), [(0, 2.5), (4, 40)]),
 }
 AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {

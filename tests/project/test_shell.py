@@ -58,10 +58,12 @@ ELSEWHERE = {
     "CommunicationPattern",
     "DropOut",
     "FlowerPartitioner",
+    "LeastVisitedShards",
     "PartialWork",
     "Recording",
     "RefreshedTasks",
     "ReplayArrivals",
+    "SharedStream",
     "Tiers",
     "Wrapper",
 }
