@@ -124,11 +124,6 @@ class Task(NamedTuple):
     steps_before: int = 0
     chunk: Chunk | None = None
 
-
-def with_chunk(record: Any) -> Any:
-    """A task or a dispatch that was read from plain data, in which its chunk is a list."""
-    return record if record.chunk is None else record._replace(chunk=Chunk(*record.chunk))
-
     @property
     def is_first_half(self) -> bool:
         """Whether it is the first half of a task, whose client sends nothing (`RefreshedTasks`)."""
@@ -145,6 +140,11 @@ def with_chunk(record: Any) -> Any:
         if self.tag is None or not self.is_second_half:
             return self.pulled_version
         return int(self.tag.removeprefix("from "))
+
+
+def with_chunk(record: Any) -> Any:
+    """A task or a dispatch that was read from plain data, in which its chunk is a list."""
+    return record if record.chunk is None else record._replace(chunk=Chunk(*record.chunk))
 
 
 class LoggedAs(NamedTuple):
