@@ -229,7 +229,10 @@ class Server:
             own = task.chunk is None
             batch = self._batch_sizes[task.client_id] if own else self._batch_of(task)
             self.counts.num_examples += task.num_steps * batch
-        if self._answer("accepts", self.aggregator.accepts(update, self.counts.version)):
+        # After a first half, a client sends nothing; its own state is all that is left of it.
+        if not task.is_first_half and self._answer(
+            "accepts", self.aggregator.accepts(update, self.counts.version)
+        ):
             due = self._answer("receive", self.aggregator.receive(update))
             if not self._says_what_it_holds:
                 self._received.append(update)

@@ -104,7 +104,8 @@ class Task(NamedTuple):
         visit: Number of earlier tasks of this client.
         lost: Whether the result never reaches the server.
         tries: How often this task has failed before; 0 if the arrival process asked for it.
-        tag: The group that the client works in (`Tiers`), or None.
+        tag: The group that the client works in (`Tiers`, `CompassArrivals`), or the half of a task
+            that it is (`RefreshedTasks`); None without either.
         cut: Whether it was cut short (`Cut`); it arrives after the others of that time.
         steps_before: Local steps of the client's tasks that had arrived when it was dispatched,
             without those that were lost.
@@ -125,6 +126,23 @@ class Task(NamedTuple):
     cut: bool = False
     steps_before: int = 0
     chunk: Chunk | None = None
+
+    @property
+    def is_first_half(self) -> bool:
+        """Whether it is the first half of a task, whose client sends nothing (`RefreshedTasks`)."""
+        return self.tag is not None and self.tag.startswith("half ")
+
+    @property
+    def is_second_half(self) -> bool:
+        """Whether it is the second half of a task (`RefreshedTasks`)."""
+        return self.tag is not None and self.tag.startswith("from ")
+
+    @property
+    def began_with(self) -> int:
+        """The version pulled before the first half for a second half; else `pulled_version`."""
+        if self.tag is None or not self.is_second_half:
+            return self.pulled_version
+        return int(self.tag.removeprefix("from "))
 
 
 def with_chunk(record: Any) -> Any:

@@ -158,7 +158,37 @@ TABLE = (
         "k for before in run.kept_steps",
         "conformance/test_ours.py",
     ),
+    Broken(
+        "fedlight/aggregators/fedcompass.py",
+        "int(tag) < self.open or int(tag) in self.ended",
+        "int(tag) < self.open",
+        "aggregators/test_fedcompass.py",
+    ),
+    Broken(
+        "fedlight/aggregators/fedasmu.py",
+        "[by_xi * decay, -by_xi * lam * log * decay,",
+        "[by_xi * decay, -by_xi * log * decay,",
+        "aggregators/test_fedasmu.py",
+    ),
+    Broken(
+        "fedlight/local_optimizers/fresh_model.py",
+        "task.pulled_version - task.began_with + 1 for",
+        "task.pulled_version - task.began_with for",
+        "conformance/test_ours.py",
+    ),
     # fedlight.arrivals
+    Broken(
+        "fedlight/arrivals/compass.py",
+        "possible >= steps:",
+        "possible > steps:",
+        "arrivals/test_compass.py",
+    ),
+    Broken(
+        "fedlight/arrivals/refreshed.py",
+        "clients.remove(self._half)",
+        "pass",
+        "arrivals/test_refreshed.py",
+    ),
     Broken(
         "fedlight/arrivals/polled.py",
         "if spent > ticks:",

@@ -7,6 +7,7 @@ from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, W
 from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import ArrivalProcess
 from fedlight.arrivals.communication import CommunicationPattern
+from fedlight.arrivals.compass import CompassArrivals
 from fedlight.arrivals.composed_durations import (
     ChangingDurations,
     LogNormalRates,
@@ -44,6 +45,7 @@ from fedlight.arrivals.partial_work import PartialWork
 from fedlight.arrivals.poisson import PoissonArrivals
 from fedlight.arrivals.polled import PolledArrivals
 from fedlight.arrivals.recording import Recording
+from fedlight.arrivals.refreshed import RefreshedTasks
 from fedlight.arrivals.regions import Regions
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
@@ -70,6 +72,7 @@ __all__ = [
     "Cancel",
     "ChangingDurations",
     "CommunicationPattern",
+    "CompassArrivals",
     "ConstantSteps",
     "ContinuousArrivals",
     "Cut",
@@ -99,6 +102,7 @@ __all__ = [
     "PolledArrivals",
     "RandomTicks",
     "Recording",
+    "RefreshedTasks",
     "Regions",
     "ReplayArrivals",
     "ReplayEvent",

@@ -49,8 +49,11 @@ class CountingServer:
         if task is not None:
             self.writer.arrive(task)
             if not task.lost:
-                self._held.append(task)
                 self.counts.num_updates += 1
+                if task.is_first_half:  # the server does not accept it
+                    self.writer.use([task.client_id], self.counts.version)
+                    return Handled(self.counts.version, [task.client_id])
+                self._held.append(task)
                 due = self._buffer_size is not None and len(self._held) >= self._buffer_size
         elif kind is Kind.ROUND_END:
             self.writer.end_round(self._schedule.now, group)

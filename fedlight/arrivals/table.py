@@ -232,7 +232,7 @@ class ScheduleTable:
             "num_clients": self.num_clients,
             "durations": self.durations,
         }
-        if self.groups:
+        if self.groups or self.round_tags:
             rest |= {"round_tags": self.round_tags, "groups": self.groups}
         if self.arrivals_per_send is not None:
             rest["arrivals_per_send"] = self.arrivals_per_send

@@ -17,6 +17,7 @@ from fedlight.arrivals import (
     ExponentialDurations,
     FixedDurations,
     RandomTicks,
+    StepDurations,
     UniformDurations,
 )
 from fedlight.callbacks import EventLog
@@ -47,10 +48,15 @@ CALLS = {
     "fadas": ({"concurrency": 4}, "wang2024fadas"),
     "favas": ({"lr": 0.1, "per_poll": 3, "interval": 5, "max_steps": 4}, "leconte2023favas"),
     "fedadam": ({"lr": 0.1, "server_lr": 0.01, "per_round": 4}, "reddi2021adaptive"),
+    "fedasmu": ({"lr": 0.1, "concurrency": 6}, "liu2024fedasmu"),
     "fedasync": ({"lr": 0.1}, "xie2019asynchronous"),
     "fedat": ({"lr": 0.1, **TIERS}, "chai2021fedat"),
     "fedavg": ({"lr": 0.1, "per_round": 4, "timeout": 3.0}, "bonawitz2019towards"),
     "fedbuff": ({"lr": 0.1, "concurrency": 4, "buffer_size": 3}, "nguyen2022federated"),
+    "fedcompass": (
+        {"lr": 0.1, "durations": StepDurations(0.2), "min_steps": 2, "max_steps": 6},
+        "li2024fedcompass",
+    ),
     "feddyn": ({"lr": 0.1, "per_round": 4}, "acar2021federated"),
     "fedfix": ({"lr": 0.1}, "fraboni2023general"),
     "fednova": ({"lr": 0.1, "momentum": 0.5}, "wang2020tackling"),

@@ -18,6 +18,7 @@ from fedlight.local_optimizers import LocalOptimizer  # noqa: E402
 NEEDED = {
     "FedAsync": ["alpha=0.5"],
     "FedBuff": ["buffer_size=3"],
+    "CompassArrivals": ["durations=StepDurations", "durations.per_step=0.5", "max_steps=30"],
     "FedFix": ["interval=2"],
     "AREA": ["buffer_size=3"],
     "CA2FL": ["buffer_size=3"],
@@ -35,6 +36,7 @@ NEEDED = {
     "UniformArrivals": ["per_round=2", "local_steps=UniformSteps", "local_steps.low=1"],
     "PolledArrivals": ["per_poll=2", "interval=0.5", "step_durations=[1.0]", "max_steps=3"],
     "FedDyn": ["lr=0.1", "alpha=0.5"],
+    "FreshModel": ["optimizer=LocalSGD", "optimizer.lr=0.1", "gamma=0.5"],
     "FedProx": ["lr=0.1", "mu=0.5"],
     "LocalAdam": ["lr=0.1"],
     "LocalAdamW": ["lr=WarmupCosine", "lr.peak=0.1", "lr.warmup=2", "lr.total=9"],
@@ -60,6 +62,7 @@ ELSEWHERE = {
     "PartialWork",
     "Recording",
     "Regions",
+    "RefreshedTasks",
     "ReplayArrivals",
     "SharedStream",
     "Tiers",
