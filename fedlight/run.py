@@ -35,6 +35,7 @@ from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.clients.sending import Sending
 from fedlight.data import FederatedDataModule
+from fedlight.early_server import EarlyServer
 from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors.base import Workplace
 from fedlight.local_optimizers.base import keeps_state
@@ -165,7 +166,11 @@ class Run:
         self.federation = replace(self.federation, layout=state.param_layout)
         keep_states = keeps_state(setting.local_optimizer)
         self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
-        self.server = Server(
+        arrivals = setting.arrivals
+        # A replay computes as early as the recorded run where the stacks matter to the bits.
+        early = arrivals.early_results and not self.executor.independent
+        kind = EarlyServer if arrivals.needs_feedback or early else Server
+        self.server = kind(
             setting,
             self.federation,
             self.clients,

@@ -187,7 +187,7 @@ class Server:
             self.watcher.on_client_failure(task, ClientError(task, "its result was lost"))
             due = False
         elif task is not None:
-            due = self._receive(task, released)
+            due = self._receive(self.clients.arrive(task), released)
         elif kind is Kind.ROUND_END:
             due = self._end_round(group)
         else:
@@ -215,12 +215,12 @@ class Server:
             return self._answer("end_round", self.aggregator.end_round())
         return self._answer("end_round_of", self.aggregator.end_round_of(group))
 
-    def _receive(self, task: Task, released: list[int]) -> bool:
+    def _receive(self, update: ClientUpdate, released: list[int]) -> bool:
         """Receive an update, or record that it is dropped; return whether a step is due.
 
         The client of a dropped update is added to `released`.
         """
-        update = self.clients.arrive(task)
+        task = update.task
         self.watcher.on_update(update)
         self.counts.num_updates += 1
         self.counts.num_gradients += task.num_steps

@@ -123,6 +123,7 @@ class ReplayArrivals(ArrivalProcess):
         self._stopped = sorted(stopped, key=_stop_order)
         if stopped:
             self._ends.sort(key=lambda end: end[0])
+        self.early_results = events.feedback
         self.clients: dict[str, int] = {}
         self.left_out = self.overlaps = 0
         self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
@@ -429,6 +430,8 @@ class ReplayArrivals(ArrivalProcess):
             more = [[each.stopped_at_version, each.tag, each.cut] for each in self.events]
             if self.may_stop or self.groups or any(each.cut for each in self.events):
                 content = (*content, more, self._ends, self.groups)
+            if self.early_results:
+                content = (*content, "feedback")
             self._hash = digest(content)
         return {"events": Summary(f"{len(self.events)} events, {self._hash}")}
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _METADATA = b"fedlight.schedule"
+_RARE = ("round_tags", "groups", "feedback")
 _MOST_SHOWN = 3  # the repr of a longer table is a summary
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "client": non_negative_int,
@@ -115,6 +116,8 @@ class ScheduleTable:
             dropped it, or None if it was never used. None as a whole if this was not recorded.
         round_tags: For each of `round_ends`, the group whose round it is; empty without groups.
         groups: The tags of the groups, in their order (`Tiers`).
+        feedback: Whether the process was told what clients had logged. Its updates were computed
+            as soon as they arrived, and a replay computes them so.
 
     Example:
         >>> from fedlight.arrivals import UniformArrivals
@@ -132,6 +135,7 @@ class ScheduleTable:
     versions: list[int | None] | None = None
     round_tags: list[str | None] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
+    feedback: bool = False
 
     def __len__(self) -> int:
         """The number of records: arrivals, and local runs that were cancelled."""
@@ -141,7 +145,7 @@ class ScheduleTable:
         """All fields, or a one-line summary if there are more than a few records."""
         if len(self.events) <= _MOST_SHOWN:
             shown = {name: getattr(self, name) for name in self.__slots__}
-            shown = {k: v for k, v in shown.items() if v or k not in ("round_tags", "groups")}
+            shown = {k: v for k, v in shown.items() if v or k not in _RARE}
             return f"ScheduleTable({', '.join(f'{name}={x!r}' for name, x in shown.items())})"
         times = [event.time for event in self.events]
         clients = len({event.client for event in self.events})
@@ -205,6 +209,8 @@ class ScheduleTable:
         }
         if self.groups:
             rest |= {"round_tags": self.round_tags, "groups": self.groups}
+        if self.feedback:
+            rest["feedback"] = True
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest)})
 
     def to_pandas(self) -> Any:
