@@ -67,6 +67,7 @@ class Pisces(ClientSelection):
         "_durations",
         "_working",
         "_held",
+        "_ending",
         "_last_step",
         "_next_look",
     )
@@ -109,7 +110,7 @@ class Pisces(ClientSelection):
         self._utilities: dict[int, float] = {}
         self._durations: dict[int, float] = {}
         self._working: set[int] = set()
-        self._held = 0
+        self._held, self._ending = 0, False
         self._last_step = 0  # in ticks, as is the next one
         self._next_look = -1
 
@@ -136,9 +137,14 @@ class Pisces(ClientSelection):
             decayed = self._exploration * self.exploration_decay
             self._exploration = max(decayed, self.least_exploration)
         best = known[: count - explore]
-        first: list[int] = rng.choice(new, count - len(best), replace=False).tolist() if new else []
+        first = self._explore(new, count - len(best), rng)
         self._explored.update(first)
         return best + first
+
+    def _explore(self, new: Sequence[int], number: int, rng: np.random.Generator) -> list[int]:
+        """Draw new clients."""
+        drawn: list[int] = rng.choice(new, number, replace=False).tolist() if number else []
+        return drawn
 
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
         """Note who works."""
@@ -168,7 +174,8 @@ class Pisces(ClientSelection):
 
     def on_round_end(self, now: float) -> Iterable[Action]:
         """Note the time of the step."""
-        self._held, self._last_step, self._next_look = 0, to_ticks(now), -1
+        self._held, self._ending = 0, False
+        self._last_step, self._next_look = to_ticks(now), -1
         return super().on_round_end(now)
 
     def on_unavailable(
@@ -181,11 +188,11 @@ class Pisces(ClientSelection):
     def _then_look(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
         """The actions, and then the end of the round, or a `Wake` at its time."""
         yield from actions
-        if not self._held:
+        if not self._held or self._ending:
             return
         due, ticks = self._last_step + self._interval(), to_ticks(now)
         if due <= ticks:
-            self._held = 0  # the end is requested once
+            self._ending = True  # others may arrive at this time, before the end
             yield EndRound(0.0)
         elif due != self._next_look:
             self._next_look = due
