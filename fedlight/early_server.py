@@ -22,8 +22,8 @@ class EarlyServer(Server):
                   the arrival process is told what has been logged (`on_feedback`)
                   the server steps if a step is due
 
-    Which local runs are computed together still follows from the schedule alone: the run that
-    arrives, and those that arrive next. A replay that computes as early has the same stacks.
+    If results are independent of each other, those of the tasks that arrive next are computed
+    together with it. Otherwise each is computed alone, so that its bits are those of a replay.
     """
 
     _new: ClientUpdate | None = None  # accepted in this event, and the process is not told yet

@@ -161,15 +161,18 @@ class Run:
         settings.begin(choice.kept)
         self._set_up.callback(self.executor.teardown)
         sending = None if setting.channel is None else Sending(setting.channel, setting.seed)
-        ahead = not setting.arrivals.may_stop
+        arrivals = setting.arrivals
+        # Tasks in flight at the end are stacked with others, and are not in a record. Where that
+        # matters to the bits, each local run is computed alone, in the run with feedback and in
+        # its replay.
+        early = arrivals.needs_feedback or arrivals.early_results
+        alone = early and not self.executor.independent
+        ahead = not arrivals.may_stop and not alone
         self.pool = Pool(self.executor, setting.norm_limit, sending, ahead)
         self.federation = replace(self.federation, layout=state.param_layout)
         keep_states = keeps_state(setting.local_optimizer)
         self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
-        arrivals = setting.arrivals
-        # A replay computes as early as the recorded run where the stacks matter to the bits.
-        early = arrivals.early_results and not self.executor.independent
-        kind = EarlyServer if arrivals.needs_feedback or early else Server
+        kind = EarlyServer if arrivals.needs_feedback or alone else Server
         self.server = kind(
             setting,
             self.federation,

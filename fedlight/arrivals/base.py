@@ -61,9 +61,10 @@ class ArrivalProcess(Strategy, Saved, ABC):
     """
 
     early_results: bool = False
-    """Whether updates are computed as soon as they arrive although the process is told nothing.
+    """Whether updates are computed as they arrive although the process is told nothing.
 
-    A replay of a process with feedback sets it: local runs are then computed in the same stacks.
+    A replay of a process with feedback sets it. It has an effect only if the bits of a result
+    depend on the others in its stack: each is then computed alone, as in the recorded run.
     """
 
     groups: tuple[str, ...] = ()

@@ -116,8 +116,8 @@ class ScheduleTable:
             dropped it, or None if it was never used. None as a whole if this was not recorded.
         round_tags: For each of `round_ends`, the group whose round it is; empty without groups.
         groups: The tags of the groups, in their order (`Tiers`).
-        feedback: Whether the process was told what clients had logged. Its updates were computed
-            as soon as they arrived, and a replay computes them so.
+        feedback: Whether the process was told what clients had logged; it becomes
+            `ArrivalProcess.early_results` of the replay.
 
     Example:
         >>> from fedlight.arrivals import UniformArrivals

@@ -60,6 +60,7 @@ from fedlight.methods.rounds import (
     quafl,
     scaffold,
 )
+from fedlight.methods.selection import oort, pisces, power_of_choice
 
 __all__ = [
     "Method",
@@ -94,6 +95,9 @@ __all__ = [
     "look_ahead",
     "malenia",
     "mifa",
+    "oort",
+    "pisces",
+    "power_of_choice",
     "quafl",
     "rennala",
     "ringmaster",

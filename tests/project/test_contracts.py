@@ -61,9 +61,12 @@ from fedlight.arrivals import (
     DropOut,
     ExponentialDurations,
     FixedDurations,
+    Oort,
     PartialWork,
+    Pisces,
     PoissonArrivals,
     PolledArrivals,
+    PowerOfChoice,
     RandomTicks,
     ReplayArrivals,
     ReplayEvent,
@@ -132,6 +135,13 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "communication": lambda: CommunicationPattern(RandomTicks(0.6, max_gap=3)),
     "replay": _replayed,
     "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
+    "oort": lambda: Oort(SynchronousArrivals(2, ExponentialDurations(1.0), STEPS), pacer_window=1),
+    "pisces": lambda: Pisces(
+        ContinuousArrivals(ExponentialDurations(1.0), concurrency=2, local_steps=STEPS)
+    ),
+    "power of choice": lambda: PowerOfChoice(
+        PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS), 2
+    ),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
     "available": lambda: Availability(ARRIVALS["continuous"](), [(0, 2.5), (4, 40)]),
 }
