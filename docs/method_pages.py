@@ -313,7 +313,7 @@ def with_paper() -> set[str]:
             if isclass(value) and issubclass(value, base) and name not in REPEATED:
                 found.add(name)
     # The first is the module's own, of no paper; the others are on the pages of their kin.
-    return found - {"ModuleOptimizer", "BiasedArrivals", "Recording"}
+    return found - {"ModuleOptimizer", "BiasedArrivals", "ClientSelection", "Recording"}
 
 
 def on_config(config: Any) -> Any:
