@@ -252,7 +252,6 @@ def main(arguments: list[str] | None = None) -> int:
     different, tried = 0, Counter[str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.getLogger("lightning").setLevel(logging.ERROR)
         logging.disable(logging.INFO)
         for number in range(options.seed, options.seed + options.runs):
             equal, words = same(number)
@@ -260,6 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
             different += not equal
             if not equal:
                 print(f"{number}: DIFFERENT {words}", flush=True)
+    logging.disable(logging.NOTSET)
     print(f"{options.runs} runs {dict(tried)}: {options.runs - different} identical")
     return different
 

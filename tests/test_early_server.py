@@ -143,10 +143,13 @@ def test_each_update_is_computed_before_the_process_decides():
     assert computed == [[0], [0, 1], [0, 1, 2]]
 
 
-def test_those_in_flight_are_still_computed_together():
-    executor = Counting()
+@pytest.mark.parametrize(
+    ("independent", "batches"), [(True, [[0, 1, 2]]), (False, [[0], [1], [2]])]
+)
+def test_those_in_flight_are_computed_together_if_no_bit_depends_on_it(independent, batches):
+    executor = Counting(independent=independent)
     listened(Ear(), points([2.0], [4.0], [6.0]), aggregator=FedBuff(3), executor=executor)
-    assert executor.batches == [[0, 1, 2]]
+    assert executor.batches == batches
 
 
 def test_an_aggregator_that_does_not_say_what_it_holds():
