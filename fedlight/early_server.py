@@ -37,15 +37,17 @@ class EarlyServer(Server):
             self._tell()
         return handled
 
-    def _receive(self, update: ClientUpdate, released: list[int]) -> bool:
-        due = super()._receive(update, released)
+    def receive(self, update: ClientUpdate, released: list[int]) -> bool:
+        """Receive an update as `Server` does, and note it if it is accepted."""
+        due = super().receive(update, released)
         if not released:  # else it was dropped, and is not computed
             self._new = update
         return due
 
-    def _step(self) -> RoundRecord:
+    def step(self) -> RoundRecord:
+        """Make a new version, after the process is told."""
         self._tell()  # before the result is released
-        return super()._step()
+        return super().step()
 
     def _tell(self) -> None:
         """Tell the arrival process of the update that has arrived, unless its run has failed."""

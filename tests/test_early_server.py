@@ -292,7 +292,7 @@ def test_a_run_without_feedback_pays_nothing():
     clock = ContinuousArrivals(FixedDurations([1.0, 1.5, 2.5]), 2, local_steps=1)
     found = calls(arrivals=clock)
     assert found["Server.handle"] >= 20
-    assert found["Server._receive"] == found["Clients.arrive"] == 20
+    assert found["Server.receive"] == found["Clients.arrive"] == 20
     of_feedback = ("EarlyServer", "ClientSelection", "ChosenClients", "on_feedback", "Seen")
     assert [name for name in found if any(each in name for each in of_feedback)] == []
     # One call of the executor for each step, not one for each arrival.

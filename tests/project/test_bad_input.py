@@ -370,7 +370,11 @@ ROWS = [
     ("Oort(ContinuousArrivals(UniformSpeeds(0), 2))", ValueError, "has no rounds; write Oort(Sync"),
     ("Oort(SynchronousArrivals(2), reading='both')", ValueError, "reading must be one of"),
     ("Oort(SynchronousArrivals(2), reading='paper')", ValueError, "reading='paper' needs pacer_st"),
-    ("Oort(SynchronousArrivals(2), cut_off=2)", ValueError, "cut_off must be"),
+    (
+        "Oort(SynchronousArrivals(2), cut_off=2)",
+        ValueError,
+        "cut_off must lie between 0 and 1, got 2",
+    ),
     ("DropOut('rounds', 0.1)", TypeError, "arrivals must be an arrival process, got 'rounds'"),
     ("Availability(rounds, [])", ValueError, "intervals must hold at least one (start, end), got"),
     ("Availability(rounds, [(2, 1)])", ValueError, "must hold pairs with start < end, got (2, 1)"),
