@@ -169,7 +169,8 @@ def participation_report(
         max_rounds: Stop after this many rounds.
         max_time: Stop before the first event later than this virtual time.
         max_updates: Stop after this many arrivals.
-        num_examples: n_i, one number for all clients or one for each.
+        num_examples: n_i, one number for all clients or one for each; of a process whose clients
+            share the data, the sizes of the shards.
         batch_size: Examples per local step.
         seed: The run's seed.
         rtol: Relative difference up to which a share counts as equal to its importance.
@@ -202,7 +203,7 @@ def participation_report(
             raise ValueError(
                 "a schedule has no weights by itself: give aggregator= and num_clients="
             )
-        federation = federation_of(num_clients, num_examples, batch_size, seed)
+        federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         limits = Limits(max_rounds, max_time, max_updates)
         history: Sequence[RoundRecord]
         history, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
@@ -221,7 +222,8 @@ def warn_if_unfair(
     run: object, history: Sequence[RoundRecord], setting: Setting, federation: Federation
 ) -> None:
     """Warn after a run whose shares are far from the importances, and name a remedy."""
-    if not _anyone_counts(history):
+    # If all clients may read all data, none of the data are left out as its client is slow.
+    if federation.shard_sizes is not None or not _anyone_counts(history):
         return
     report = _report(history, setting.aggregator, setting.arrivals, federation, None)
     if report.is_far:
@@ -278,7 +280,7 @@ def _dry_run(
         federation, expected_durations=arrivals.expected_durations(), groups=arrivals.groups
     )
     pool = Pool(_NoTraining(), ahead=not arrivals.may_stop)
-    clients = Clients(pool, federation.num_examples, keep_states=False)
+    clients = Clients(pool, federation, keep_states=False)
     state = ServerState(0, torch.zeros(1), torch.zeros(0), torch.zeros(0))
     rounds = _Rounds()
     setting = Setting(arrivals, aggregator, LocalSGD(1.0))

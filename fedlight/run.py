@@ -30,6 +30,7 @@ from fedlight._support.garbage_collection import no_collections
 from fedlight._support.growing import Growing
 from fedlight._support.memory import BLOCKS
 from fedlight.arrivals.schedule import Schedule
+from fedlight.arrivals.simulation import sharing
 from fedlight.checkpoint import FORMAT, HyperParameters, Parts, plain_hparams, write_checkpoint
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
@@ -106,6 +107,8 @@ class Run:
             setting.seed,
             tokens_per_example=datamodule.tokens_per_example,
         )
+        if arrivals.shares_data:
+            federation = sharing(federation, arrivals.shared_by)
         self.schedule = Schedule(
             arrivals,
             federation,
@@ -155,6 +158,7 @@ class Run:
             seed=setting.seed,
             autocast=self._autocast,
             settings=settings,
+            pooled=setting.arrivals.shares_data,
         )
         choice = resolve_executor(setting.executor, workplace)
         self.executor, self.executor_reason = choice.executor, choice.reason
@@ -171,7 +175,7 @@ class Run:
         self.pool = Pool(self.executor, setting.norm_limit, sending, ahead)
         self.federation = replace(self.federation, layout=state.param_layout)
         keep_states = keeps_state(setting.local_optimizer)
-        self.clients = Clients(self.pool, partition.sizes, keep_states=keep_states)
+        self.clients = Clients(self.pool, self.federation, keep_states=keep_states)
         kind = EarlyServer if arrivals.needs_feedback or alone else Server
         self.server = kind(
             setting,

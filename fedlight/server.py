@@ -110,6 +110,7 @@ class Server:
         self._on_client_failure = setting.on_client_failure
         self._optimizer = setting.local_optimizer
         self._channel = setting.channel
+        self._federation = federation
         self._num_clients = federation.num_clients
         self._batch_sizes = np.minimum(federation.batch_size, federation.num_examples).tolist()
         self._tokens_per_example = federation.tokens_per_example
@@ -225,7 +226,9 @@ class Server:
         self.counts.num_updates += 1
         self.counts.num_gradients += task.num_steps
         if self.counts.num_examples is not None:
-            self.counts.num_examples += task.num_steps * self._batch_sizes[task.client_id]
+            own = task.chunk is None
+            batch = self._batch_sizes[task.client_id] if own else self._batch_of(task)
+            self.counts.num_examples += task.num_steps * batch
         if self._answer("accepts", self.aggregator.accepts(update, self.counts.version)):
             due = self._answer("receive", self.aggregator.receive(update))
             if not self._says_what_it_holds:
@@ -236,6 +239,15 @@ class Server:
         self.watcher.on_drop(update)  # before its result is released
         self.clients.drop(update)
         return False
+
+    def _batch_of(self, task: Task) -> int:
+        """The examples per step of a task that reads shared data."""
+        shards = self._federation.shard_sizes
+        assert shards is not None
+        assert task.chunk is not None
+        shard = task.chunk.shard
+        size = int(shards.sum() if shard is None else shards[shard])
+        return min(self._federation.batch_size, size)
 
     def _staleness(self, update: ClientUpdate) -> int:
         """Return tau: the server's version minus the version that the client has pulled."""

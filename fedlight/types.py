@@ -34,6 +34,8 @@ class Federation:
         layout: The names and shapes of the model's parameters, which aggregators get; None for a
             model without layers.
         tokens_per_example: Tokens that are learned from in one example; None if there are none.
+        shard_sizes: Examples of each part of the data, shape ``[S]``, if all clients share them
+            (`ArrivalProcess.shares_data`); n_i is then an equal share of all examples.
     """
 
     num_clients: int
@@ -44,6 +46,7 @@ class Federation:
     groups: tuple[str, ...] = ()
     layout: FlatLayout | None = None
     tokens_per_example: int | None = None
+    shard_sizes: NDArray[np.int64] | None = None
 
     def layers(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of a vector by the name of the parameter, in their true shapes.
@@ -67,6 +70,24 @@ new_record = tuple.__new__
 """``new_record(Task, (…))`` is ``Task(…)`` in half the time; for records of every event."""
 
 
+class Chunk(NamedTuple):
+    """What a task reads of data that all clients share: the next examples of an endless stream.
+
+    ``examples start, start + 1, ..., start + K b - 1`` for a task of K steps with batches of b. A
+    stream goes through its examples again and again; one pass is an epoch of it.
+
+    Attributes:
+        start: Number of examples of the stream that earlier tasks have taken.
+        shard: The part of the data whose examples the stream has; None for those of all parts.
+        shuffle: Whether each epoch has an order of its own, drawn from the run's seed, the shard
+            and the number of the epoch; else the examples keep the order of the data.
+    """
+
+    start: int
+    shard: int | None = None
+    shuffle: bool = True
+
+
 class Task(NamedTuple):
     """One local run of one client.
 
@@ -84,6 +105,8 @@ class Task(NamedTuple):
         cut: Whether it was cut short (`Cut`); it arrives after the others of that time.
         steps_before: Local steps of the client's tasks that had arrived when it was dispatched,
             without those that were lost.
+        chunk: What it reads of data that all clients share (`SharedStream`, `LeastVisitedShards`);
+            None for the client's own examples.
     """
 
     client_id: int
@@ -98,6 +121,12 @@ class Task(NamedTuple):
     tag: str | None = None
     cut: bool = False
     steps_before: int = 0
+    chunk: Chunk | None = None
+
+
+def with_chunk(record: Any) -> Any:
+    """A task or a dispatch that was read from plain data, in which its chunk is a list."""
+    return record if record.chunk is None else record._replace(chunk=Chunk(*record.chunk))
 
 
 class LoggedAs(NamedTuple):

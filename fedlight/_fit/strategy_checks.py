@@ -156,6 +156,8 @@ def warn_of_single_examples(run: Run) -> None:
     """Warn if clients whose batches hold one example fail in a module with batch normalisation."""
     if not any(isinstance(layer, _BatchNorm) for layer in run.module.modules()):
         return
+    if run.federation.shard_sizes is not None:  # no batch is of the examples of one client
+        return
     sizes, batch_size = run.federation.num_examples, run.federation.batch_size
     clients = np.flatnonzero(np.minimum(sizes, batch_size) == 1)
     if not len(clients):

@@ -50,6 +50,7 @@ from fedlight.arrivals.power_of_choice import PowerOfChoice
 from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
+from fedlight.arrivals.shared_data import LeastVisitedShards, SharedStream
 from fedlight.arrivals.simulation import simulate
 from fedlight.arrivals.synchronous import SynchronousArrivals
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
@@ -88,6 +89,7 @@ __all__ = [
     "HalfNormalDurations",
     "ImbalancedTicks",
     "IntervalWindows",
+    "LeastVisitedShards",
     "LocalEpochs",
     "LocalSteps",
     "LogNormalDurations",
@@ -107,6 +109,7 @@ __all__ = [
     "ReplayArrivals",
     "ReplayEvent",
     "ScheduleTable",
+    "SharedStream",
     "ShiftedExponentialDurations",
     "StepDurations",
     "StepsBySpeed",

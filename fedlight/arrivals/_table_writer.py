@@ -42,7 +42,8 @@ class TableWriter(Saved):
 
     def _add(self, task: Task, time: float, stopped_at: int | None = None) -> None:
         row = [task.client_id, task.pulled_version, time, task.num_steps, task.dispatched_at]
-        self._rows.append([*row, task.visit, stopped_at, task.tag, task.cut])
+        more = task.chunk or ()
+        self._rows.append([*row, task.visit, stopped_at, task.tag, task.cut, *more])
 
     def end_round(self, now: float, tag: str | None = None) -> None:
         """Record the end of a round, of a group if it has a tag."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedlight.theory import ClosedNetwork
-    from fedlight.types import Federation, Seen, Task
+    from fedlight.types import Chunk, Federation, Seen, Task
 
     Choose: TypeAlias = Callable[[Sequence[int], int, float], Sequence[int]]
     """Chooses so many of some clients, at a virtual time."""
@@ -70,6 +70,16 @@ class ArrivalProcess(Strategy, Saved, ABC):
     groups: tuple[str, ...] = ()
     """The tags of its groups of clients, in their order; empty without groups."""
 
+    shares_data: bool = False
+    """Whether tasks read from data that all clients share, as `chunk` says.
+
+    If so, the parts of the data are shards and belong to no client: there may be more or fewer of
+    them than clients, and each client counts an equal share of all examples.
+    """
+
+    shared_by: int | None = None
+    """Of a process with `shares_data`: the number of clients; None for one for each shard."""
+
     @abstractmethod
     def setup(self, federation: Federation) -> None:
         """Reset the state and prepare for a run of this federation.
@@ -120,6 +130,18 @@ class ArrivalProcess(Strategy, Saved, ABC):
     def on_start(self, task: Task) -> None:
         """Called when a client has pulled the model, if the process `may_stop` clients."""
         return
+
+    def chunk(self, client_id: int, num_steps: int) -> Chunk | None:
+        """Return what a task reads; called at each pull, if the process has `shares_data`.
+
+        It is not called for a task that is tried again, which reads the same examples, and for a
+        `Dispatch` that says it itself.
+
+        Args:
+            client_id: The client that pulls the model.
+            num_steps: K, the local steps of the task.
+        """
+        return None
 
     def on_stop(self, task: Task, version: int, now: float) -> None:
         """Called when a task was stopped and has no result: cancelled, or cut before a step.

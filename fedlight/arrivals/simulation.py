@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,7 +101,8 @@ def simulate(
         max_updates: Stop after this many arrivals.
         buffer_size: m, the number of arrivals between server updates.
         interval: Virtual time between server updates.
-        num_examples: n_i, one number for all clients or one for each.
+        num_examples: n_i, one number for all clients or one for each; of a process whose clients
+            share the data, the sizes of the shards.
         batch_size: Examples per local step.
         seed: The run's seed.
 
@@ -127,7 +129,8 @@ def simulate(
         )
     optional(positive_int, "buffer_size", buffer_size)
     optional(positive, "interval", interval)
-    federation = federation_of(num_clients, num_examples, batch_size, integer("seed", seed))
+    seed = integer("seed", seed)
+    federation = federation_of(num_clients, num_examples, batch_size, seed, arrivals)
     schedule = Schedule(arrivals, federation, interval=interval, max_time=max_time)
     by_rounds = buffer_size is None and interval is None
     server = CountingServer(schedule, buffer_size, by_rounds)
@@ -152,7 +155,11 @@ def check_no_feedback(arrivals: ArrivalProcess, purpose: str) -> None:
 
 
 def federation_of(
-    num_clients: int, num_examples: int | Iterable[int], batch_size: int, seed: int
+    num_clients: int,
+    num_examples: int | Iterable[int],
+    batch_size: int,
+    seed: int,
+    arrivals: ArrivalProcess,
 ) -> Federation:
     """Return the federation of a simulation.
 
@@ -166,11 +173,31 @@ def federation_of(
         sizes = np.broadcast_to(np.int64(num_examples), (num_clients,))
     else:
         sizes = np.array(list(num_examples), dtype=np.int64)
-    if sizes.shape != (num_clients,):
+    if arrivals.shares_data and arrivals.shared_by not in (None, num_clients):
+        raise ValueError(
+            f"num_clients={num_clients} here, but {arrivals!r} has {arrivals.shared_by} clients; "
+            "write the same number"
+        )
+    if sizes.shape != (num_clients,) and not (arrivals.shares_data and len(sizes)):
         raise ValueError(
             f"num_examples has {len(sizes)} numbers, but there are {num_clients} clients; "
             "give one number for all, or one for each"
         )
     if (sizes < 1).any():
         raise ValueError(f"num_examples must be at least 1 for each client, got {sizes.min()}")
-    return Federation(num_clients, sizes, batch_size, seed=seed)
+    federation = Federation(num_clients, sizes, batch_size, seed=seed)
+    return sharing(federation, num_clients) if arrivals.shares_data else federation
+
+
+def sharing(federation: Federation, num_clients: int | None) -> Federation:
+    """A federation whose clients share all data.
+
+    Args:
+        federation: A federation with a client for each part of the data.
+        num_clients: M, the number of clients that share them; None for one for each part.
+    """
+    shards = federation.num_examples
+    num_clients = num_clients or len(shards)
+    share = max(1, int(shards.sum()) // num_clients)
+    sizes = np.full(num_clients, share, dtype=np.int64)
+    return replace(federation, num_clients=num_clients, num_examples=sizes, shard_sizes=shards)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedlight._support.checks import non_negative_int, number, optional, positive, positive_int
 from fedlight._support.files import replacing, user_path
+from fedlight.types import Chunk
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +29,8 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "num_steps": non_negative_int,
     "visit": partial(optional, non_negative_int),
     "stopped_at_version": partial(optional, non_negative_int),
+    "chunk_start": partial(optional, non_negative_int),
+    "chunk_shard": partial(optional, non_negative_int),
 }
 
 
@@ -51,6 +54,10 @@ class ReplayEvent:
         tag: The group that the client works in (`Tiers`), or None.
         cut: Whether the local run was cut short (`Cut`); it arrives after the others of that
             time.
+        chunk_start: `Chunk.start` of a task that reads shared data (`SharedStream`); None for the
+            client's own examples.
+        chunk_shard: `Chunk.shard` of such a task.
+        chunk_shuffle: `Chunk.shuffle` of such a task.
     """
 
     client: int
@@ -62,6 +69,9 @@ class ReplayEvent:
     stopped_at_version: int | None = None
     tag: str | None = None
     cut: bool = False
+    chunk_start: int | None = None
+    chunk_shard: int | None = None
+    chunk_shuffle: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -97,6 +107,18 @@ class ReplayEvent:
             )
         if self.tag is not None and not isinstance(self.tag, str):
             raise TypeError(f"ReplayEvent.tag must be a string or None, got {self.tag!r}")
+        if self.chunk_start is None and self.chunk_shard is not None:
+            raise ValueError(
+                f"ReplayEvent.chunk_shard={self.chunk_shard} needs chunk_start, the number of "
+                "examples of the shard that earlier tasks have taken"
+            )
+
+    @property
+    def chunk(self) -> Chunk | None:
+        """What the task read of shared data, or None."""
+        if self.chunk_start is None:
+            return None
+        return Chunk(self.chunk_start, self.chunk_shard, self.chunk_shuffle is not False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +200,7 @@ class ScheduleTable:
         """Return the events as an Arrow table, one row each; the rest is in the schema's metadata.
 
         The columns are the attributes of `ReplayEvent` and ``version``. ``stopped_at_version``,
-        ``tag`` and ``cut`` are present only if an event uses them.
+        ``tag``, ``cut`` and those of chunks are present only if an event uses them.
         """
         import pyarrow as pa
 
@@ -196,6 +218,9 @@ class ScheduleTable:
             types["tag"] = pa.string()
         if any(event.cut for event in self.events):
             types["cut"] = pa.bool_()
+        if any(event.chunk_start is not None for event in self.events):
+            types |= {"chunk_start": pa.int64(), "chunk_shard": pa.int64()}
+            types["chunk_shuffle"] = pa.bool_()
         columns = {
             name: pa.array([getattr(event, name) for event in self.events], kind)
             for name, kind in types.items()

@@ -82,6 +82,12 @@ class Tiers(ArrivalProcess):
                     f"processes[{name!r}] must be an arrival process without groups, got "
                     f"{process!r}"
                 )
+            if process.shares_data:
+                raise TypeError(
+                    f"processes[{name!r}] must be an arrival process whose clients have data of "
+                    f"their own, got {process!r}; write SharedStream(Tiers(…)) or "
+                    "LeastVisitedShards(Tiers(…)) for data that the clients of all tiers share"
+                )
         self.processes = dict(processes)
         self.groups = tuple(processes)
         self.clients = None if clients is None else _members(self.groups, clients)

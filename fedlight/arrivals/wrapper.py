@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedlight.arrivals.base import Choose
-    from fedlight.types import Federation, Seen, Task
+    from fedlight.types import Chunk, Federation, Seen, Task
 
 
 class Wrapper(ArrivalProcess):
@@ -42,6 +42,8 @@ class Wrapper(ArrivalProcess):
         self.groups = arrivals.groups
         self.needs_feedback = type(self).needs_feedback or arrivals.needs_feedback
         self.early_results = arrivals.early_results
+        self.shares_data = arrivals.shares_data
+        self.shared_by = arrivals.shared_by
 
     @abstractmethod
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
@@ -79,6 +81,10 @@ class Wrapper(ArrivalProcess):
     def on_start(self, task: Task) -> None:
         """Tell the wrapped process."""
         self.arrivals.on_start(task)
+
+    def chunk(self, client_id: int, num_steps: int) -> Chunk | None:
+        """The answer of the wrapped process."""
+        return self.arrivals.chunk(client_id, num_steps)
 
     def on_stop(self, task: Task, version: int, now: float) -> None:
         """Tell the wrapped process."""

@@ -439,6 +439,8 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     channel.RandomK: ("stich2018sparsified",),
     channel.ErrorFeedback: ("stich2018sparsified", "karimireddy2019error"),
     arrivals.StepsBySpeed: ("liu2024asynchronous",),
+    arrivals.SharedStream: ("liu2024asynchronous",),
+    arrivals.LeastVisitedShards: ("liu2024asynchronous",),
 }
 """The papers of strategies, by their classes; a class of one's own has those of its base."""
 

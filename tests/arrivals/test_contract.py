@@ -12,6 +12,7 @@ from fedlight.arrivals import (
     ExponentialDurations,
     FixedDurations,
     HalfNormalDurations,
+    LeastVisitedShards,
     LogNormalDurations,
     PartialWork,
     PoissonArrivals,
@@ -19,6 +20,7 @@ from fedlight.arrivals import (
     Recording,
     ReplayArrivals,
     ReplayEvent,
+    SharedStream,
     StepDurations,
     StepsBySpeed,
     SynchronousArrivals,
@@ -108,6 +110,7 @@ ROUNDS = {
         DiurnalWindows(5.0),
     ),
     "rounds with drop-outs": lambda: DropOut(UniformArrivals(3, 4, STEPS), 0.3),
+    "stream in partial work": lambda: PartialWork(SharedStream(UniformArrivals(3, 4, STEPS)), 0.5),
     "rounds with partial work": lambda: PartialWork(UniformArrivals(3, 4, STEPS), 0.5),
     "rounds by day": lambda: Availability(UniformArrivals(3, 4, STEPS), DiurnalWindows(5.0)),
 }
@@ -140,6 +143,8 @@ CLOCKS = {
     "restarts by day": lambda: Availability(
         continuous(restart_after=1, resume="on_arrival"), DiurnalWindows(5.0, 0.3)
     ),
+    "stream": lambda: SharedStream(continuous(resume="on_arrival")),
+    "shards": lambda: LeastVisitedShards(DropOut(continuous(concurrency=4), 0.3), by="examples"),
     "partial work": lambda: PartialWork(continuous(resume="on_arrival"), 0.5),
     "by day": lambda: Availability(continuous(), DiurnalWindows(5.0, 0.3), unfinished="lose"),
     "drawn by day": lambda: Availability(continuous(concurrency=2), DiurnalWindows(5.0, 0.3)),

@@ -422,6 +422,17 @@ ROWS = [
         "stopped_at_version=2 needs dispatched_at",
     ),
     ("ReplayEvent(0, 0, 1.0, 1, tag=3)", TypeError, "ReplayEvent.tag must be a string or None"),
+    ("SharedStream(rounds, 0)", ValueError, "num_clients must be at least 1, got 0"),
+    (
+        "LeastVisitedShards(rounds, by='loss')",
+        ValueError,
+        "by must be one of 'visits', 'examples', got 'loss'",
+    ),
+    (
+        "ReplayEvent(0, 0, 1.0, 1, chunk_shard=2)",
+        ValueError,
+        "chunk_shard=2 needs chunk_start",
+    ),
     ("PartialWork(rounds, 2)", ValueError, "probability must lie between 0 and 1, got 2"),
     # --- executors, callbacks, models ---
     ("VectorizedExecutor(max_batch=0)", ValueError, "max_batch must be at least 1, got 0"),

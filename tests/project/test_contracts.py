@@ -61,6 +61,7 @@ from fedlight.arrivals import (
     DropOut,
     ExponentialDurations,
     FixedDurations,
+    LeastVisitedShards,
     Oort,
     PartialWork,
     Pisces,
@@ -70,6 +71,7 @@ from fedlight.arrivals import (
     RandomTicks,
     ReplayArrivals,
     ReplayEvent,
+    SharedStream,
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
@@ -143,6 +145,8 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
         PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS), 2
     ),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
+    "stream": lambda: SharedStream(ARRIVALS["continuous"](), 4),
+    "shards": lambda: LeastVisitedShards(ARRIVALS["uniform"](), 4, "examples"),
     "available": lambda: Availability(ARRIVALS["continuous"](), [(0, 2.5), (4, 40)]),
 }
 AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {

@@ -57,11 +57,13 @@ ELSEWHERE = {
     "DropOut",
     "FlowerPartitioner",
     "Oort",
+    "LeastVisitedShards",
     "PartialWork",
     "Pisces",
     "PowerOfChoice",
     "Recording",
     "ReplayArrivals",
+    "SharedStream",
     "Tiers",
     "Wrapper",
 }

@@ -47,7 +47,7 @@ def test_all_methods_make_about_as_many_steps():
         from parts.islands import table
     finally:
         sys.path.remove(str(RECIPES))
-    every = table(lr=0.01, server_lr=0.7, num_steps=20, tasks=40)
+    every = table(lr=0.01, num_steps=20, tasks=40)
     assert every.pop("DiLoCo, rounds")["max_rounds"] == 10
     assert {name: each["max_updates"] for name, each in every.items()} == {
         "delayed Nesterov": 40,

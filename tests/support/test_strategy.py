@@ -213,6 +213,12 @@ VALUES = {
     },
     "LocalEpochs": {"num_epochs": (1.0, 1.5)},
     "LocalSGD": {"lr": (0.5, 0.25), **OF_SGD, "keep": ("task", "client")},
+    "LeastVisitedShards": {
+        "arrivals": (ONE, TWO),
+        "num_clients": (None, 3),
+        "by": ("visits", "examples"),
+        "shuffle": (True, False),
+    },
     "LookAhead": {**OF_ISLANDS, "send": ("look_ahead", "model")},
     "LogNormalDurations": {"median": (1.0, [1.0, 2.0]), "sigma": (1.0, 2.0)},
     "LogNormalRates": {"sigma": (1.0, 2.0), "rate": (1.0, 2.0)},
@@ -285,6 +291,7 @@ VALUES = {
     "Ringmaster": {"max_staleness": (None, 2), **SERVER},
     "SAM": {"lr": (0.5, 0.25), "rho": (0.1, 0.2), **OF_SGD},
     "Scaffold": {"lr": (0.5, 0.25), "option": (1, 2)},
+    "SharedStream": {"arrivals": (ONE, TWO), "num_clients": (None, 3), "shuffle": (True, False)},
     "ShiftedExponentialDurations": {"shift": (0.5, LONG), "mean": (1.0, 2.0)},
     "StepDurations": {"per_step": (1.0, LONG), "overhead": (0.0, 1.0)},
     "StepsBySpeed": {
