@@ -137,12 +137,14 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "communication": lambda: CommunicationPattern(RandomTicks(0.6, max_gap=3)),
     "replay": _replayed,
     "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
-    "oort": lambda: Oort(SynchronousArrivals(2, ExponentialDurations(1.0), STEPS), pacer_window=1),
+    "oort": lambda: Oort(
+        SynchronousArrivals(2, ExponentialDurations(1.0), STEPS), "loss", pacer_window=1
+    ),
     "pisces": lambda: Pisces(
-        ContinuousArrivals(ExponentialDurations(1.0), concurrency=2, local_steps=STEPS)
+        ContinuousArrivals(ExponentialDurations(1.0), concurrency=2, local_steps=STEPS), "loss"
     ),
     "power of choice": lambda: PowerOfChoice(
-        PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS), 2
+        PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS), 2, "loss"
     ),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
     "stream": lambda: SharedStream(ARRIVALS["continuous"](), 4),
