@@ -314,7 +314,8 @@ def with_paper() -> set[str]:
             if isclass(value) and issubclass(value, base) and name not in REPEATED:
                 found.add(name)
     # The first is the module's own, of no paper; the others are on the pages of their kin.
-    return found - {"ModuleOptimizer", *(n for t in TEXTS.values() for n in t.get("covers", ()))}
+    covered = {name for text in TEXTS.values() for name in text.get("covers", ())}
+    return found - {"ModuleOptimizer", "ClientSelection", *covered}
 
 
 def on_config(config: Any) -> Any:

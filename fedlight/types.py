@@ -353,6 +353,43 @@ class ClientUpdate(NamedTuple):
         return version - self.task.pulled_version
 
 
+class Seen(NamedTuple):
+    """What the server sees of an update that it has accepted; see `ArrivalProcess.on_feedback`.
+
+    Attributes:
+        metrics: What ``training_step`` logged in this local run, by name: means over the examples
+            that it has seen, or what ``reduce_fx`` says.
+        norm: Euclidean norm of the delta as the server gets it, after a channel.
+        num_examples: n_i, the number of examples of the client.
+        duration: Virtual time from the pull to the arrival.
+        staleness: tau, the server updates made since the pull.
+    """
+
+    metrics: Mapping[str, float]
+    norm: float
+    num_examples: int
+    duration: float
+    staleness: int
+
+    def metric(self, name: str) -> float:
+        """Return a logged value.
+
+        Raises:
+            ValueError: The local run has not logged this name; the error lists those that it has.
+
+        Example:
+            >>> Seen({"train_loss": 0.5}, 1.0, 10, 2.0, 0).metric("train_loss")
+            0.5
+        """
+        if name not in self.metrics:
+            logged = ", ".join(map(repr, self.metrics)) or "nothing"
+            raise ValueError(
+                f"metric={name!r} is not logged by training_step, which has logged {logged}; write "
+                f"self.log({name!r}, …) in every training_step, or give the name of one of those"
+            )
+        return self.metrics[name]
+
+
 class UsedUpdate(NamedTuple):
     """An update that a server step used.
 

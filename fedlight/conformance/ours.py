@@ -99,7 +99,9 @@ class _Quadratic(LightningModule):
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> Any:
         a, c = batch
         x = torch.cat([layer.flatten() for layer in self.layers])
-        return (a * (x - c) ** 2).sum(dim=-1).mean() / 2
+        loss = (a * (x - c) ** 2).sum(dim=-1).mean() / 2
+        self.log("train_loss", loss)  # rules that choose clients read it
+        return loss
 
 
 class _Watch(Callback):
@@ -315,6 +317,7 @@ def _process(case: Case) -> ArrivalProcess:
         "tiers": _tiers,
         "regions": _regions,
         "compass": _compass,
+        "chosen": _chosen,
     }
     return processes[case.process["name"]](case)
 
@@ -337,7 +340,8 @@ def _replayed(case: Case) -> ArrivalProcess:
     if not events:
         updates = case.expected.get("updates", ())
         process = case.process
-        if process["name"] != "always_on" or process["restart_after"] is not None:
+        always_on = process["name"] == "always_on" and process["restart_after"] is None
+        if not always_on and (process["name"] != "chosen" or "stops" in case.topics):
             raise NotImplementedHere("work that is stopped, polled, cut or planned is not replayed")
         if "refresh" in process:
             raise NotImplementedHere("tasks that are refreshed are not replayed")
@@ -353,7 +357,12 @@ def _replayed(case: Case) -> ArrivalProcess:
         ]
     durations = [client.compute_time for client in case.clients]
     known = [duration for duration in durations if duration is not None]
-    return ReplayArrivals(events, durations=known if len(known) == len(durations) else None)
+    by_rounds = "per_round" in case.process or "staleness_bound" in case.process
+    return ReplayArrivals(
+        events,
+        durations=known if len(known) == len(durations) else None,
+        round_ends=case.expected["times"] if by_rounds else (),
+    )
 
 
 def _always_on(case: Case) -> ArrivalProcess:
@@ -412,6 +421,45 @@ def _regions(case: Case) -> ArrivalProcess:
     }
     ways = {way: dict(zip(members, spec[way], strict=True)) for way in ("up", "down", "within")}
     return arr.Regions(processes, members, spec["arrivals_per_send"], **ways)
+
+
+class _Oort(arr.Oort):
+    """Takes new clients in the order of the case instead of drawing them."""
+
+    order: Sequence[int] = ()
+
+    def _explore(self, new: Sequence[int], number: int, rng: Any) -> list[int]:
+        return [client for client in self.order if client in new][:number]
+
+
+class _Pisces(arr.Pisces):
+    """Takes new clients in the order of the case instead of drawing them."""
+
+    order: Sequence[int] = ()
+
+    def _explore(self, new: Sequence[int], number: int, rng: Any) -> list[int]:
+        return [client for client in self.order if client in new][:number]
+
+
+def _chosen(case: Case) -> ArrivalProcess:
+    process, rule = case.process, dict(case.process["rule"])
+    name, order = rule.pop("name"), rule.pop("new", ())
+    times, steps = _durations(case), _steps(case)
+    if "per_round" in process:
+        more = process.get("over_select")
+        inner: ArrivalProcess = arr.SynchronousArrivals(process["per_round"], times, steps, more)
+    else:
+        places, resume = process["concurrency"], process["resume"]
+        inner = arr.ContinuousArrivals(times, places, resume=resume, local_steps=steps)
+    if name == "power_of_choice":
+        return arr.PowerOfChoice(inner, **rule)
+    made: _Oort | _Pisces
+    if name == "oort":
+        made = _Oort(inner, **rule)
+    else:
+        made = _Pisces(inner, **rule, staleness_bound=process.get("staleness_bound"))
+    made.order = order
+    return made
 
 
 def _durations(case: Case) -> arr.FixedDurations:

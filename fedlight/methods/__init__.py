@@ -64,6 +64,7 @@ from fedlight.methods.rounds import (
     quafl,
     scaffold,
 )
+from fedlight.methods.selection import oort, pisces, power_of_choice
 
 __all__ = [
     "Method",
@@ -101,6 +102,9 @@ __all__ = [
     "look_ahead",
     "malenia",
     "mifa",
+    "oort",
+    "pisces",
+    "power_of_choice",
     "quafl",
     "rennala",
     "ringmaster",

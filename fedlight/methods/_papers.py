@@ -396,6 +396,28 @@ PAPERS = {
         2025,
         "https://arxiv.org/abs/2508.15706",
     ),
+    "cho2020client": Paper(
+        "Cho, Yae Jee and Wang, Jianyu and Joshi, Gauri",
+        "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice "
+        "Selection Strategies",
+        "",
+        2020,
+        "https://arxiv.org/abs/2010.01243",
+    ),
+    "lai2021oort": Paper(
+        "Lai, Fan and Zhu, Xiangfeng and Madhyastha, Harsha V. and Chowdhury, Mosharaf",
+        "{Oort}: Efficient Federated Learning via Guided Participant Selection",
+        "{USENIX} Symposium on Operating Systems Design and Implementation",
+        2021,
+        "https://arxiv.org/abs/2010.06081",
+    ),
+    "jiang2022pisces": Paper(
+        "Jiang, Zhifeng and Wang, Wei and Li, Baochun and Li, Bo",
+        "{Pisces}: Efficient Federated Learning via Guided Asynchronous Training",
+        "{ACM} Symposium on Cloud Computing",
+        2022,
+        "https://arxiv.org/abs/2206.09264",
+    ),
 }
 """The papers by their keys, in the order in which they are cited."""
 
@@ -441,6 +463,9 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     local_optimizers.SAM: ("foret2021sharpness", "qu2022generalized"),
     arrivals.UniformArrivals: ("yang2022anarchic",),
     arrivals.BiasedArrivals: ("yang2022anarchic",),
+    arrivals.Oort: ("lai2021oort",),
+    arrivals.Pisces: ("jiang2022pisces",),
+    arrivals.PowerOfChoice: ("cho2020client",),
     arrivals.CommunicationPattern: ("avdiukhin2021federated",),
     channel.QSGD: ("alistarh2017qsgd",),
     channel.TopK: ("stich2018sparsified",),

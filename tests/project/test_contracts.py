@@ -66,9 +66,12 @@ from fedlight.arrivals import (
     ExponentialDurations,
     FixedDurations,
     LeastVisitedShards,
+    Oort,
     PartialWork,
+    Pisces,
     PoissonArrivals,
     PolledArrivals,
+    PowerOfChoice,
     RandomTicks,
     RefreshedTasks,
     Regions,
@@ -157,6 +160,15 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
         ContinuousArrivals(ExponentialDurations(0.5), resume="on_arrival", local_steps=STEPS)
     ),
     "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
+    "oort": lambda: Oort(
+        SynchronousArrivals(2, ExponentialDurations(1.0), STEPS), "loss", pacer_window=1
+    ),
+    "pisces": lambda: Pisces(
+        ContinuousArrivals(ExponentialDurations(1.0), concurrency=2, local_steps=STEPS), "loss"
+    ),
+    "power of choice": lambda: PowerOfChoice(
+        PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS), 2, "loss"
+    ),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
     "stream": lambda: SharedStream(ARRIVALS["continuous"](), 4),
     "shards": lambda: LeastVisitedShards(ARRIVALS["uniform"](), 4, "examples"),
