@@ -214,9 +214,9 @@ def page(name: str) -> str:
         f"## An experiment\n\n```bash\n{ran}\n```",
         f"![Accuracy over virtual time, and staleness, of {title(name)} and a reference]"
         f"(../figures/methods/{name}.png)",
-        "The reference is `FedBuff` of five updates with SGD; ten of fifty clients are at work "
-        "at a time, and each holds two digits. One seed and no tuning: the picture shows "
-        "how the method behaves, not which one is better.",
+        "The reference is `FedBuff` of five updates with SGD and ten of fifty clients at work at a "
+        "time; each client holds two digits. One seed and no tuning: the picture shows how the "
+        "method behaves, not which one is better.",
         f"## When to use it\n\n- **Good for.** {linked(texts['use'], name)}\n"
         f"- **Not for.** {linked(texts['avoid'], name)}",
     ]
