@@ -88,7 +88,7 @@ def warnings(
     for discount in DISCOUNTS.values():
         entries = [SimpleNamespace(client_id=i, weight=discount(t), staleness=t) for i, t in used]
         history: Any = [SimpleNamespace(updates=entries, now=1.0)]
-        federation = federation_of(clients, 1, 1, seed)
+        federation = federation_of(clients, 1, 1, seed, arrivals)
         yield _report(history, FedBuff(buffer_size), arrivals, federation, rtol=None).is_far
 
 

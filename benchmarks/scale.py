@@ -69,7 +69,7 @@ def events_per_second(clients: int, in_flight: int, parameters: int, events: int
     )
     schedule = Schedule(arrivals, federation)
     pool = Pool(Nothing(parameters))
-    runs = Clients(pool, federation.num_examples, keep_states=False)
+    runs = Clients(pool, federation, keep_states=False)
     history = _History()
     setting = Setting(arrivals, FedBuff(buffer_size=10), LocalSGD(0.1))
     server = Server(setting, federation, runs, schedule, _state(parameters), history)

@@ -4,10 +4,11 @@
 
 The islands share blocks of the source of Python's standard library, and train K local steps of Adam
 between two rounds of FedAvg. The plain loop is what one would write in PyTorch for one island:
-zero_grad, backward and the step of `torch.optim.Adam`. Rates are tokens a second; a round of
-warm-up, in which a stack's step is traced, is not counted. The contenders take turns, and a ratio
-is the median of those within each turn. `--cpu` counts CPU time in place of time. At the end, the
-weights of the stacked islands are compared with those of one after another in float64.
+zero_grad, backward and the step of `torch.optim.Adam`. Rates are tokens a second; the rounds of
+warm-up are not counted, since the stack's step is traced after some fifty steps. The contenders
+take turns, and a ratio is the median of those within each turn. `--cpu` counts CPU time in place of
+time. At the end, the weights of the stacked islands are compared with those of one after another in
+float64.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Islands:
         rows = torch.from_numpy(self.data.partition[0])
         examples = self.data.train_data
         steps, begun = given.islands * given.steps * given.rounds, 0.0
-        for step in range(given.steps + steps):
-            if step == given.steps:
+        for step in range(given.warm * given.steps + steps):
+            if step == given.warm * given.steps:
                 begun = now()
             batch = rows[torch.randperm(len(rows))[: given.batch_size]]
             x, y = examples.gather(batch)
@@ -80,8 +81,8 @@ class Islands:
     def federated(self, executor: str) -> float:
         """All islands with an executor; tokens a second."""
         given = self.given
-        watch = Stopwatch(given.islands)
-        trainer = self._trainer(executor, 1 + given.rounds, callbacks=[watch])
+        watch = Stopwatch(given.warm * given.islands)
+        trainer = self._trainer(executor, given.warm + given.rounds, callbacks=[watch])
         trainer.fit(self.module(), self.data)
         begun, ended = watch.times
         return given.rounds * given.islands * given.steps * self.tokens / (ended - begun)
@@ -120,6 +121,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=10, help="local steps between two rounds")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that are timed")
+    parser.add_argument("--warm", type=int, default=4, help="rounds before, not timed")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cpu", action="store_true", help="count CPU time")
     given = parser.parse_args()

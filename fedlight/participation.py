@@ -22,7 +22,7 @@ from fedlight._support.checks import positive
 from fedlight._support.messages import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
-from fedlight.arrivals.simulation import federation_of
+from fedlight.arrivals.simulation import check_no_feedback, federation_of
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.executors.base import Executor
@@ -180,7 +180,8 @@ def participation_report(
         max_rounds: Stop after this many rounds.
         max_time: Stop before the first event later than this virtual time.
         max_updates: Stop after this many arrivals.
-        num_examples: n_i, one number for all clients or one for each.
+        num_examples: n_i, one number for all clients or one for each; of a process whose clients
+            share the data, the sizes of the shards.
         batch_size: Examples per local step.
         seed: The run's seed.
         rtol: Relative difference up to which a share counts as equal to its importance.
@@ -213,7 +214,7 @@ def participation_report(
             raise ValueError(
                 "a schedule has no weights by itself: give aggregator= and num_clients="
             )
-        federation = federation_of(num_clients, num_examples, batch_size, seed)
+        federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         limits = Limits(max_rounds, max_time, max_updates)
         history: Sequence[RoundRecord]
         history, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
@@ -232,10 +233,12 @@ def warn_if_unfair(
     run: object, history: Sequence[RoundRecord], setting: Setting, federation: Federation
 ) -> None:
     """Warn after a run whose shares are far from the importances, and name a remedy."""
-    if not _anyone_counts(history):
+    # If all clients may read all data, none of the data are left out as its client is slow.
+    if federation.shard_sizes is not None or not _anyone_counts(history):
         return
     report = _report(history, setting.aggregator, setting.arrivals, federation, None)
-    if report.is_far:
+    meant = setting.aggregator.speed_counts and bool(report.arrivals.all())
+    if report.is_far and not meant:
         words = (
             f"fedlight: some clients count for more than their importance: {report}; a remedy: "
             f"{report.remedy} (participation_report(trainer) shows all clients)"
@@ -280,15 +283,19 @@ def _dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
 ) -> list[RoundRecord]:
     """Return the rounds as they would be: the same loop and server, but no training."""
+    check_no_feedback(arrivals, "a participation report")
     limits.check(arrivals)
     schedule = Schedule(
         arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
     )
     federation = replace(
-        federation, expected_durations=arrivals.expected_durations(), groups=arrivals.groups
+        federation,
+        expected_durations=arrivals.expected_durations(),
+        groups=arrivals.groups,
+        arrivals_per_send=arrivals.arrivals_per_send,
     )
     pool = Pool(_NoTraining(), ahead=not arrivals.may_stop)
-    clients = Clients(pool, federation.num_examples, keep_states=False)
+    clients = Clients(pool, federation, keep_states=False)
     state = ServerState(0, torch.zeros(1), torch.zeros(0), torch.zeros(0))
     rounds = _Rounds()
     setting = Setting(arrivals, aggregator, LocalSGD(1.0))
@@ -470,6 +477,8 @@ def _remedy(
             f"{len(silent)} clients were never heard (client {silent[0]} is the first), and "
             "no weights can correct that: let them arrive, or let the run last longer"
         )
+    if arrivals.arrivals_per_send is not None:
+        return "local_steps=StepsBySpeed(…), with which all clients arrive equally often"
     if arrivals.by_rounds:
         return "AFACS(), which uses every client's last update in every round"
     return (

@@ -120,6 +120,7 @@ class Concern(IntEnum):
     STARTS = 12
     TIERS = 13
     FAILURES = 14
+    SELECTION = 16
     CHANNEL = 20
 
 

@@ -110,6 +110,7 @@ class Server:
         self._on_client_failure = setting.on_client_failure
         self._optimizer = setting.local_optimizer
         self._channel = setting.channel
+        self._federation = federation
         self._num_clients = federation.num_clients
         self._batch_sizes = np.minimum(federation.batch_size, federation.num_examples).tolist()
         self._tokens_per_example = federation.tokens_per_example
@@ -118,7 +119,7 @@ class Server:
         self._says_what_it_holds = type(aggregator).held is not Aggregator.held
         # Of a buffered one, weights and direction are checked.
         self._check_versions = not isinstance(aggregator, BufferedAggregator)
-        self._sends_before = aggregator.sends_before
+        self._sends_before, self._regional = aggregator.sends_before, aggregator.regional
         self._received: list[ClientUpdate] = []
         self._failures: list[FailureRecord] = []
         self._dropped: list[UpdateRecord] = []
@@ -187,7 +188,7 @@ class Server:
             self.watcher.on_client_failure(task, ClientError(task, "its result was lost"))
             due = False
         elif task is not None:
-            due = self._receive(task, released)
+            due = self.receive(self.clients.arrive(task), released)
         elif kind is Kind.ROUND_END:
             due = self._end_round(group)
         else:
@@ -203,7 +204,7 @@ class Server:
             if full or task is None:
                 if waiting := self.clients.unresolved_states(self.held):
                     yield waiting
-                record = self._step()
+                record = self.step()
                 released += [update.client_id for update in record.updates]
                 answer = self.counts.version - 1 if self._sends_before else None
                 self.watcher.on_version(record)
@@ -215,18 +216,23 @@ class Server:
             return self._answer("end_round", self.aggregator.end_round())
         return self._answer("end_round_of", self.aggregator.end_round_of(group))
 
-    def _receive(self, task: Task, released: list[int]) -> bool:
+    def receive(self, update: ClientUpdate, released: list[int]) -> bool:
         """Receive an update, or record that it is dropped; return whether a step is due.
 
         The client of a dropped update is added to `released`.
         """
-        update = self.clients.arrive(task)
+        task = update.task
         self.watcher.on_update(update)
         self.counts.num_updates += 1
         self.counts.num_gradients += task.num_steps
         if self.counts.num_examples is not None:
-            self.counts.num_examples += task.num_steps * self._batch_sizes[task.client_id]
-        if self._answer("accepts", self.aggregator.accepts(update, self.counts.version)):
+            own = task.chunk is None
+            batch = self._batch_sizes[task.client_id] if own else self._batch_of(task)
+            self.counts.num_examples += task.num_steps * batch
+        # After a first half, a client sends nothing; its own state is all that is left of it.
+        if not task.is_first_half and self._answer(
+            "accepts", self.aggregator.accepts(update, self.counts.version)
+        ):
             due = self._answer("receive", self.aggregator.receive(update))
             if not self._says_what_it_holds:
                 self._received.append(update)
@@ -236,6 +242,15 @@ class Server:
         self.watcher.on_drop(update)  # before its result is released
         self.clients.drop(update)
         return False
+
+    def _batch_of(self, task: Task) -> int:
+        """The examples per step of a task that reads shared data."""
+        shards = self._federation.shard_sizes
+        assert shards is not None
+        assert task.chunk is not None
+        shard = task.chunk.shard
+        size = int(shards.sum() if shard is None else shards[shard])
+        return min(self._federation.batch_size, size)
 
     def _staleness(self, update: ClientUpdate) -> int:
         """Return tau: the server's version minus the version that the client has pulled."""
@@ -294,7 +309,7 @@ class Server:
         who = task.client_id, task.serial, task.pulled_version
         return FailureRecord(*who, now, reason, retried, worked)
 
-    def _step(self) -> RoundRecord:
+    def step(self) -> RoundRecord:
         """Make a new version, and return its record, which names the updates used."""
         before = self.state
         state = self.aggregator.step(before)
@@ -395,6 +410,9 @@ class Server:
         now = None if self._settings is None else self._settings.look()
         if now is not self.state.settings:
             self.state = replace(self.state, settings=now)
+            if self._regional:  # clients of each region pull the newest version of their own
+                kept = self.versions.items()
+                self.versions = {v: replace(state, settings=now) for v, state in kept}
             self.versions[self.state.version] = self._sent(self.state)
 
     def _totals(self) -> dict[str, float]:

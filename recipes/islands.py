@@ -30,9 +30,8 @@ def main(
     texts: Literal["shakespeare", "python"] = "shakespeare",
     source: str = "flwrlabs/shakespeare",
     size: Literal["small", "tiny"] = "small",
-    tasks: PositiveInt = 200,
+    tasks: PositiveInt = 100,
     lr: PositiveFloat = 0.002,
-    server_lr: PositiveFloat = 0.7,
     seeds: PositiveInt = 5,
     path: cli.Folder | None = None,
 ) -> None:
@@ -44,7 +43,6 @@ def main(
         size: "small" has tasks of 25 steps of a GPT with 120,576 parameters; "tiny" is for a try.
         tasks: Tasks of all islands together.
         lr: The largest rate of AdamW on the islands.
-        server_lr: The server's rate for a mean of four updates.
         seeds: Runs per method.
         path: Folder of the study: runs, of which none is made twice, TensorBoard and figures.
     """
@@ -57,7 +55,7 @@ def main(
     module = partial(TinyGPT, context=context, num_layers=2, num_heads=4, width=chosen.width)
     options = {"path": path, "logger_dir": f"{path}/logs"} if path else {}
     options |= {"metric": "val_loss", "mode": "min"}
-    study = sweep({"method": table(lr, server_lr, num_steps, tasks)}, seeds=range(seeds),
+    study = sweep({"method": table(lr, num_steps, tasks)}, seeds=range(seeds),
                   module=module, datamodule=data, **options)  # fmt: skip
     steps = num_steps * tasks
     for axis, end in (("tokens", steps * 8 * context), ("virtual_time", steps / sum(SPEEDS))):

@@ -66,7 +66,7 @@ def served(aggregator, *records, failing=(), **options):
     federation = Federation(3, np.array([1, 2, 3]), batch_size=1)
     schedule = Schedule(ReplayArrivals(events, pull="recorded"), federation)
     pool, watcher = Pool(Ones(failing)), Listens()
-    clients = Clients(pool, federation.num_examples, keep_states=False)
+    clients = Clients(pool, federation, keep_states=False)
     setting = Setting(schedule.arrivals, aggregator, LocalSGD(1.0), **options)
     server = Server(setting, federation, clients, schedule, STATE, watcher)
     for waiting in play(schedule, server, Limits()):

@@ -83,7 +83,7 @@ class Fit:
             options.check_val_every_n_rounds,
             options.check_val_every_n_updates,
             options.setting.aggregator,
-            data.num_clients,
+            options.setting.arrivals.shared_by or data.num_clients,
         )
         self._every_updates = None if every is None else UpdateInterval(every)
         if every is not None or self._every_rounds is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from fedlight.types import Chunk
+
 
 class Dispatch(NamedTuple):
     """A client pulls the model and starts a local run.
@@ -20,6 +22,8 @@ class Dispatch(NamedTuple):
         visit: Number of earlier tasks of the client; None to count them automatically.
         tag: The group that the client works in, or None.
         cut: Whether the task is the record of one that was cut; see `Task`.
+        chunk: What the task reads of shared data; None for what the process says at the pull
+            (`ArrivalProcess.chunk`).
     """
 
     client_id: int
@@ -31,6 +35,7 @@ class Dispatch(NamedTuple):
     visit: int | None = None
     tag: str | None = None
     cut: bool = False
+    chunk: Chunk | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,11 +118,15 @@ class ReplayArrivals(ArrivalProcess):
         self._ends = list(zip(self.round_ends, tags, strict=True))
         tagged = (event.tag for event in self.events if event.tag is not None)
         self.groups = groups or tuple(dict.fromkeys(tagged))
+        self.arrivals_per_send = events.arrivals_per_send
+        self.shares_data = any(event.chunk_start is not None for event in self.events)
+        self.shared_by = events.num_clients if self.shares_data else None
         stopped = [each for each in self.events if each.stopped_at_version is not None]
         self.may_stop = bool(stopped)
         self._stopped = sorted(stopped, key=_stop_order)
         if stopped:
             self._ends.sort(key=lambda end: end[0])
+        self.early_results = events.feedback
         self.clients: dict[str, int] = {}
         self.left_out = self.overlaps = 0
         self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
@@ -238,6 +242,8 @@ class ReplayArrivals(ArrivalProcess):
         for number, event in enumerate(self.events):
             if event.client >= federation.num_clients:
                 raise no_client(f"events[{number}]", event.client, federation)
+        if self.shares_data and federation.shard_sizes is not None:
+            self._check_chunks(len(federation.shard_sizes))
         if self.durations is not None:
             self.durations.check(federation)
         self._started = False
@@ -257,6 +263,17 @@ class ReplayArrivals(ArrivalProcess):
             self._want(client)
         named = self.events if self.pull == "recorded" else []
         self._open: Counter[int | None] = Counter(event.pulled_version for event in named)
+
+    def _check_chunks(self, num_shards: int) -> None:
+        for number, event in enumerate(self.events):
+            shard = event.client if event.chunk_start is None else event.chunk_shard
+            if shard is not None and shard >= num_shards:
+                what = "has no chunk_start, and there are no examples of client"
+                what = what if event.chunk_start is None else "reads shard"
+                raise ValueError(
+                    f"events[{number}] {what} {shard}; the data have only {num_shards} parts (0 to "
+                    f"{num_shards - 1}): replay it on data with the partition of the recorded run"
+                )
 
     def on_wake(self, now: float) -> Iterator[Action]:
         """Dispatch records with a `dispatched_at` at the start; later, check for overdue ones."""
@@ -383,6 +400,7 @@ class ReplayArrivals(ArrivalProcess):
             visit=event.visit,
             tag=event.tag,
             cut=event.cut,
+            chunk=event.chunk,
         )
 
     def _impossible(self, event: ReplayEvent) -> ValueError:
@@ -429,6 +447,12 @@ class ReplayArrivals(ArrivalProcess):
             more = [[each.stopped_at_version, each.tag, each.cut] for each in self.events]
             if self.may_stop or self.groups or any(each.cut for each in self.events):
                 content = (*content, more, self._ends, self.groups)
+            if self.arrivals_per_send is not None:
+                content = (*content, self.arrivals_per_send)
+            if self.early_results:
+                content = (*content, "feedback")
+            if self.shares_data:
+                content = (*content, [each.chunk for each in self.events], self.shared_by)
             self._hash = digest(content)
         return {"events": Summary(f"{len(self.events)} events, {self._hash}")}
 

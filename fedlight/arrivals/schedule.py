@@ -11,7 +11,7 @@ from fedlight.arrivals._state import Saved
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import EventQueue, Kind, to_ticks, to_time
 from fedlight.loop import Event, Handled, Stop
-from fedlight.types import Federation, Task, new_record
+from fedlight.types import Chunk, Federation, Task, new_record, with_chunk
 
 if TYPE_CHECKING:
     from fedlight.arrivals.base import ArrivalProcess
@@ -49,6 +49,7 @@ class Schedule(Saved):
         "lost_in_a_row",
         "_visits",
         "_steps_made",
+        "_newest_of",
         "arrivals",
     )
 
@@ -66,6 +67,9 @@ class Schedule(Saved):
         arrivals.setup(federation)
         self.arrivals = arrivals
         self._may_stop = arrivals.may_stop
+        self._shares_data = arrivals.shares_data
+        sizes = federation.shard_sizes
+        self._num_shards = federation.num_clients if sizes is None else len(sizes)
         self._num_clients = federation.num_clients
         self.version = 0
         self._queue: EventQueue[Event] = EventQueue()
@@ -83,6 +87,11 @@ class Schedule(Saved):
         self._kind = Kind.WAKE  # of the event that is being handled
         self._answer: int | None = None
         self._answered: Collection[int] = ()
+        # Of regions: the newest version that an event of each of them has made.
+        self._regional = arrivals.arrivals_per_send is not None
+        self._newest_of: dict[str | None, int] = {}
+        if self._regional:
+            self._newest_of = dict.fromkeys(arrivals.groups, 0)
         # By client: its tasks in flight, each with the number of the event of its arrival.
         self._in_flight: dict[int, list[tuple[int, Task]]] = {}
 
@@ -123,8 +132,10 @@ class Schedule(Saved):
         if self._answer is not None:
             self._answered = frozenset(released)
         news = version != self.version or bool(released)
-        self.version = version
         kind, task, action = event
+        if self._regional and version != self.version:
+            self._newest_of[action if task is None else task.tag] = version
+        self.version = version
         self._kind = kind
         now = self._queue.now
         pulls: list[Task | Stop] = []
@@ -161,6 +172,8 @@ class Schedule(Saved):
         for failed in retried:
             duration = to_time(to_ticks(failed.arrives_at) - to_ticks(failed.dispatched_at))
             again = Dispatch(failed.client_id, duration, failed.num_steps, tag=failed.tag)
+            if failed.chunk is not None:  # no other task reads these examples
+                again = again._replace(chunk=failed.chunk)
             self._pull(again, now, tries=failed.tries + 1)
         return pulls
 
@@ -185,8 +198,10 @@ class Schedule(Saved):
         self.arrivals.finish()
 
     def needs_version(self, version: int) -> bool:
-        """Return whether a task that is not dispatched yet will pull the version."""
-        return self._named[version] > 0 or self.arrivals.needs_version(version)
+        """Return whether a task that is not dispatched yet may pull the version."""
+        if self._named[version] > 0 or version in self._newest_of.values():
+            return True
+        return self.arrivals.needs_version(version)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the clock, the queue and the state of the process between two events."""
@@ -290,14 +305,14 @@ class Schedule(Saved):
         return self._queue.ticks + ticks
 
     def _pull(self, action: Dispatch, now: float, tries: int = 0) -> None:
-        client, duration, num_steps, _, version, lost, visit, tag, cut = action
+        client, duration, num_steps, _, version, lost, visit, tag, cut, chunk = action
         if type(num_steps) is not int or num_steps < 0:
             num_steps = non_negative_int("Dispatch.num_steps", num_steps)
         if type(client) is not int:
             client = integer("Dispatch.client_id", client)
         arrival = self._after(duration)
         if version is None:
-            version = self.version
+            version = self._newest_of.get(tag, self.version) if self._regional else self.version
             if self._answer is not None and client in self._answered:
                 version = self._answer
         elif version > self.version:
@@ -315,12 +330,20 @@ class Schedule(Saved):
         if visit is None:
             visit = self._visits.get(client, 0)
         self._visits[client] = visit + 1
+        # Not before the pull: only now are the number of steps and the order of the pulls final.
+        if self._shares_data:
+            chunk = self._chunk(client, num_steps) if chunk is None else chunk
+        elif chunk is not None:
+            raise ValueError(
+                f"{self.arrivals!r} returned {action!r}, but its shares_data is False; set "
+                "shares_data = True in its class, so that its clients share the data"
+            )
         arrives_at = to_time(arrival)
         made = self._steps_made.get(client, 0)
         serial = self._serial
         self._serial += 1
         when = version, now, arrives_at, num_steps, serial, visit
-        task = new_record(Task, (client, *when, lost, tries, tag, cut, made))
+        task = new_record(Task, (client, *when, lost, tries, tag, cut, made, chunk))
         self._pulls.append(task)
         # As in `_send`, but without the cost of a call for each task.
         event = new_record(Event, (Kind.ARRIVAL, task, None))
@@ -330,6 +353,24 @@ class Schedule(Saved):
         if self._may_stop:
             self._in_flight.setdefault(client, []).append((number, task))
             self.arrivals.on_start(task)
+
+    def _chunk(self, client: int, num_steps: int) -> Chunk | None:
+        """What a task reads of shared data, as the process says."""
+        chunk = self.arrivals.chunk(client, num_steps)
+        if chunk is None:
+            return None
+        if not isinstance(chunk, Chunk):
+            raise TypeError(
+                f"{self.arrivals!r} returned {chunk!r} from chunk; return a fedlight.types.Chunk, "
+                "or None for the client's own examples"
+            )
+        shards = self._num_shards
+        if chunk.start < 0 or (chunk.shard is not None and not 0 <= chunk.shard < shards):
+            raise ValueError(
+                f"{self.arrivals!r} returned {chunk!r} from chunk; start must be at least 0, and "
+                f"shard between 0 and {shards - 1} (the data have {shards} parts), or None"
+            )
+        return chunk
 
     def _push_deadline(self, earliest: int) -> int:
         """Add the next deadline to the queue, and return the time of the first event in it."""
@@ -350,5 +391,5 @@ def _encode(event: Event) -> list[Any]:
 def _decode(data: list[Any]) -> Event:
     """Return the event that `_encode` turned into plain data."""
     kind, task, action = data
-    planned = Dispatch(*action) if isinstance(action, list | tuple) else action
-    return Event(Kind(kind), task and Task(*task), planned)
+    planned = with_chunk(Dispatch(*action)) if isinstance(action, list | tuple) else action
+    return Event(Kind(kind), task and with_chunk(Task(*task)), planned)

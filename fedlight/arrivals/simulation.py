@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,8 +49,11 @@ class CountingServer:
         if task is not None:
             self.writer.arrive(task)
             if not task.lost:
-                self._held.append(task)
                 self.counts.num_updates += 1
+                if task.is_first_half:  # the server does not accept it
+                    self.writer.use([task.client_id], self.counts.version)
+                    return Handled(self.counts.version, [task.client_id])
+                self._held.append(task)
                 due = self._buffer_size is not None and len(self._held) >= self._buffer_size
         elif kind is Kind.ROUND_END:
             self.writer.end_round(self._schedule.now, group)
@@ -90,7 +94,8 @@ def simulate(
     """Return the schedule of an arrival process, made without a model.
 
     The server makes versions like an aggregator with the same `buffer_size` or `interval`. With
-    neither, it makes one at the end of each round of the process.
+    neither, it makes one at the end of each round of the process. With `Regions`, each arrival and
+    each end of a transfer makes one.
 
     Args:
         arrivals: The arrival process.
@@ -100,14 +105,15 @@ def simulate(
         max_updates: Stop after this many arrivals.
         buffer_size: m, the number of arrivals between server updates.
         interval: Virtual time between server updates.
-        num_examples: n_i, one number for all clients or one for each.
+        num_examples: n_i, one number for all clients or one for each; of a process whose clients
+            share the data, the sizes of the shards.
         batch_size: Examples per local step.
         seed: The run's seed.
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: The simulation would never stop, an argument is outside its range, or the
-            process does not fit the clients.
+        ValueError: The simulation would never stop, an argument is outside its range, the process
+            does not fit the clients, or it needs feedback, which only a model gives.
 
     Example:
         >>> from fedlight.arrivals import ContinuousArrivals, UniformSpeeds
@@ -117,6 +123,7 @@ def simulate(
         >>> len(table), table.staleness().tolist()[:6]
         (20, [0, 0, 0, 1, 0, 1])
     """
+    check_no_feedback(arrivals, "a schedule made without a model")
     limits = Limits(max_rounds, max_time, max_updates)
     limits.check(arrivals)
     if buffer_size is None and interval is None and not arrivals.by_rounds:
@@ -126,18 +133,45 @@ def simulate(
         )
     optional(positive_int, "buffer_size", buffer_size)
     optional(positive, "interval", interval)
-    federation = federation_of(num_clients, num_examples, batch_size, integer("seed", seed))
+    regional = arrivals.arrivals_per_send is not None
+    if regional and (buffer_size not in (None, 1) or interval is not None):
+        raise ValueError(
+            f"{type(arrivals).__name__} has servers that step at each arrival, got "
+            f"buffer_size={buffer_size!r} and interval={interval!r}; leave both out"
+        )
+    seed = integer("seed", seed)
+    federation = federation_of(num_clients, num_examples, batch_size, seed, arrivals)
     schedule = Schedule(arrivals, federation, interval=interval, max_time=max_time)
-    by_rounds = buffer_size is None and interval is None
-    server = CountingServer(schedule, buffer_size, by_rounds)
+    by_rounds = regional or (buffer_size is None and interval is None)
+    server = CountingServer(schedule, 1 if regional else buffer_size, by_rounds)
     for _ in play(schedule, server, limits):
         pass
     schedule.finish()
-    return server.writer.table(num_clients, arrivals.expected_durations(), arrivals.groups)
+    return server.writer.table(
+        num_clients, arrivals.expected_durations(), arrivals.groups, arrivals.arrivals_per_send
+    )
+
+
+def check_no_feedback(arrivals: ArrivalProcess, purpose: str) -> None:
+    """Refuse a process that cannot go on without a model.
+
+    Raises:
+        ValueError: It needs feedback.
+    """
+    if arrivals.needs_feedback:
+        raise ValueError(
+            f"{arrivals!r} decides by what clients have logged, so {purpose} is not possible: "
+            'record a run with FedTrainer(arrivals=Recording(…, "schedule.parquet")), and use '
+            'ReplayArrivals("schedule.parquet")'
+        )
 
 
 def federation_of(
-    num_clients: int, num_examples: int | Iterable[int], batch_size: int, seed: int
+    num_clients: int,
+    num_examples: int | Iterable[int],
+    batch_size: int,
+    seed: int,
+    arrivals: ArrivalProcess,
 ) -> Federation:
     """Return the federation of a simulation.
 
@@ -151,11 +185,31 @@ def federation_of(
         sizes = np.broadcast_to(np.int64(num_examples), (num_clients,))
     else:
         sizes = np.array(list(num_examples), dtype=np.int64)
-    if sizes.shape != (num_clients,):
+    if arrivals.shares_data and arrivals.shared_by not in (None, num_clients):
+        raise ValueError(
+            f"num_clients={num_clients} here, but {arrivals!r} has {arrivals.shared_by} clients; "
+            "write the same number"
+        )
+    if sizes.shape != (num_clients,) and not (arrivals.shares_data and len(sizes)):
         raise ValueError(
             f"num_examples has {len(sizes)} numbers, but there are {num_clients} clients; "
             "give one number for all, or one for each"
         )
     if (sizes < 1).any():
         raise ValueError(f"num_examples must be at least 1 for each client, got {sizes.min()}")
-    return Federation(num_clients, sizes, batch_size, seed=seed)
+    federation = Federation(num_clients, sizes, batch_size, seed=seed)
+    return sharing(federation, num_clients) if arrivals.shares_data else federation
+
+
+def sharing(federation: Federation, num_clients: int | None) -> Federation:
+    """A federation whose clients share all data.
+
+    Args:
+        federation: A federation with a client for each part of the data.
+        num_clients: M, the number of clients that share them; None for one for each part.
+    """
+    shards = federation.num_examples
+    num_clients = num_clients or len(shards)
+    share = max(1, int(shards.sum()) // num_clients)
+    sizes = np.full(num_clients, share, dtype=np.int64)
+    return replace(federation, num_clients=num_clients, num_examples=sizes, shard_sizes=shards)

@@ -13,12 +13,14 @@ import numpy as np
 
 from fedlight._support.checks import non_negative_int, number, optional, positive, positive_int
 from fedlight._support.files import replacing, user_path
+from fedlight.types import Chunk
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
 _METADATA = b"fedlight.schedule"
+_RARE = ("round_tags", "groups", "arrivals_per_send", "feedback")
 _MOST_SHOWN = 3  # the repr of a longer table is a summary
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "client": non_negative_int,
@@ -27,6 +29,8 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "num_steps": non_negative_int,
     "visit": partial(optional, non_negative_int),
     "stopped_at_version": partial(optional, non_negative_int),
+    "chunk_start": partial(optional, non_negative_int),
+    "chunk_shard": partial(optional, non_negative_int),
 }
 
 
@@ -50,6 +54,10 @@ class ReplayEvent:
         tag: The group that the client works in (`Tiers`), or None.
         cut: Whether the local run was cut short (`Cut`); it arrives after the others of that
             time.
+        chunk_start: `Chunk.start` of a task that reads shared data (`SharedStream`); None for the
+            client's own examples.
+        chunk_shard: `Chunk.shard` of such a task.
+        chunk_shuffle: `Chunk.shuffle` of such a task.
     """
 
     client: int
@@ -61,6 +69,9 @@ class ReplayEvent:
     stopped_at_version: int | None = None
     tag: str | None = None
     cut: bool = False
+    chunk_start: int | None = None
+    chunk_shard: int | None = None
+    chunk_shuffle: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -96,6 +107,18 @@ class ReplayEvent:
             )
         if self.tag is not None and not isinstance(self.tag, str):
             raise TypeError(f"ReplayEvent.tag must be a string or None, got {self.tag!r}")
+        if self.chunk_start is None and self.chunk_shard is not None:
+            raise ValueError(
+                f"ReplayEvent.chunk_shard={self.chunk_shard} needs chunk_start, the number of "
+                "examples of the shard that earlier tasks have taken"
+            )
+
+    @property
+    def chunk(self) -> Chunk | None:
+        """What the task read of shared data, or None."""
+        if self.chunk_start is None:
+            return None
+        return Chunk(self.chunk_start, self.chunk_shard, self.chunk_shuffle is not False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +138,10 @@ class ScheduleTable:
             dropped it, or None if it was never used. None as a whole if this was not recorded.
         round_tags: For each of `round_ends`, the group whose round it is; empty without groups.
         groups: The tags of the groups, in their order (`Tiers`).
+        arrivals_per_send: Of groups with a server each (`Regions`): K, the arrivals after which one
+            sends; None for other groups.
+        feedback: Whether the process was told what clients had logged; it becomes
+            `ArrivalProcess.early_results` of the replay.
 
     Example:
         >>> from fedlight.arrivals import UniformArrivals
@@ -132,6 +159,8 @@ class ScheduleTable:
     versions: list[int | None] | None = None
     round_tags: list[str | None] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
+    arrivals_per_send: int | None = None
+    feedback: bool = False
 
     def __len__(self) -> int:
         """The number of records: arrivals, and local runs that were cancelled."""
@@ -141,7 +170,7 @@ class ScheduleTable:
         """All fields, or a one-line summary if there are more than a few records."""
         if len(self.events) <= _MOST_SHOWN:
             shown = {name: getattr(self, name) for name in self.__slots__}
-            shown = {k: v for k, v in shown.items() if v or k not in ("round_tags", "groups")}
+            shown = {k: v for k, v in shown.items() if v or k not in _RARE}
             return f"ScheduleTable({', '.join(f'{name}={x!r}' for name, x in shown.items())})"
         times = [event.time for event in self.events]
         clients = len({event.client for event in self.events})
@@ -174,7 +203,7 @@ class ScheduleTable:
         """Return the events as an Arrow table, one row each; the rest is in the schema's metadata.
 
         The columns are the attributes of `ReplayEvent` and ``version``. ``stopped_at_version``,
-        ``tag`` and ``cut`` are present only if an event uses them.
+        ``tag``, ``cut`` and those of chunks are present only if an event uses them.
         """
         import pyarrow as pa
 
@@ -192,6 +221,9 @@ class ScheduleTable:
             types["tag"] = pa.string()
         if any(event.cut for event in self.events):
             types["cut"] = pa.bool_()
+        if any(event.chunk_start is not None for event in self.events):
+            types |= {"chunk_start": pa.int64(), "chunk_shard": pa.int64()}
+            types["chunk_shuffle"] = pa.bool_()
         columns = {
             name: pa.array([getattr(event, name) for event in self.events], kind)
             for name, kind in types.items()
@@ -203,8 +235,12 @@ class ScheduleTable:
             "num_clients": self.num_clients,
             "durations": self.durations,
         }
-        if self.groups:
+        if self.groups or self.round_tags:
             rest |= {"round_tags": self.round_tags, "groups": self.groups}
+        if self.arrivals_per_send is not None:
+            rest["arrivals_per_send"] = self.arrivals_per_send
+        if self.feedback:
+            rest["feedback"] = True
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest)})
 
     def to_pandas(self) -> Any:

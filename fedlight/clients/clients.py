@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight.clients.pending import PendingRun, Status
 from fedlight.clients.pool import Pool
-from fedlight.types import ClientUpdate, ServerState, Task, new_record
+from fedlight.types import ClientUpdate, ServerState, Task, new_record, with_chunk
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from fedlight.executors.base import ClientError
+    from fedlight.types import Federation
 
 
 class Clients:
@@ -28,13 +27,14 @@ class Clients:
 
     Args:
         pool: Computes the local runs.
-        num_examples: n_i, shape ``[M]``.
+        federation: All clients.
         keep_states: Whether clients keep a state between their tasks.
     """
 
-    def __init__(self, pool: Pool, num_examples: NDArray[np.int64], keep_states: bool) -> None:
+    def __init__(self, pool: Pool, federation: Federation, keep_states: bool) -> None:
         self.pool = pool
-        self._num_examples: list[int] = num_examples.tolist()
+        self._num_examples: list[int] = federation.num_examples.tolist()
+        self._shard_sizes = federation.shard_sizes
         self._keep_states = keep_states
         self._in_flight: dict[int, PendingRun] = {}
         self._states: dict[int, PendingRun] = {}  # by client: the run that leaves its state
@@ -191,7 +191,7 @@ class Clients:
         # By serial, since a run refers to an earlier one of the same client.
         for serial in sorted(state["runs"]):
             saved = state["runs"][serial]
-            task = Task(**saved["task"])
+            task = with_chunk(Task(**saved["task"]))
             pulled = versions[task.pulled_version] if saved["pulled"] else None
             if pulled is not None and serial in settings:
                 pulled = replace(pulled, settings=settings[serial])
@@ -217,6 +217,10 @@ class Clients:
         before = self._replaced.get(task.serial)
         replaced = None if before is None else before.client_state
         examples = self._num_examples[task.client_id]
+        chunk = task.chunk
+        if chunk is not None and chunk.shard is not None:
+            assert self._shard_sizes is not None
+            examples = int(self._shard_sizes[chunk.shard])
         return new_record(ClientUpdate, (task, examples, run, replaced, run.pulled))
 
 

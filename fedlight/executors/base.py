@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.memory import is_oom_error
 from torch import Tensor
 
 from fedlight._support.checks import rate_at
-from fedlight.executors._stack.batches import batch_rows
+from fedlight.executors._stack.batches import batch_rows, rows_for
 from fedlight.local_optimizers.rates import ByStep, rate_in_step
 from fedlight.types import Task
 
@@ -77,6 +77,7 @@ class Workplace:
         seed: The seed of the fit.
         autocast: Returns the context manager in which steps run (mixed precision).
         settings: The settings that the module has; None if every local run has those.
+        pooled: Whether a batch may hold examples of several parts of the data.
     """
 
     module: LightningModule
@@ -88,6 +89,7 @@ class Workplace:
     seed: int
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     settings: LiveSettings | None = None
+    pooled: bool = False
 
     def settings_of(self, job: Job) -> Settings | None:
         """The settings under which a job runs; None for those that the module has.
@@ -106,18 +108,25 @@ class Workplace:
     def batch_rows(self, task: Task) -> NDArray[np.int64]:
         """Row numbers of the batches of a task, shape ``[K, b]``.
 
-        K is the task's number of local steps, and b = min(batch_size, n_i) for a client with n_i
-        examples.
+        K is the task's number of local steps, and b = min(batch_size, n_i) for a client (or a
+        shard, or a stream) with n_i examples.
         """
         return batch_rows(self.partition, [task], self.batch_size, self.seed)[:, 0]
 
-    def all_rows(self, client_id: int) -> list[NDArray[np.int64]]:
-        """Row numbers of all examples of a client, in batches of b = min(batch_size, n_i).
+    def rows(self, task: Task) -> NDArray[np.int64]:
+        """Row numbers of all examples from which a task's are taken."""
+        return rows_for(self.partition, task)
+
+    def all_rows(self, task: Task) -> list[NDArray[np.int64]]:
+        """Row numbers of all examples of a client or a shard, in batches of b = min(batch_size, n).
 
         The last batch takes the remainder too, so it has fewer than 2 b examples and no batch is
-        smaller than one of the training.
+        smaller than one of the training. For a stream, these are the batches of the task: all data
+        are too many to be read for each task.
         """
-        rows = self.partition[client_id]
+        if task.chunk is not None and task.chunk.shard is None:
+            return list(self.batch_rows(task))
+        rows = self.rows(task)
         batch = min(self.batch_size, len(rows))
         return np.split(rows, range(batch, len(rows) - batch + 1, batch))
 
@@ -248,16 +257,21 @@ class ClientError(RuntimeError):
         )
 
 
-def results_within(max_bytes: int, state: ServerState, most: int, num_workers: int) -> int:
+def results_within(
+    max_bytes: int, state: ServerState, kept: int, most: int, num_workers: int
+) -> int:
     """How many results may be ahead of their arrival.
 
     Args:
         max_bytes: The bytes that they may take; two for each worker do not count.
-        state: A version of the model, which is about as large as a result.
+        state: A version of the model, which is as large as a result without what a client keeps.
+        kept: How many numbers a client keeps between its tasks (`state_size`), which are part of
+            its result.
         most: The largest number.
         num_workers: How many workers there are.
     """
     size = state.params.nbytes + state.buffers.nbytes + state.counters.nbytes
+    size += kept * state.params.element_size()
     return min(most, max(2 * num_workers, max_bytes // max(1, size)))
 
 

@@ -241,7 +241,7 @@ class SequentialExecutor(Executor):
         except Exception as error:
             self._recorder.clear()
             cause = self._cause(error)
-            hint = hint_about(cause, work.examples, work.partition[task.client_id])
+            hint = hint_about(cause, work.examples, work.rows(task))
             return ClientError.of(task, cause, hint)
         # The norm and all checks are read from the device together, not after each step.
         with torch.no_grad():
@@ -273,8 +273,10 @@ class SequentialExecutor(Executor):
         """Compute the gradient of f_i at the module's parameters over all the client's examples."""
         work = self._work
         total = [torch.zeros_like(param).unsqueeze(0) for param in work.state.params]
-        for number, part in enumerate(work.all_rows(task.client_id), FULL_GRADIENT):
-            share = len(part) / len(work.partition[task.client_id])
+        parts = work.all_rows(task)
+        size = sum(map(len, parts))
+        for number, part in enumerate(parts, FULL_GRADIENT):
+            share = len(part) / size
             rows = torch.from_numpy(part).to(work.state.device, non_blocking=True)
             _, grads, _ = self._gradient(work.examples.gather(rows), 0, task, number)
             for gradient, term in zip(total, grads, strict=True):

@@ -143,7 +143,10 @@ class VectorizedExecutor(Executor):
         stacks: dict[tuple[int, int], list[int]] = defaultdict(list)
         work, sizes = self._work, self._batch_sizes
         for index, job in enumerate(jobs):
-            if job.work is None:
+            if job.task.chunk is not None:
+                size = min(work.batch_size, len((job.work or work).rows(job.task)))
+                settings = work.settings_of(job)
+            elif job.work is None:
                 size, settings = sizes[job.task.client_id], job.pulled.settings
             else:
                 size = min(work.batch_size, len(job.work.partition[job.task.client_id]))

@@ -350,6 +350,24 @@ PAPERS = {
         2021,
         "https://arxiv.org/abs/2010.05958",
     ),
+    "li2024fedcompass": Paper(
+        "Li, Zilinghan and Chaturvedi, Pranshu and He, Shilan and Chen, Han and Singh, Gagandeep "
+        "and Kindratenko, Volodymyr and Huerta, E. A. and Kim, Kibaek and Madduri, Ravi",
+        "{FedCompass}: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices "
+        "Using a Computing Power-Aware Scheduler",
+        _ICLR,
+        2024,
+        "https://arxiv.org/abs/2309.14675",
+    ),
+    "liu2024fedasmu": Paper(
+        "Liu, Ji and Jia, Juncheng and Che, Tianshi and Huo, Chao and Ren, Jiaxiang and Zhou, Yang "
+        "and Dai, Huaiyu and Dou, Dejing",
+        "{FedASMU}: Efficient Asynchronous Federated Learning with Dynamic Staleness-Aware Model "
+        "Update",
+        "AAAI Conference on Artificial Intelligence",
+        2024,
+        "https://arxiv.org/abs/2312.05770",
+    ),
     "zakerinia2024communication": Paper(
         "Zakerinia, Hossein and Talaei, Shayan and Nadiradze, Giorgi and Alistarh, Dan",
         "Communication-Efficient Federated Learning With Data and Client Heterogeneity",
@@ -392,12 +410,43 @@ PAPERS = {
         2019,
         "https://arxiv.org/abs/1901.09847",
     ),
+    "kim2025halos": Paper(
+        "Kim, Geon-Woo and Li, Junbo and Gandham, Shashidhar and Baldonado, Omar and Gangidi, "
+        "Adithya and Balaji, Pavan and Wang, Zhangyang and Akella, Aditya",
+        "{HALoS}: Hierarchical Asynchronous Local {SGD} over Slow Networks for Geo-Distributed "
+        "Large Language Model Training",
+        _ICML,
+        2025,
+        "https://arxiv.org/abs/2506.04531",
+    ),
     "sarfi2025communication": Paper(
         "Sarfi, Amir and Th{\\'e}rien, Benjamin and Lidin, Joel and Belilovsky, Eugene",
         "Communication Efficient {LLM} Pre-training with {SparseLoCo}",
         "",
         2025,
         "https://arxiv.org/abs/2508.15706",
+    ),
+    "cho2020client": Paper(
+        "Cho, Yae Jee and Wang, Jianyu and Joshi, Gauri",
+        "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice "
+        "Selection Strategies",
+        "",
+        2020,
+        "https://arxiv.org/abs/2010.01243",
+    ),
+    "lai2021oort": Paper(
+        "Lai, Fan and Zhu, Xiangfeng and Madhyastha, Harsha V. and Chowdhury, Mosharaf",
+        "{Oort}: Efficient Federated Learning via Guided Participant Selection",
+        "{USENIX} Symposium on Operating Systems Design and Implementation",
+        2021,
+        "https://arxiv.org/abs/2010.06081",
+    ),
+    "jiang2022pisces": Paper(
+        "Jiang, Zhifeng and Wang, Wei and Li, Baochun and Li, Bo",
+        "{Pisces}: Efficient Federated Learning via Guided Asynchronous Training",
+        "{ACM} Symposium on Cloud Computing",
+        2022,
+        "https://arxiv.org/abs/2206.09264",
     ),
 }
 """The papers by their keys, in the order in which they are cited."""
@@ -421,6 +470,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.Ringleader: ("maranjyan2026ringleader",),
     aggregators.MindFlayer: ("maranjyan2025mindflayer",),
     aggregators.FedBuffMA: ("yu2024momentum", "nguyen2022federated"),
+    aggregators.HALoS: ("kim2025halos",),
     aggregators.Rennala: ("tyurin2023optimal",),
     aggregators.Malenia: ("tyurin2023optimal",),
     aggregators.GeneralizedAsyncSGD: ("leconte2024queuing",),
@@ -432,6 +482,11 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.QuAFL: ("zakerinia2024communication",),
     aggregators.FAVAS: ("leconte2023favas",),
     aggregators.FedAT: ("chai2021fedat",),
+    aggregators.FedCompass: ("li2024fedcompass",),
+    aggregators.FedASMU: ("liu2024fedasmu",),
+    local_optimizers.FreshModel: ("liu2024fedasmu",),
+    arrivals.CompassArrivals: ("li2024fedcompass",),
+    arrivals.RefreshedTasks: ("liu2024fedasmu",),
     DelayAdaptive: ("koloskova2022sharper", "mishchenko2022asynchronous"),
     local_optimizers.LocalAdamW: ("loshchilov2019decoupled",),
     local_optimizers.LocalAdam: ("kingma2015adam",),
@@ -443,12 +498,18 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     arrivals.BiasedArrivals: ("yang2022anarchic",),
     arrivals.TrialRounds: ("maranjyan2025mindflayer",),
     arrivals.ConstantStaleness: ("arjevani2020tight",),
+    arrivals.Oort: ("lai2021oort",),
+    arrivals.Pisces: ("jiang2022pisces",),
+    arrivals.PowerOfChoice: ("cho2020client",),
     arrivals.CommunicationPattern: ("avdiukhin2021federated",),
     channel.QSGD: ("alistarh2017qsgd",),
     channel.TopK: ("stich2018sparsified",),
     channel.RandomK: ("stich2018sparsified",),
     channel.ErrorFeedback: ("stich2018sparsified", "karimireddy2019error"),
+    arrivals.Regions: ("kim2025halos",),
     arrivals.StepsBySpeed: ("liu2024asynchronous",),
+    arrivals.SharedStream: ("liu2024asynchronous",),
+    arrivals.LeastVisitedShards: ("liu2024asynchronous",),
 }
 """The papers of strategies, by their classes; a class of one's own has those of its base."""
 

@@ -6,6 +6,7 @@ With `tests/on_device.py` the cards are those of the pretended device.
 import pytest
 
 from fedlight.aggregators import FedAvg
+from fedlight.arrivals import LeastVisitedShards, SharedStream, UniformArrivals, UniformSteps
 from fedlight.callbacks import FedCheckpoint
 from fedlight.local_optimizers import Scaffold
 from tests.fits_on_cards import METHODS, bits, cards, fit_on
@@ -29,6 +30,14 @@ def test_any_number_of_cards_gives_the_same_bits_in_any_order(method, executor) 
     three = cards(2, seed=3)
     assert bits(fit_on(three, method, executor, actors=3)) == bits(one)  # two on one of the cards
     assert sorted(card for card, _ in three.shares) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("shared", [SharedStream, LeastVisitedShards])
+def test_data_that_all_clients_share_too(shared) -> None:
+    arrivals = shared(UniformArrivals(4, max_staleness=3, local_steps=UniformSteps(1, 4)), 9)
+    one = fit_on(cards(1), "FedAvg", arrivals=arrivals)
+    assert {update.client_id for record in one.history for update in record.updates} - set(range(7))
+    assert bits(fit_on(cards(2, seed=1), "FedAvg", arrivals=arrivals)) == bits(one)
 
 
 def test_one_actor_without_a_card_too() -> None:

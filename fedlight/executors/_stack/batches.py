@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,9 @@ _AT_ONCE = 2**21
 """Bytes of examples that are gathered at once: about what stays in a core's own cache."""
 _ROWS_AT_ONCE = 2**18
 """Row numbers that are drawn in one call."""
+_CHUNK = attrgetter("chunk")
+_ALL = -1
+"""In the place of a client, the name of a stream of all examples."""
 _ALIGNED = 64  # bytes, as torch aligns new tensors; the last bits of products may depend on it
 
 
@@ -32,14 +36,16 @@ def batch_rows(
 
     Each client goes through its n_i examples in a random order, then in another one, and so on; the
     stream is cut into full batches of b = min(batch_size, n_i). It depends on (seed, client, visit)
-    alone.
+    alone. Tasks with a chunk read that of shared data instead.
 
     Args:
         partition: The row numbers of each client's examples.
-        tasks: Tasks of clients with the same b.
+        tasks: Tasks with the same b.
         batch_size: Largest batch.
         seed: The seed of the fit; or one for each task, if they are of several fits.
     """
+    if any(map(_CHUNK, tasks)):
+        return _with_chunks(partition, tasks, batch_size, seed)
     clients = np.array([task.client_id for task in tasks])
     visits = np.array([task.visit for task in tasks])
     starts = partition.offsets[clients]
@@ -75,6 +81,10 @@ def rows_in_turn(
         batch_size: Largest batch.
         seed: The seed of the fit.
     """
+    if any(map(_CHUNK, tasks)):
+        for task in tasks:
+            yield batch_rows(partition, [task], batch_size, seed)[:, 0]
+        return
     clients = np.array([task.client_id for task in tasks])
     sizes = (partition.offsets[clients + 1] - partition.offsets[clients]).tolist()
     start = 0
@@ -89,6 +99,59 @@ def rows_in_turn(
         for index, task in enumerate(tasks[start:end]):
             yield rows[: task.num_steps, index]
         start = end
+
+
+def rows_for(partition: Partition, task: Task) -> NDArray[np.int64]:
+    """Row numbers of all examples from which a task's are taken, in the order of the data.
+
+    They are those of its client, of the shard that it visits, or of all parts of the data.
+    """
+    if task.chunk is None:
+        return partition[task.client_id]
+    return partition.rows if task.chunk.shard is None else partition[task.chunk.shard]
+
+
+def _with_chunks(
+    partition: Partition, tasks: Sequence[Task], batch_size: int, seed: int | Sequence[int]
+) -> NDArray[np.int64]:
+    """As `batch_rows`; steps after the last one of a task have rows that nobody uses."""
+    batch = min(batch_size, len(rows_for(partition, tasks[0])))
+    longest = max(task.num_steps for task in tasks)
+    chosen = np.zeros((longest, len(tasks), batch), dtype=np.int64)
+    for index, task in enumerate(tasks):
+        own = seed if isinstance(seed, int) else seed[index]
+        if task.chunk is None:
+            chosen[: task.num_steps, index] = batch_rows(partition, [task], batch_size, own)[:, 0]
+        else:
+            rows = _chunk_rows(partition, task, task.num_steps * batch, own)
+            chosen[: task.num_steps, index] = rows.reshape(task.num_steps, batch)
+    return chosen
+
+
+def _chunk_rows(partition: Partition, task: Task, number: int, seed: int) -> NDArray[np.int64]:
+    """Row numbers of the next examples of a task's stream, ``[number]``."""
+    assert task.chunk is not None
+    start, shard, shuffle = task.chunk
+    rows = rows_for(partition, task)
+    epochs, places = np.divmod(np.arange(start, start + number), len(rows))
+    if shuffle:
+        for epoch in range(start // len(rows), -(-(start + number) // len(rows))):
+            now = epochs == epoch
+            places[now] = _epoch_order(seed, shard, epoch, len(rows))[places[now]]
+    return rows[places]
+
+
+# Cached, since the tasks of a stack and those after them read from the same epoch.
+@lru_cache(maxsize=4)
+def _epoch_order(seed: int, shard: int | None, epoch: int, size: int) -> NDArray[np.int64]:
+    """The order of `size` examples in an epoch of a stream.
+
+    It is that of the first pass of a client with the number of the shard, if the number of its
+    visit is that of the epoch.
+    """
+    name = _ALL if shard is None else shard
+    order: NDArray[np.int64] = _orders(seed, np.array([name]), np.array([epoch]), 1, size)[0, 0]
+    return order
 
 
 class StackedBatches:

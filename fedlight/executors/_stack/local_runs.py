@@ -69,7 +69,7 @@ def run_stack(
         losses, metrics = stack.train(work)
     except Exception as error:
         holder = jobs[0].work or work
-        hint = hint_about(error, work.examples, holder.partition[first.client_id])
+        hint = hint_about(error, work.examples, holder.rows(first))
         raise ClientError.of(first, error, hint) from error
     clients = states_left(work.optimizer, run, state.param_layout)
     params, *others = stack.models
@@ -253,7 +253,7 @@ class _Stack:
         """
         device, pulled = work.state.device, self.run.pulled
         jobs = self.jobs[: len(self.run.tasks)]
-        parts = [(job.work or work).all_rows(job.task.client_id) for job in jobs]
+        parts = [(job.work or work).all_rows(job.task) for job in jobs]
         sizes = [sum(map(len, batches)) for batches in parts]
         total = [torch.zeros_like(tensor) for tensor in pulled]
         for k in range(max(map(len, parts))):

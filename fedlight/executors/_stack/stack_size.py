@@ -29,7 +29,9 @@ def most_clients(
     """
     layout, fitting = workplace.state.param_layout, asked
     model = layout.numel * layout.dtype.itemsize
-    batch = min(workplace.batch_size, int(workplace.partition.sizes.max()))
+    partition = workplace.partition
+    most = len(partition.rows) if workplace.pooled else int(partition.sizes.max())
+    batch = min(workplace.batch_size, most)
     # The models, their gradients and the pulled models.
     if max_bytes is not None:
         fitting = min(fitting, max_bytes // (3 * model + batch * sum(example_bytes)))
