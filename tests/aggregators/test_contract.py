@@ -90,7 +90,7 @@ REGISTRY = {
     "GeneralizedAsyncSGD": (lambda **more: GeneralizedAsyncSGD([0.4, 0.3, 0.2, 0.1], **more), 1),
     "MindFlayer": (lambda **more: MindFlayer(2, 0.5, **more), 2),
     "MindFlayer-clients": (
-        lambda **more: MindFlayer([2, 1, 3, 1], 0.5, "clients", **more),
+        lambda **more: MindFlayer(3, 0.5, "clients", **more),
         2,
     ),
     "Malenia": (lambda **more: Malenia(**more), 4),
