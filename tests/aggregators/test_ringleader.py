@@ -96,7 +96,7 @@ def test_the_staleness_is_at_most_twice_the_clients_less_two(clients, seed):
     arrivals = ContinuousArrivals(
         ExponentialDurations([0.2 * 3**client for client in range(clients)]), resume="on_arrival"
     )
-    federation = federation_of(clients, 1, 1, seed)
+    federation = federation_of(clients, 1, 1, seed, arrivals)
     rounds = _dry_run(arrivals, Ringleader(), federation, Limits(40, None, None))
     assert len(rounds) == 40
     assert max(u.staleness for each in rounds for u in each.updates) <= 2 * clients - 2
