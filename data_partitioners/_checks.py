@@ -16,11 +16,12 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
     """Return ``value`` as an int, or raise an error if it is not an integer >= ``minimum``."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a whole number (int)")
-    if value < minimum:
+    number = int(value)
+    if number < minimum:
         raise ValueError(f"{name}={value} is too small; give a whole number >= {minimum}")
-    if value >= 2**63:
+    if number >= 2**63:
         raise ValueError(f"{name}={repr(value)[:40]}… is too large; give a number below 2**63")
-    return int(value)
+    return number
 
 
 def check_real(name: str, value: Any) -> float:

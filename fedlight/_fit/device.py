@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning import Fabric
-from lightning.fabric.accelerators import ACCELERATOR_REGISTRY, Accelerator
+from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
+from lightning.fabric.accelerators.accelerator import Accelerator
 from lightning.fabric.loggers.logger import Logger
 from lightning.fabric.plugins.precision import MixedPrecision
 from lightning.fabric.utilities.exceptions import MisconfigurationException

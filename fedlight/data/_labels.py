@@ -86,7 +86,8 @@ def _values(column: str, dataset: Any, labels: Any) -> NDArray[Any]:
     if values.ndim != 1 or values.dtype.kind not in "biufUO":
         raise ValueError(
             f"{argument} must hold one number or text for each example, got {shown(labels)} of "
-            f"shape {values.shape} and type {values.dtype}; for one-hot labels write labels.argmax(1)"
+            f"shape {values.shape} and type {values.dtype}; for one-hot labels write "
+            "labels.argmax(1)"
         )
     if len(values) != len(dataset):
         raise ValueError(

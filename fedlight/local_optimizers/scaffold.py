@@ -75,7 +75,7 @@ class Scaffold(LocalOptimizer):
                 "option must be 1 (c_i+ is the gradient at the pulled model) or 2 (c_i+ comes from "
                 f"the local steps), got {option!r}"
             )
-        self.option = int(option)  # a NumPy number would be written otherwise in checkpoints
+        self.option: int = int(option)  # a NumPy number would be written otherwise in checkpoints
         self.needs_full_gradient = option == 1
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:

@@ -11,9 +11,10 @@ from fedlight._support.checks import (
     flag,
     non_negative,
     non_negative_int,
+    number,
     positive_int,
-    rate,
 )
+from fedlight._support.checks import rate as as_rate
 from fedlight.aggregators import (
     AFACD,
     AFACS,
@@ -296,7 +297,7 @@ def dc_asgd(
         >>> dc_asgd(lr=0.1, lam=2.0, decay=0.95)["aggregator"]
         DCASGD(lam=2.0, local_lr=0.1, decay=0.95, eps=1e-07)
     """
-    aggregator = DCASGD(lam, server_lr, local_lr=rate("lr", lr), decay=decay)
+    aggregator = DCASGD(lam, server_lr, local_lr=as_rate("lr", lr), decay=decay)
     arrivals = _at_once(durations, concurrency, local_steps)
     return bundle("DC-ASGD", arrivals, aggregator, sgd(lr))
 
@@ -809,16 +810,19 @@ def fedasmu(
     """
     times = settings.fedbuff() if durations is None else durations
     arrivals: ArrivalProcess = _at_once(times, concurrency, local_steps)
+    rate = non_negative("rate", rate)
     aggregator = FedASMU(
         mu,
         lam_rate=rate,
         sigma_rate=rate,
         iota_rate=rate,
-        local_lr=lr,
+        local_lr=as_rate("lr", lr),
         max_staleness=max_staleness,
     )
     if refresh is None:
         return bundle("FedASMU", arrivals, aggregator, LocalSGD(lr))
+    if not 0 < number("refresh", refresh) < 1:
+        raise ValueError(f"refresh must lie between 0 and 1, got {refresh!r}; or None for none")
     arrivals = RefreshedTasks(arrivals, refresh)
     local = FreshModel(LocalSGD(lr), mu, gamma_rate=rate, upsilon_rate=rate)
     return bundle("FedASMU", arrivals, aggregator, local)

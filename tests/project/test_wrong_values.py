@@ -204,13 +204,16 @@ RIGHT: list[tuple[str, list[str], str]] = [
         "alpha beta c c_ok decay dropout floor grace idle lam latency least momentum mu nbytes "
         "num_gpus overhead percent probability rare_share ratio region_momentum rho shift sigma "
         "slow_share spread stragglers turn val_share weight_decay down up within exponent "
-        "dispatched_at client pulled_version chunk_start visit",
+        "dispatched_at client pulled_version chunk_start visit iota lam_rate sigma_rate iota_rate "
+        "gamma upsilon gamma_rate upsilon_rate rate",
         ["0"],
         "0 is in the range: nothing is added, mixed, lost or kept",
     ),
-    ("max_staleness tau_c warmup sweeps limit_val_batches fast_dev_run", ["0"], "0 for none"),
+    ("max_staleness tau tau_c warmup sweeps limit_val_batches fast_dev_run", ["0"], "0 for none"),
     ("min_delta stopping_threshold divergence_threshold", NEGATIVE, "metrics may be negative"),
     ("phases start origin", NEGATIVE, "a time before the start"),
+    ("mindflayer.probabilities", ["0"], "a probability for all clients; those of 0 never fail"),
+    ("oort.over_select", ["0"], "0 for none"),
     ("seed partition_seed", ["0", "-1", "huge"], "a seed is any integer"),
     ("save_top_k", ["0", "-1", "huge"], "0 for none, -1 for all, more than there are for all"),
     (
@@ -231,21 +234,31 @@ RIGHT: list[tuple[str, list[str], str]] = [
     ("labels", ["None"], "those that the data set has"),
     ("val_dataset test_dataset", ["None"], "none"),
     ("val_dataset test_dataset datasets", EXAMPLES_IN_A_LIST, "a list of examples is a data set"),
-    ("buffer_size per_poll per_round anarchic.per_round", ["[[1]]"], "lists of clients"),
+    ("buffer_size per_poll per_round candidates anarchic.per_round", ["[[1]]"], "lists of clients"),
     ("communicates times", ["[[1]]"], "one row"),
     ("max_steps scale favas.durations quafl.durations num_examples", ["[1]", "tensor"], "a list"),
 ]
+
+
+LISTED = {
+    (argument, label)
+    for listed, labels, _ in RIGHT
+    for argument in listed.split()
+    for label in labels
+}
 
 
 def is_right(name: str, argument: str, annotation: str, label: str) -> bool:
     """Whether a list says that a value is right for an argument."""
     if any(label in BY_KIND.get(word, ()) for word in re.findall(r"\w+", annotation)):
         return True
-    full = f".{name}.{argument}"
-    return any(
-        label in labels and any(full.endswith(f".{each}") for each in arguments_.split())
-        for arguments_, labels, _ in RIGHT
-    )
+    return any((place, label) in LISTED for place in places(name, argument))
+
+
+def places(name: str, argument: str) -> list[str]:
+    """The names of an argument, from "argument" to "package.Class.argument"."""
+    parts = [*name.split("."), argument]
+    return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 def exempt(name: str) -> bool:
@@ -318,17 +331,19 @@ def write_files() -> None:
     sweep(**EXAMPLES["sweep"], path="study")
 
 
+PUBLIC = public()
 EVERYTHING = {
     name: it
-    for name, it in public().items()
+    for name, it in PUBLIC.items()
     if arguments(it) and not exempt(name) and not (inspect.isclass(it) and inspect.isabstract(it))
 }
+ARGUMENTS = {name: arguments(it) for name, it in EVERYTHING.items()}
 SLOW = ("sweep", "compare", "check_independence")
 
 
 def cases(name: str) -> Iterator[tuple[str, str, str]]:
     """The argument, its annotation and the label of the value, for each case."""
-    for argument, annotation in arguments(EVERYTHING[name]).items():
+    for argument, annotation in ARGUMENTS[name].items():
         for label in WRONG:
             yield argument, annotation, label
 
@@ -343,6 +358,7 @@ def test_each_wrong_value_gets_a_sentence(name, folder, monkeypatch) -> None:
         "into CALLS of tests/methods/test_methods.py"
     )
     it = EVERYTHING[name]
+    it(**given)  # the example itself is right
     faults = []
     for argument, annotation, label in cases(name):
         right = is_right(name, argument, annotation, label)
@@ -362,12 +378,13 @@ def test_there_are_enough_of_them() -> None:
 
 
 def test_what_the_lists_name_is_there() -> None:
-    full = [f".{name}.{argument}" for name in EVERYTHING for argument, *_ in cases(name)]
-    listed = [(each, labels) for arguments_, labels, _ in RIGHT for each in arguments_.split()]
-    assert all(any(place.endswith(f".{each}") for place in full) for each, _ in listed)
-    assert all(label in WRONG for _, labels in listed for label in labels)
-    assert all(any(fnmatchcase(name, each) for name in public()) for each in NOT_TRIED)
+    known = {
+        place for name, own in ARGUMENTS.items() for each in own for place in places(name, each)
+    }
+    assert {argument for argument, _ in LISTED} <= known
+    assert {label for _, label in LISTED} <= WRONG.keys()
     assert all(reason for *_, reason in RIGHT)
+    assert all(any(fnmatchcase(name, each) for name in PUBLIC) for each in NOT_TRIED)
     assert EXAMPLES.keys() <= EVERYTHING.keys()
 
 
