@@ -19,7 +19,7 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
     number = int(value)
     if number < minimum:
         raise ValueError(f"{name}={value} is too small; give a whole number >= {minimum}")
-    if number >= 2**63:
+    if minimum > 0 and number >= 2**63:
         raise ValueError(f"{name}={repr(value)[:40]}… is too large; give a number below 2**63")
     return number
 

@@ -245,7 +245,7 @@ def _as_row_numbers(name: str, values: Any) -> NDArray[np.int64]:
 
 def _as_names(value: Any) -> tuple[str, ...]:
     names = tuple(value) if isinstance(value, list | tuple) else None
-    if names is None or not all(isinstance(name, str) for name in names):
+    if names is None or not all(issubclass(kind, str) for kind in set(map(type, names))):
         raise TypeError(
             f"client_ids={repr(value)[:80]} are no names; give a tuple of strings, one for each "
             "client"

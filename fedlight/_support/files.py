@@ -62,7 +62,8 @@ def existing_file(name: str, path: object, words: str) -> Path:
         FileNotFoundError: There is no such file.
     """
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{name} must be the path of a {words}, got {shown(path)}")
+        kind = type(path).__name__
+        raise TypeError(f"{name} must be a path, got {shown(path)} ({kind}); it names a {words}")
     found = user_path(path)
     if not found.is_file():
         raise FileNotFoundError(f"there is no {words} {os.fspath(path)!r}; {name} must name one")

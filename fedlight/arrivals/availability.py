@@ -72,8 +72,9 @@ class Availability(Wrapper):
         if isinstance(windows, str | Path):
             windows = intervals_of_file("windows", windows)
         elif not isinstance(windows, Windows):
+            windows = checked_intervals("windows", windows)
             try:
-                windows = IntervalWindows(checked_intervals("windows", windows))
+                windows = IntervalWindows(windows)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"windows: {error}") from None
         self.windows = windows

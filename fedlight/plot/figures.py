@@ -426,7 +426,9 @@ def _named(runs: Any) -> dict[str, list[History]]:
             if not isinstance(history, Sequence) or isinstance(history, str | bytes):
                 raise TypeError(f"runs must hold histories, got {shown(history)}{of}")
             if not history:
-                raise ValueError(f"runs has a history{of} that has no round; draw it after fit")
+                raise ValueError(
+                    f"runs must hold rounds, but the history{of} has none; draw it after fit"
+                )
             for each in history:
                 _check_record("runs", each)
         named[name] = histories

@@ -285,7 +285,7 @@ def test_a_tiny_update_arrives() -> None:
         (lambda: QSGD(8.0), TypeError, r"bits must be an integer, got 8.0"),
         (lambda: as_channel("channel", TopK), TypeError, r"got <class .*; write TopK\(…\)"),
         (lambda: as_channel("channel", 0.1), TypeError, r"a list of channels, got 0.1; for ex"),
-        (lambda: Chain([TopK(0.1), 3]), TypeError, r"channel must hold channels only, got 3"),
+        (lambda: Chain([TopK(0.1), 3]), TypeError, r"channels must hold channels only, got 3"),
         (
             lambda: Chain([ErrorFeedback(TopK(0.1)), Chain([ErrorFeedback(QSGD(8))])]),
             ValueError,
