@@ -222,7 +222,7 @@ def table():
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        ([1, 2], TypeError, "must be a FederatedDataModule, got [1, 2]; wrap your data"),
+        ([1, 2], TypeError, "must be a FederatedDataModule, got .1, 2.; wrap your data"),
         (None, TypeError, "must be a FederatedDataModule, got None"),
         (
             FederatedDataModule(table(), IidPartitioner(2), columns=("pixels", "y")),
