@@ -82,8 +82,8 @@ def as_list(name: str, value: object) -> list[Any] | None:
     if len(shape) != 1:
         raise TypeError(
             f"{name} must be a number or have one dimension, one number for each client, got "
-            f"{shown(value)}, a {type(value).__name__} of shape {tuple(shape)}; pass one column of "
-            "a table, and x.item() for a single number"
+            f"{type(value).__name__} of shape {tuple(shape)}; pass one column of a table, and "
+            "x.item() for a single number"
         )
     listed: list[Any] = value.tolist()  # type: ignore[attr-defined]
     return listed

@@ -72,9 +72,9 @@ class Availability(Wrapper):
         if isinstance(windows, str | Path):
             windows = intervals_of_file("windows", windows)
         elif not isinstance(windows, Windows):
-            windows = checked_intervals("windows", windows)
+            given = checked_intervals("windows", windows)
             try:
-                windows = IntervalWindows(windows)
+                windows = IntervalWindows(given)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"windows: {error}") from None
         self.windows = windows

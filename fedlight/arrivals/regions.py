@@ -145,7 +145,8 @@ class Regions(Tiers):
         """
         names = cls(processes, clients, arrivals_per_send).groups  # checked
         place = names.index(one_of("home", home, names))
-        rows = [as_list("times", row) or [] for row in as_list("times", times) or []]
+        table = times.tolist() if hasattr(times, "tolist") else times
+        rows = [as_list("times", row) or [] for row in as_list("times", table) or []]
         rows = [[non_negative("times", each) for each in row] for row in rows]
         if [len(row) for row in rows] != [len(names)] * len(names):
             raise ValueError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlight._support.checks import integer, optional, positive, positive_int, shown
+from fedlight._support.strategy import Strategy
 from fedlight.arrivals._per_client import one_for_all_or_each
 from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.schedule import Schedule
@@ -124,9 +125,7 @@ def simulate(
         >>> len(table), table.staleness().tolist()[:6]
         (20, [0, 0, 0, 1, 0, 1])
     """
-    from fedlight.arrivals.base import ArrivalProcess  # whose method calls this function
-
-    if not isinstance(arrivals, ArrivalProcess):
+    if not isinstance(arrivals, Strategy):  # the class of processes imports this module
         raise TypeError(
             f"arrivals must be an arrival process, got {shown(arrivals)}; for example "
             "UniformArrivals(per_round=5)"
