@@ -29,7 +29,12 @@ _FLAGS = (
 
 def instructions(code: CodeType) -> list[dis.Instruction]:
     """Return the instructions that do something."""
-    return [each for each in dis.get_instructions(code) if each.opname not in _NOTHING]
+    given = [each for each in dis.get_instructions(code) if each.opname not in _NOTHING]
+    # The names of arguments, which `dis` leaves out.
+    return [
+        each._replace(argval=code.co_consts[each.arg or 0]) if each.opname == "KW_NAMES" else each
+        for each in given
+    ]
 
 
 def text_of(code: CodeType) -> str:

@@ -7,8 +7,11 @@ kind, and is named among the hidden ones.
 
 from __future__ import annotations
 
+import builtins
+import copyreg
 import dataclasses
 import hashlib
+import io
 import logging
 import os
 import sys
@@ -199,6 +202,8 @@ class _Walk:
             return [b"generator;", part.of(value.get_state())]
         if value is os.environ:
             return self._hide(part, "the whole environment")
+        if isinstance(value, io.IOBase):
+            return self._hide(part)
         if isinstance(value, _EMPTY):
             return [f"{kind.__qualname__};".encode()]
         return self._object(part)
@@ -268,7 +273,7 @@ class _Walk:
             return
         for axis, stride in enumerate(value.strides):
             if stride == 0 and value.shape[axis] > 1:
-                value = value.take([0], axis)
+                value = value[(slice(None),) * axis + (slice(0, 1),)]
         yield np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         if isinstance(part.value, np.ma.MaskedArray):
             yield part.of(np.ma.getmaskarray(part.value))
@@ -368,7 +373,7 @@ class _Walk:
             yield part.of(tuple(each for each in given or () if each is not kind))
             yield part.of(list(items or ()))
             yield part.of([list(pair) for pair in pairs or ()])
-            if not own and _has_own_state(kind):
+            if not (own or isinstance(value, nn.Module)) and _has_own_state(kind):
                 yield part.of(state)
                 return
         if self._files is not None and _in_memory(value):
@@ -438,11 +443,13 @@ def _reduced(value: Any) -> tuple[Any, ...] | str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            reduced = value.__reduce_ex__(4)
+            special = copyreg.dispatch_table.get(type(value))
+            reduced = value.__reduce_ex__(4) if special is None else special(value)
     except Exception:
         return None
     if isinstance(reduced, str):
-        spaces = (sys.modules.get(getattr(value, "__module__", None) or ""), np, torch)
+        module = getattr(value, "__module__", None)
+        spaces = (sys.modules.get(module) if isinstance(module, str) else None, builtins, np, torch)
         names = reduced.split(".")
         return reduced if any(_found(each, names) is value for each in spaces) else None
     return reduced if isinstance(reduced, tuple) and callable(reduced[0]) else None
@@ -458,4 +465,6 @@ def _in_memory(value: Any) -> bool:
     """Whether a data set of a library holds its rows in an array, as those of torchvision do."""
     of = next((each for each in type(value).__mro__ if "__getitem__" in vars(each)), None)
     rows = getattr(value, "__dict__", {}).get("data")
-    return of is not None and not of_the_user(of.__module__) and isinstance(rows, Tensor | np.ndarray)
+    return (
+        of is not None and not of_the_user(of.__module__) and isinstance(rows, Tensor | np.ndarray)
+    )

@@ -21,19 +21,28 @@ _LIBRARIES = tuple(
 
 
 @cache
-def of_the_user(module: str | None) -> bool:
+def of_the_user(module: object) -> bool:
     """Return whether a module is neither part of fedlight nor of an installed library.
 
     A package that was installed from a folder of this machine (``pip install .``) is the user's.
+
+    Args:
+        module: Its name; None for code that was typed in. A class written in C may have another
+            object in the place of its module's name.
     """
-    top = (module or "__main__").split(".")[0]
+    if module is None:
+        return True
+    if not isinstance(module, str):
+        return False
+    top = module.split(".")[0]
     if top in _NEVER:
         return False
     if top == "__main__":
         return True
-    file = getattr(sys.modules.get(module or "") or sys.modules.get(top), "__file__", None)
+    file = getattr(sys.modules.get(module) or sys.modules.get(top), "__file__", None)
     if file is None:
-        return top not in sys.stdlib_module_names
+        # Typed in, or made while the program runs, unless it is of Python or Cython.
+        return not top.startswith("_cython") and top not in sys.stdlib_module_names
     return is_users_file(file) or top in _from_folders()
 
 

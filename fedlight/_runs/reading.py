@@ -75,7 +75,7 @@ def reads_of(function: FunctionType) -> Iterator[Read]:
 
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
-    """The values that a function has from the one that made it; those not assigned yet are left out."""
+    """The values that a function has from the one that made it, as far as they are assigned."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -113,9 +113,7 @@ class _Reader:
         """What ``name.attribute.attribute`` reads."""
         first, root, names = at, value, [str(given[at].argval)]
         at += 1
-        while (
-            isinstance(value, ModuleType) and at < len(given) and given[at].opname in _ATTRIBUTES
-        ):
+        while isinstance(value, ModuleType) and at < len(given) and given[at].opname in _ATTRIBUTES:
             attribute = given[at].argval
             try:
                 # Only a module of the user may compute its attributes: a library may load others.
@@ -201,9 +199,8 @@ class _Reader:
         if names == ("*",):
             yield from self._module_named(path)
         elif names:  # from path import name as other
-            chosen = [each for each in given[at + 1 :] if each.opname == "IMPORT_FROM"][: len(names)]
-            for each in chosen:
-                after = given[given.index(each) + 1]
+            places = [k for k in range(at, len(given)) if given[k].opname == "IMPORT_FROM"]
+            for each, after in ((given[k], given[k + 1]) for k in places[: len(names)]):
                 value = getattr(module, each.argval, None)
                 if value is None and _imported(f"{path}.{each.argval}")[0] is not None:
                     value = sys.modules[f"{path}.{each.argval}"]
@@ -240,11 +237,11 @@ def _imported(path: str) -> tuple[ModuleType | None, bool]:
     if path in sys.modules:
         return sys.modules[path], False
     try:
-        spec = importlib.util.find_spec(path.split(".")[0])
-        top = sys.modules.get(path.split(".")[0])
-        if spec is None or (top is None and spec.origin is not None and not is_users_file(spec.origin)):
-            return None, spec is None
-        if not of_the_user(path):
+        top = path.split(".")[0]
+        spec = importlib.util.find_spec(top)
+        file = None if spec is None else spec.origin
+        library = top not in sys.modules and file is not None and not is_users_file(file)
+        if spec is None or library or not of_the_user(path):
             return None, False
         return importlib.import_module(path), False
     except Exception:

@@ -200,8 +200,6 @@ def test_a_strategy_that_a_run_has_used_has_the_same_content() -> None:
     assert {name: content(each) for name, each in given.items()} == before
 
 
-
-
 # What the code reads, by the text of a module of the user.
 
 
@@ -373,7 +371,11 @@ CHANGES = {
         "        b = g()\n    except ValueError: pass",
         "    except ValueError: pass\n    b = g()",
     ),
-    "the order of parameters": ("def rule(a, b): return a - b", "(a, b): return a - b", "(b, a): return b - a"),
+    "the order of parameters": (
+        "def rule(a, b): return a - b",
+        "(a, b): return a - b",
+        "(b, a): return b - a",
+    ),
     "a parameter that only goes by name": ("def rule(a, b): return a", "a, b", "a, *, b"),
     "a name of an argument": ("def rule(f): return f(a=1)", "a=1", "b=1"),
     "an argument of the program": (

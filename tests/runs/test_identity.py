@@ -1,16 +1,10 @@
 """Settings that differ have different words in a checkpoint."""
 
-import argparse
-import subprocess
-import sys
-from functools import lru_cache, partial
-from types import ModuleType, SimpleNamespace
+from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
-from fedlight._runs.content import content
 from fedlight._runs.identity import in_words
 from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.aggregators.staleness import Polynomial
@@ -30,8 +24,6 @@ from fedlight.arrivals import (
     PartialWork,
     PerClientSteps,
     PoissonArrivals,
-    ReplayArrivals,
-    ReplayEvent,
     SharedStream,
     StepsBySpeed,
     SynchronousArrivals,
@@ -42,7 +34,7 @@ from fedlight.arrivals.durations import HalfNormalDurations, StepDurations
 from fedlight.callbacks import FedCheckpoint
 from fedlight.checkpoint import CheckpointError
 from fedlight.local_optimizers import FedProx, LocalAdam, LocalSGD, Scaffold
-from tests.boring import Boring, Point, fitted, points, replay, trainer
+from tests.boring import Point, fitted, points, replay, trainer
 
 TINY = 1e-9
 SYNC = SynchronousArrivals()
