@@ -41,8 +41,8 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _ITEMS = (dict, OrderedDict, MappingProxyType, defaultdict)
 # Known by their kind: they hold nothing that a result could depend on.
 _EMPTY = (
-    *(logging.Logger, logging.Handler, weakref.ref, weakref.ProxyType, weakref.WeakSet),
-    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, threading.Event, threading.Thread),
+    *(logging.Logger, logging.Handler, weakref.ProxyType, weakref.WeakSet),
+    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, threading.Thread),
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition),
 )
 # Parts of a class that follow from others, or describe it.
@@ -198,6 +198,8 @@ class _Walk:
             return [kind.__name__.encode(), part.of(value.__func__)]
         if isinstance(value, cached_property):
             return [b"cached;", part.of(value.func)]
+        if isinstance(value, weakref.ref):
+            return [b"reference;", part.of(value())]
         if isinstance(value, torch.Generator):
             return [b"generator;", part.of(value.get_state())]
         if value is os.environ:
@@ -398,7 +400,7 @@ class _Walk:
 
 
 def _plain(value: Any) -> bytes:
-    if type(value) is float and value.is_integer():
+    if type(value) is float and value.is_integer() and repr(value) != "-0.0":
         value = int(value)  # max_time=40 and 40.0 are one limit
     return f"{type(value).__name__}:{value!r};".encode()
 

@@ -348,6 +348,26 @@ CHANGES = {
         "lambda: 1",
         "lambda: 2",
     ),
+    "what a reference refers to": (
+        "import weakref\nclass A: pass\na = A()\na.k = 1\nK = weakref.ref(a)\n"
+        "def rule(): return K().k",
+        "k = 1",
+        "k = 2",
+    ),
+    "a zero with a sign": ("K = -0.0\ndef rule(): return 1 / K", "-0.0", "0.0"),
+    "a function of a registry": (
+        "from functools import singledispatch\n@singledispatch\ndef g(x): return 0\n"
+        "@g.register(int)\ndef _(x): return 1\ndef rule(): return g(1)",
+        "return 1",
+        "return 2",
+    ),
+    "a schedule of rates": (
+        "import torch\np = torch.nn.Parameter(torch.ones(1))\n"
+        "K = torch.optim.lr_scheduler.LambdaLR(torch.optim.SGD([p], lr=0.1), lambda e: 1.0)\n"
+        "def rule(): return K",
+        "e: 1.0",
+        "e: 2.0",
+    ),
     "a pattern": ("import re\nK = re.compile('a')\ndef rule(): return K", "'a'", "'b'"),
     "a wrapper of a library": (
         "import torch\n@torch.no_grad()\ndef g(): return 1\ndef rule(): return g()",
