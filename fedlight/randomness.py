@@ -119,6 +119,8 @@ class Concern(IntEnum):
     COMMUNICATION = 11
     STARTS = 12
     TIERS = 13
+    FAILURES = 14
+    SELECTION = 16
     CHANNEL = 20
 
 

@@ -34,10 +34,13 @@ from fedlight.aggregators import (
     AsyncCommSGD,
     AsyncFedAvg,
     DelayedNesterov,
+    FedASMU,
     FedAsync,
     FedAT,
     FedAvg,
     FedBuff,
+    FedBuffMA,
+    FedCompass,
     FedDynServer,
     FedFix,
     FedNova,
@@ -48,8 +51,10 @@ from fedlight.aggregators import (
     Lattice,
     LookAhead,
     Malenia,
+    MindFlayer,
     QuAFL,
     Rennala,
+    Ringleader,
     Ringmaster,
 )
 from fedlight.aggregators.staleness import Hinge, Polynomial
@@ -58,22 +63,31 @@ from fedlight.arrivals import (
     Availability,
     BiasedArrivals,
     CommunicationPattern,
+    CompassArrivals,
+    ConstantStaleness,
     ContinuousArrivals,
     DropOut,
     ExponentialDurations,
+    Failures,
     FixedDurations,
     LeastVisitedShards,
+    Oort,
     PartialWork,
+    Pisces,
     PoissonArrivals,
     PolledArrivals,
+    PowerOfChoice,
     RandomTicks,
+    RefreshedTasks,
     Regions,
     ReplayArrivals,
     ReplayEvent,
     SharedStream,
+    StepDurations,
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
+    TrialRounds,
     UniformArrivals,
     UniformSteps,
 )
@@ -82,6 +96,7 @@ from fedlight.local_optimizers import (
     SAM,
     FedDyn,
     FedProx,
+    FreshModel,
     LocalAdam,
     LocalAdamW,
     LocalOptimizer,
@@ -146,7 +161,23 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "poisson": lambda: PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS),
     "communication": lambda: CommunicationPattern(RandomTicks(0.6, max_gap=3)),
     "replay": _replayed,
+    "constant": lambda: ConstantStaleness(1, 2, STEPS),
+    "failures": lambda: Failures(ARRIVALS["continuous-2"](), 2.0, 0.5),
+    "trials": lambda: TrialRounds(ExponentialDurations(1.0), 0.8, [2, 1, 1, 3], STEPS),
+    "compass": lambda: CompassArrivals(StepDurations([0.1, 0.13, 0.2, 0.5]), 2, 6),
+    "refreshed": lambda: RefreshedTasks(
+        ContinuousArrivals(ExponentialDurations(0.5), resume="on_arrival", local_steps=STEPS)
+    ),
     "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
+    "oort": lambda: Oort(
+        SynchronousArrivals(2, ExponentialDurations(1.0), STEPS), "loss", pacer_window=1
+    ),
+    "pisces": lambda: Pisces(
+        ContinuousArrivals(ExponentialDurations(1.0), concurrency=2, local_steps=STEPS), "loss"
+    ),
+    "power of choice": lambda: PowerOfChoice(
+        PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS), 2, "loss"
+    ),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
     "stream": lambda: SharedStream(ARRIVALS["continuous"](), 4),
     "shards": lambda: LeastVisitedShards(ARRIVALS["uniform"](), 4, "examples"),
@@ -173,6 +204,9 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "HeLoCo": lambda size: HeLoCo(0.8, 0.7, c_ok=0.3),
     "HALoS": lambda size: HALoS(2, 0.5, 0.8, region_period=2, region_lr=0.9),
     "AREA": lambda size: AREA(2),
+    "MindFlayer": lambda size: MindFlayer(2, [0.5, 0.9, 0.1, 1.0], "clients"),
+    "Ringleader": lambda size: Ringleader(0.7),
+    "FedBuffMA": lambda size: FedBuffMA(3, 0.8, 0.7),
     "Ringmaster": lambda size: Ringmaster(2, server_lr=0.5),
     "Rennala": lambda size: Rennala(2),
     "Malenia": lambda size: Malenia(),
@@ -183,6 +217,8 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "QuAFL": lambda size: QuAFL(size, Lattice(1e-3, 16)),
     "FAVAS": lambda size: FAVAS(size),
     "FedAT": lambda size: FedAT(size),
+    "FedCompass": lambda size: FedCompass(size, average="models"),
+    "FedASMU": lambda size: FedASMU(lam_rate=0.1, sigma_rate=0.1, iota_rate=0.1, local_lr=0.05),
 }
 OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "LocalSGD": lambda: LocalSGD(0.05, momentum=0.5, weight_decay=0.01, max_grad_norm=5.0),
@@ -196,6 +232,7 @@ OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "LocalSGD-kept": lambda: LocalSGD(0.05, momentum=0.5, keep="client"),
     "ModuleOptimizer": lambda: ModuleOptimizer(),
     "OwnModel": lambda: OwnModel(LocalSGD(0.05, momentum=0.5), 2, lr_correction=True),
+    "FreshModel": lambda: FreshModel(LocalSGD(0.05), gamma_rate=0.1, upsilon_rate=0.1),
 }
 CHANNELS: dict[str, Callable[[], Channel]] = {
     "Clip": lambda: Clip(0.5),
@@ -319,6 +356,10 @@ def test_every_combination(arrivals: str, aggregator: str, tmp_path: Path) -> No
         parts = ARRIVALS[arrivals](), AGGREGATORS[aggregator](size), optimizer()
         return fit(*parts, executor, callback, path)
 
+    if size and AGGREGATORS[aggregator](size).needs_rounds:
+        with pytest.raises(ValueError, match="steps at the end of rounds"):
+            run("sequential")
+        return
     checkpoint = tmp_path / "middle.ckpt"
     rules = Rules(checkpoint, one_at_a_time=arrivals.startswith("continuous"))
     trainer = run("sequential", rules)
