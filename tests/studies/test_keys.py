@@ -11,6 +11,7 @@ from fedlight.aggregators import AFACD, FedAvg
 from fedlight.arrivals import UniformArrivals
 from fedlight.local_optimizers import LocalSGD
 from fedlight.studies.keys import RunKey
+from fedlight.studies.store import Store
 from tests.boring import Boring, classes
 from tests.studies.grid_of_boring import prints
 
@@ -188,13 +189,13 @@ def test_a_fresh_run_that_fails_leaves_the_old_one(tmp_path, monkeypatch) -> Non
     assert prints(Study.load(tmp_path)) == prints(first)
 
 
-def test_a_fresh_study_leaves_no_checkpoint_of_the_old_code(tmp_path) -> None:
-    first = study(tmp_path)
-    folder = tmp_path / "checkpoints" / first.runs[0].key.key
-    folder.mkdir(parents=True)
-    (folder / "last.ckpt").write_bytes(b"of another time")
-    assert prints(study(tmp_path, fresh=True)) == prints(first)
-    assert not folder.exists()
+def test_a_fresh_study_does_not_go_on_from_a_checkpoint_of_the_old_code(tmp_path) -> None:
+    for fresh in (False, True):
+        store = Store(tmp_path, fresh=fresh)
+        store.checkpoints("k").mkdir(exist_ok=True)
+        assert store.lock("k")
+        assert store.checkpoints("k").exists() == (not fresh)
+        store.unlock_all()
 
 
 def test_a_run_and_its_schedule_take_their_place_together(tmp_path) -> None:
