@@ -206,7 +206,7 @@ def participation_report(
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         limits = Limits(max_rounds, max_time, max_updates)
         history: Sequence[RoundRecord]
-        history, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
+        history, arrivals = dry_run(run, deepcopy(aggregator), federation, limits), run
     else:
         history, federation = run.history, run.federation
         aggregator, arrivals = run.aggregator, run.arrivals
@@ -267,7 +267,7 @@ class _Rounds(Watcher):
         self.history.append(record)
 
 
-def _dry_run(
+def dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
 ) -> list[RoundRecord]:
     """Return the rounds as they would be: the same loop and server, but no training."""

@@ -120,6 +120,7 @@ class Concern(IntEnum):
     STARTS = 12
     TIERS = 13
     CHANNEL = 20
+    PRIVACY = 21
 
 
 def stream(seed: int, concern: Concern, a: int = 0, b: int = 0) -> np.random.Generator:

@@ -27,6 +27,7 @@ from fedlight.aggregators.heloco import HeLoCo
 from fedlight.aggregators.look_ahead import LookAhead
 from fedlight.aggregators.malenia import Malenia
 from fedlight.aggregators.mifa import MIFA
+from fedlight.aggregators.private_sum import PrivateSum
 from fedlight.aggregators.quafl import QuAFL
 from fedlight.aggregators.rennala import Rennala
 from fedlight.aggregators.ringmaster import Ringmaster
@@ -60,6 +61,7 @@ __all__ = [
     "Lattice",
     "LookAhead",
     "Malenia",
+    "PrivateSum",
     "QuAFL",
     "Rennala",
     "Ringmaster",

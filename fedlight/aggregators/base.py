@@ -47,6 +47,9 @@ class Aggregator(Strategy, ABC):
     client_weights: str = "uniform"
     """The intended importance p_i: "uniform" for 1/M, "examples" for n_i / sum of n."""
 
+    noise_multiplier: float | None = None
+    """z, if it adds Gaussian noise to a sum of clipped updates (`PrivateSum`)."""
+
     @property
     def drops(self) -> bool:
         """Whether `accepts` may answer False."""

@@ -26,7 +26,7 @@ ORDER = [
     {"_runs"},
     {"server"},
     {"run", "participation"},
-    {"callbacks"},
+    {"callbacks", "privacy"},
     {"_fit"},
     {"trainer"},
     {"studies"},
