@@ -62,7 +62,8 @@ class PrivacyReport:
         mu: The parameter of Gaussian differential privacy, ``sqrt(sum of r^2) / z``, where r is
             1 in a local mechanism, and in a step the weights of the client over the largest sum
             of the weights of one.
-        num_steps: T, the number of server steps that use an update.
+        num_steps: T, the number of server steps that use an update; if local, that use or drop one,
+            and one more for those that arrive after the last step.
         sample_rate: q, the mean share of the clients that take part in such a step.
     """
 
@@ -110,6 +111,8 @@ class FinishedPrivateRun(FinishedRun, Protocol):
 
     @property
     def channel(self) -> Channel | None: ...  # noqa: D102
+    @property
+    def num_updates(self) -> int: ...  # noqa: D102
 
 
 def privacy_report(
@@ -171,15 +174,25 @@ def privacy_report(
         _check_own_data(run)
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         aggregator = deepcopy(aggregator)
-        history = dry_run(run, aggregator, federation, Limits(max_rounds, max_time, max_updates))
+        rounds = dry_run(run, aggregator, federation, Limits(max_rounds, max_time, max_updates))
+        history, dropped, arrived = rounds.history, rounds.dropped, None
     else:
         if aggregator is not None or channel is not None:
             raise ValueError("a trainer has its own aggregator and channel: leave them out")
         history, aggregator, channel = run.history, run.aggregator, run.channel
+        dropped, arrived = [], run.num_updates
         _check_one(aggregator, channel)
         num_clients = run.federation.num_clients
     local = None if channel is None else channel.noise_multiplier
-    used = _local(history, aggregator) if local else _central(history)
+    used = _central(history)
+    if local:
+        used = _local(history, [*(each.client_id for each in aggregator.held), *dropped])
+        if arrived not in (None, sum(map(len, used.values()))):
+            raise ValueError(
+                "updates that arrived after the last round are in no record of this trainer, but "
+                "the noise on them counts; give the arrivals, the aggregator, the channel and the "
+                "limits of the run instead of the trainer"
+            )
     z = local or aggregator.noise_multiplier
     assert z is not None
     return _report(used, z, "local" if local else "central", num_clients, delta)
@@ -320,8 +333,8 @@ def _check_own_data(arrivals: ArrivalProcess) -> None:
     """
     if arrivals.shares_data:
         raise ValueError(
-            f"{arrivals!r} lets all clients read the same data, so that the noise on the updates of "
-            "one client does not hide what it has; give each client its own data"
+            f"{arrivals!r} lets all clients read the same data, so that the noise on the updates "
+            "of one client does not hide what it has; give each client its own data"
         )
 
 
@@ -343,25 +356,19 @@ def _central(history: Sequence[RoundRecord]) -> _Used:
     return used
 
 
-def _local(history: Sequence[RoundRecord], aggregator: Aggregator) -> _Used:
+def _local(history: Sequence[RoundRecord], last: Iterable[int]) -> _Used:
     """The messages of clients that add noise: all that arrive, whether used or not.
 
-    Raises:
-        ValueError: The aggregator does not say which updates have arrived and are not used yet.
+    Args:
+        history: The records of the rounds.
+        last: The clients whose updates are in no record, since they arrived after the last one.
     """
-    if type(aggregator).held is Aggregator.held:
-        raise ValueError(
-            f"{type(aggregator).__name__} does not define held, so the updates that have arrived "
-            "last cannot be counted; a BufferedAggregator has it"
-        )
-    # They are in no record.
-    held = [(len(history) + 1, update.client_id) for update in aggregator.held]
     used: _Used = defaultdict(list)
     for record in history:
         for update in (*record.updates, *record.dropped):
             used[update.client_id].append((record.version, 1.0))
-    for version, client in held:
-        used[client].append((version, 1.0))
+    for client in last:
+        used[client].append((len(history) + 1, 1.0))
     return used
 
 

@@ -149,9 +149,9 @@ def _check_sum(aggregator: object) -> None:
     if others or aggregator.remembers or aggregator.sends_before:
         found = f"defines {', '.join(others)}" if others else "uses updates again"
         raise ValueError(
-            f"aggregator must be a weighted sum of new updates, each used once, but {kind.__name__} "
-            f"{found}: the noise of one sum would not cover it; take for example FedBuff(10), or "
-            "let the clients add the noise, channel=GaussianNoise(…)"
+            "aggregator must be a weighted sum of new updates, each used once, but "
+            f"{kind.__name__} {found}: the noise of one sum would not cover it; take for example "
+            "FedBuff(10), or let the clients add the noise, channel=GaussianNoise(…)"
         )
     if aggregator.client_weights == "examples":
         raise ValueError(

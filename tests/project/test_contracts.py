@@ -47,6 +47,7 @@ from fedlight.aggregators import (
     Lattice,
     LookAhead,
     Malenia,
+    PrivateSum,
     QuAFL,
     Rennala,
     Ringmaster,
@@ -75,7 +76,7 @@ from fedlight.arrivals import (
     UniformArrivals,
     UniformSteps,
 )
-from fedlight.channel import QSGD, Chain, Channel, Clip, ErrorFeedback, RandomK, TopK
+from fedlight.channel import QSGD, Chain, Channel, Clip, ErrorFeedback, GaussianNoise, RandomK, TopK
 from fedlight.local_optimizers import (
     SAM,
     FedDyn,
@@ -169,6 +170,7 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "QuAFL": lambda size: QuAFL(size, Lattice(1e-3, 16)),
     "FAVAS": lambda size: FAVAS(size),
     "FedAT": lambda size: FedAT(size),
+    "PrivateSum": lambda size: PrivateSum(FedBuff(2, server_lr=0.5), 0.5, 0.1),
 }
 OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "LocalSGD": lambda: LocalSGD(0.05, momentum=0.5, weight_decay=0.01, max_grad_norm=5.0),
@@ -188,6 +190,7 @@ CHANNELS: dict[str, Callable[[], Channel]] = {
     "TopK": lambda: TopK(0.5),
     "RandomK": lambda: RandomK(0.5),
     "QSGD": lambda: QSGD(4),
+    "GaussianNoise": lambda: GaussianNoise(0.5, 0.1),
     "Chain": lambda: Chain([Clip(0.5), QSGD(4)]),
     "ErrorFeedback": lambda: ErrorFeedback(TopK(0.5)),
     "ErrorFeedback-decay": lambda: ErrorFeedback(TopK(0.5), decay=0.5),
