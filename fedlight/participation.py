@@ -22,7 +22,7 @@ from fedlight._support.checks import positive
 from fedlight._support.messages import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
-from fedlight.arrivals.simulation import federation_of
+from fedlight.arrivals.simulation import check_no_feedback, federation_of
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.executors.base import Executor
@@ -227,7 +227,8 @@ def warn_if_unfair(
     if federation.shard_sizes is not None or not _anyone_counts(history):
         return
     report = _report(history, setting.aggregator, setting.arrivals, federation, None)
-    if report.is_far:
+    meant = setting.aggregator.speed_counts and bool(report.arrivals.all())
+    if report.is_far and not meant:
         words = (
             f"fedlight: some clients count for more than their importance: {report}; a remedy: "
             f"{report.remedy} (participation_report(trainer) shows all clients)"
@@ -278,12 +279,16 @@ def dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
 ) -> _Rounds:
     """Return the rounds as they would be: the same loop and server, but no training."""
+    check_no_feedback(arrivals, "a participation report")
     limits.check(arrivals)
     schedule = Schedule(
         arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
     )
     federation = replace(
-        federation, expected_durations=arrivals.expected_durations(), groups=arrivals.groups
+        federation,
+        expected_durations=arrivals.expected_durations(),
+        groups=arrivals.groups,
+        arrivals_per_send=arrivals.arrivals_per_send,
     )
     pool = Pool(_NoTraining(), ahead=not arrivals.may_stop)
     clients = Clients(pool, federation, keep_states=False)
@@ -448,6 +453,8 @@ def _remedy(
             f"{len(silent)} clients were never heard (client {silent[0]} is the first), and "
             "no weights can correct that: let them arrive, or let the run last longer"
         )
+    if arrivals.arrivals_per_send is not None:
+        return "local_steps=StepsBySpeed(…), with which all clients arrive equally often"
     if arrivals.by_rounds:
         return "AFACS(), which uses every client's last update in every round"
     return (

@@ -171,7 +171,7 @@ def privacy_report(
             raise ValueError("a schedule has no noise: give aggregator= and num_clients=")
         channel = None if channel is None else as_channel("channel", channel)
         _check_one(aggregator, channel)
-        _check_own_data(run)
+        _check_schedule(run)
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         aggregator = deepcopy(aggregator)
         rounds = dry_run(run, aggregator, federation, Limits(max_rounds, max_time, max_updates))
@@ -288,7 +288,7 @@ def check_private(setting: Setting) -> None:
     if not noisy and setting.aggregator.noise_multiplier is None:
         return
     _check_one(setting.aggregator, setting.channel)
-    _check_own_data(setting.arrivals)
+    _check_schedule(setting.arrivals)
     if setting.local_optimizer.shared_state:
         raise ValueError(
             f"{setting.local_optimizer!r} sends a second vector of each client, to which no noise "
@@ -325,12 +325,18 @@ def _check_one(aggregator: Aggregator, channel: Channel | None) -> None:
         )
 
 
-def _check_own_data(arrivals: ArrivalProcess) -> None:
-    """Check that a client reads data of its own.
+def _check_schedule(arrivals: ArrivalProcess) -> None:
+    """Check that the schedule is made without the data, and that a client reads data of its own.
 
     Raises:
-        ValueError: Clients share the data.
+        ValueError: Clients are chosen by what they have logged, or share the data.
     """
+    if arrivals.needs_feedback or arrivals.early_results:
+        raise ValueError(
+            f"{arrivals!r} is, or replays, a process that chooses clients by what they have sent, "
+            "so that the schedule itself tells of their data, which no noise covers; take a "
+            "process without feedback"
+        )
     if arrivals.shares_data:
         raise ValueError(
             f"{arrivals!r} lets all clients read the same data, so that the noise on the updates "

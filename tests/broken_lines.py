@@ -93,6 +93,30 @@ TABLE = (
         "aggregators/test_identities_of_methods.py aggregators/test_rules_of_methods.py",
     ),
     Broken(
+        "fedlight/early_server.py",
+        "if not released:",
+        "if released:",
+        "test_early_server.py",
+    ),
+    Broken(
+        "fedlight/arrivals/power_of_choice.py",
+        "-self._losses.get(client, math.inf)",
+        "self._losses.get(client, math.inf)",
+        "arrivals/test_client_selection.py conformance/test_ours.py",
+    ),
+    Broken(
+        "fedlight/arrivals/oort.py",
+        "math.sqrt(log / self._reported[c])",
+        "math.sqrt(log * self._reported[c])",
+        "arrivals/test_client_selection.py conformance/test_ours.py",
+    ),
+    Broken(
+        "fedlight/arrivals/pisces.py",
+        "or self._ending:",
+        "or False:",
+        "arrivals/test_client_selection.py",
+    ),
+    Broken(
         "fedlight/aggregators/fednova.py",
         "steps - rho * (1 - rho**steps) / (1 - rho)",
         "steps - rho * (1 - rho**steps)",
@@ -106,8 +130,8 @@ TABLE = (
     ),
     Broken(
         "fedlight/aggregators/delayed_nesterov.py",
-        "1 - self.c * self.period + self.c",
-        "1 - self.c * self.period",
+        "1 - self._c * self._period + self._c",
+        "1 - self._c * self._period",
         "conformance/test_ours.py",
     ),
     Broken(
@@ -123,12 +147,72 @@ TABLE = (
         "conformance/test_ours.py",
     ),
     Broken(
+        "fedlight/aggregators/halos.py",
+        "self.returned[region] = new.params",
+        "self.returned[region] = state.params",
+        "aggregators/test_halos.py",
+    ),
+    Broken(
+        "fedlight/aggregators/halos.py",
+        "if update.task.tries:",
+        "if not update.task.tries:",
+        "aggregators/test_halos.py",
+    ),
+    Broken(
+        "fedlight/arrivals/regions.py",
+        "        if not self._transfers[group]:\n            self._counts[group] = 0",
+        "        self._counts[group] = 0",
+        "arrivals/test_regions.py",
+    ),
+    Broken(
+        "fedlight/arrivals/schedule.py",
+        "self._newest_of.get(tag, self.version) if self._regional else self.version",
+        "self.version",
+        "arrivals/test_regions.py aggregators/test_halos.py",
+    ),
+    Broken(
+        "fedlight/server.py",
+        "if self._regional:  # clients of each",
+        "if False:  # clients of each",
+        "aggregators/test_halos.py",
+    ),
+    Broken(
         "fedlight/local_optimizers/adam.py",
         "before + k for before in run.kept_steps",
         "k for before in run.kept_steps",
         "conformance/test_ours.py",
     ),
+    Broken(
+        "fedlight/aggregators/fedcompass.py",
+        "int(tag) < self.open or int(tag) in self.ended",
+        "int(tag) < self.open",
+        "aggregators/test_fedcompass.py",
+    ),
+    Broken(
+        "fedlight/aggregators/fedasmu.py",
+        "[by_xi * decay, -by_xi * lam * log * decay,",
+        "[by_xi * decay, -by_xi * log * decay,",
+        "aggregators/test_fedasmu.py",
+    ),
+    Broken(
+        "fedlight/local_optimizers/fresh_model.py",
+        "task.pulled_version - task.began_with + 1 for",
+        "task.pulled_version - task.began_with for",
+        "conformance/test_ours.py",
+    ),
     # fedlight.arrivals
+    Broken(
+        "fedlight/arrivals/compass.py",
+        "possible >= steps:",
+        "possible > steps:",
+        "arrivals/test_compass.py",
+    ),
+    Broken(
+        "fedlight/arrivals/refreshed.py",
+        "clients.remove(self._half)",
+        "pass",
+        "arrivals/test_refreshed.py",
+    ),
     Broken(
         "fedlight/arrivals/polled.py",
         "if spent > ticks:",

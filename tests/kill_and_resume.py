@@ -54,6 +54,7 @@ from fedlight.aggregators import (
     AsyncCommSGD,
     AsyncFedAvg,
     BufferedAggregator,
+    DelayedNesterov,
     FedAsync,
     FedAT,
     FedAvg,
@@ -61,6 +62,7 @@ from fedlight.aggregators import (
     FedDynServer,
     FedFix,
     FedVARP,
+    HALoS,
     Malenia,
     QuAFL,
 )
@@ -70,10 +72,14 @@ from fedlight.arrivals import (
     ContinuousArrivals,
     DropOut,
     ExponentialDurations,
+    Oort,
     PartialWork,
+    Pisces,
     PoissonArrivals,
     PolledArrivals,
+    PowerOfChoice,
     RandomTicks,
+    Regions,
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
@@ -88,10 +94,12 @@ from fedlight.local_optimizers import (
     FedDyn,
     FedProx,
     LocalAdam,
+    LocalAdamW,
     LocalSGD,
     ModuleOptimizer,
     OwnModel,
     Scaffold,
+    WarmupCosine,
 )
 
 STEPS = UniformSteps(1, 4)
@@ -210,6 +218,13 @@ CASES: dict[str, Factory] = {
         "channel": ErrorFeedback(TopK(0.2), decay=0.5),
         "executor": "vectorized",
     },
+    # The clients make 2 to 14 steps: the rates of some still rise, those of others fall.
+    "kept": lambda: {
+        "arrivals": ContinuousArrivals(CLOCK, resume="on_arrival", local_steps=STEPS),
+        "aggregator": DelayedNesterov(3, c=0.2),
+        "local_optimizer": LocalAdamW(WarmupCosine(0.05, 3, 20, floor=0.001), keep="client"),
+        "executor": "vectorized",
+    },
     "QuAFL": lambda: {
         "arrivals": PolledArrivals(3, 0.7, ExponentialDurations(0.4), 4),
         "aggregator": QuAFL(),
@@ -226,6 +241,17 @@ CASES: dict[str, Factory] = {
         ),
         "aggregator": FedAT(),
         "local_optimizer": LocalAdam(0.02),
+    },
+    "HALoS": lambda: {
+        "arrivals": Regions(
+            {name: ContinuousArrivals(CLOCK, local_steps=STEPS) for name in ("near", "far")},
+            {"near": [0, 2], "far": [1, 3]},
+            arrivals_per_send=2,
+            up={"near": 0.0, "far": 0.9},
+            down=0.4,
+        ),
+        "aggregator": HALoS(2, 0.5, 0.8, region_period=2, region_lr=0.9),
+        "local_optimizer": LocalSGD(0.1, momentum=0.5, keep="client"),
     },
     "MIFA": lambda: {
         "arrivals": ContinuousArrivals(CLOCK, resume="on_arrival", local_steps=STEPS),
@@ -275,6 +301,37 @@ CASES: dict[str, Factory] = {
         "aggregator": FedDynServer(0.5),
         "local_optimizer": FedDyn(0.05, 0.5),
         "executor": "vectorized",
+    },
+    "Oort": lambda: {
+        "arrivals": Oort(
+            SynchronousArrivals(3, CLOCK, STEPS, 1), exploration=0.5, pacer_window=2, preferred=50
+        ),
+        "aggregator": FedAvg(),
+        "local_optimizer": LocalSGD(0.1, momentum=0.9),
+        "executor": "vectorized",
+    },
+    "Pisces": lambda: {
+        "arrivals": DropOut(
+            Pisces(
+                ContinuousArrivals(CLOCK, concurrency=3, resume="on_arrival", local_steps=STEPS),
+                staleness_bound=2,
+            ),
+            0.2,
+        ),
+        "aggregator": FedAvg(),
+        "local_optimizer": Scaffold(0.1),
+        "executor": "vectorized",
+        "channel": ErrorFeedback(TopK(0.2)),
+    },
+    "PowerOfChoice": lambda: {
+        "arrivals": PowerOfChoice(
+            ContinuousArrivals(CLOCK, concurrency=3, local_steps=STEPS), candidates=4
+        ),
+        "aggregator": FedBuff(2),
+        "local_optimizer": LocalSGD(0.1),
+        "executor": "vectorized",
+        "on_client_failure": "retry",
+        "broken": True,
     },
 }
 INSTANTS = ("any time", "training", "aggregation", "writing")

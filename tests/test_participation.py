@@ -10,7 +10,17 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.fairness import BIASED, DISCOUNTS, FAIR, rates
 from fedlight import FederatedDataModule, FedTrainer, participation_report
-from fedlight.aggregators import AFACD, AFACS, AsyncFedAvg, FedAsync, FedAT, FedAvg, FedBuff, FedFix
+from fedlight.aggregators import (
+    AFACD,
+    AFACS,
+    AsyncFedAvg,
+    DelayedNesterov,
+    FedAsync,
+    FedAT,
+    FedAvg,
+    FedBuff,
+    FedFix,
+)
 from fedlight.aggregators.staleness import Polynomial
 from fedlight.arrivals import (
     BiasedArrivals,
@@ -256,3 +266,17 @@ def _trained(arrivals, aggregator, max_rounds: int) -> FedTrainer:
         LogisticRegression(2, 2), FederatedDataModule.from_client_datasets(clients, batch_size=2)
     )
     return trainer
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_rules_for_islands_warn_only_if_a_client_never_arrives(silent) -> None:
+    """Client 0 arrives nine times as often; with `silent`, clients 1 and 2 never do."""
+    speeds = FixedDurations([1.0, *([1000.0] * 2 if silent else [9.0] * 2)])
+    arrivals = ContinuousArrivals(speeds, local_steps=1)
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        run = _trained(arrivals, DelayedNesterov(3), max_rounds=200)
+    told = [str(each.message) for each in record if "count for more" in str(each.message)]
+    assert len(told) == silent
+    assert all("2 clients were never heard" in words for words in told)
+    assert participation_report(run).is_far

@@ -52,7 +52,8 @@ def validation_interval(
     if rounds != "auto":
         return rounds, updates  # type: ignore[return-value]  # the only string is "auto"
     usual, size = min(AUTO_UPDATES, clients), aggregator.buffer_size or 1
-    waits = aggregator.needs_rounds or aggregator.interval is not None or size >= usual
+    rounds_only = aggregator.needs_rounds and not aggregator.regional  # which steps at arrivals too
+    waits = rounds_only or aggregator.interval is not None or size >= usual
     return (1, None) if waits else (None, usual)
 
 

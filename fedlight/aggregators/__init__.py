@@ -14,15 +14,18 @@ from fedlight.aggregators.dc_asgd import DCASGD
 from fedlight.aggregators.delayed_nesterov import DelayedNesterov
 from fedlight.aggregators.fadas import FADAS
 from fedlight.aggregators.favas import FAVAS
+from fedlight.aggregators.fedasmu import FedASMU
 from fedlight.aggregators.fedasync import FedAsync
 from fedlight.aggregators.fedat import FedAT
 from fedlight.aggregators.fedavg import FedAvg
 from fedlight.aggregators.fedbuff import FedBuff
+from fedlight.aggregators.fedcompass import FedCompass
 from fedlight.aggregators.feddyn_server import FedDynServer
 from fedlight.aggregators.fedfix import FedFix
 from fedlight.aggregators.fednova import FedNova
 from fedlight.aggregators.fedvarp import FedVARP
 from fedlight.aggregators.generalized_async_sgd import GeneralizedAsyncSGD
+from fedlight.aggregators.halos import HALoS
 from fedlight.aggregators.heloco import HeLoCo
 from fedlight.aggregators.look_ahead import LookAhead
 from fedlight.aggregators.malenia import Malenia
@@ -48,15 +51,18 @@ __all__ = [
     "AsyncFedAvg",
     "BufferedAggregator",
     "DelayedNesterov",
+    "FedASMU",
     "FedAT",
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedCompass",
     "FedDynServer",
     "FedFix",
     "FedNova",
     "FedVARP",
     "GeneralizedAsyncSGD",
+    "HALoS",
     "HeLoCo",
     "Lattice",
     "LookAhead",

@@ -41,6 +41,12 @@ class Aggregator(Strategy, ABC):
     sends_before: bool = False
     """Whether clients that continue right after a step get the version before it (QuAFL)."""
 
+    regional: bool = False
+    """Whether each group of clients has a server of its own (`Regions`), whose model it pulls.
+
+    The parameters of a version are those of the global model. `outgoing` returns the model of the
+    group whose event has made the version."""
+
     max_staleness: int | None = None
     """The largest staleness (versions) that `accepts` lets through, or None for any."""
 
@@ -49,6 +55,10 @@ class Aggregator(Strategy, ABC):
 
     noise_multiplier: float | None = None
     """z, if it adds Gaussian noise to a sum of clipped updates (`PrivateSum`)."""
+
+    speed_counts: bool = False
+    """Whether clients that arrive more often are meant to count for more, as islands that all read
+    the same data are. A run then does not warn of it, unless some clients never arrive."""
 
     @property
     def drops(self) -> bool:
@@ -67,8 +77,8 @@ class Aggregator(Strategy, ABC):
         counts = self.buffer_size is not None
         unknown = self._accepts_by_own_rule if counts else not (self.needs_rounds or self.interval)
         limit = self.max_staleness if counts else None
-        before = "before" if self.sends_before else None
-        own = id(self) if unknown else before
+        more = "before" if self.sends_before else "regions" if self.regional else None
+        own = id(self) if unknown else more
         return self.needs_rounds, self.interval, self.buffer_size, limit, own
 
     def bytes_up(self, size: int, itemsize: int) -> int:

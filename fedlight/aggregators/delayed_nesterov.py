@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,54 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedlight.types import Federation, ServerState
+
+
+class DelayedMomentum:
+    """The momentum of one server, which changes after every N-th delta.
+
+    Args:
+        like: A vector ``[P]`` with the dtype and the device of the momentum.
+        period: N.
+        momentum: b.
+        c: How the momentum is spread over the N deltas.
+
+    Attributes:
+        velocity: v, zero at first.
+        total: The sum of the deltas since v was renewed.
+        count: Their number.
+    """
+
+    def __init__(self, like: Tensor, period: int, momentum: float, c: float = 0.0) -> None:
+        self._period, self._momentum, self._c = period, momentum, c
+        self.velocity, self.total = torch.zeros_like(like), torch.zeros_like(like)
+        self.count = 0
+
+    def direction(self, delta: Tensor) -> Tensor:
+        """Take one delta; return the part of the momentum, and delta / N."""
+        self.total += delta
+        self.count += 1
+        share = self._c
+        if self.count == self._period:
+            self.velocity.mul_(self._momentum).add_(self.total, alpha=1 / self._period)
+            self.total.zero_()
+            self.count, share = 0, 1 - self._c * self._period + self._c
+        return torch.add(self.velocity * (share * self._momentum), delta, alpha=1 / self._period)
+
+    def reset(self) -> None:
+        """Forget all deltas."""
+        self.velocity.zero_()
+        self.total.zero_()
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+        return {"velocity": self.velocity, "total": self.total, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.velocity.copy_(state["velocity"])
+        self.total.copy_(state["total"])
+        self.count = state["count"]
 
 
 class DelayedNesterov(BufferedAggregator):
@@ -46,6 +94,8 @@ class DelayedNesterov(BufferedAggregator):
         DelayedNesterov(period=4, momentum=0.9, server_lr=0.7, c=0.0)
     """
 
+    speed_counts = True
+
     def __init__(
         self, period: int, momentum: float = 0.9, server_lr: Rate = 1.0, c: float = 0.0
     ) -> None:
@@ -58,8 +108,7 @@ class DelayedNesterov(BufferedAggregator):
 
     def start(self, federation: Federation, state: ServerState) -> None:
         """The momentum and the sum are zero."""
-        self.velocity, self.total = (torch.zeros_like(state.params) for _ in range(2))
-        self.count = 0
+        self.server = DelayedMomentum(state.params, self.period, self.momentum, self.c)
 
     def weights(self, updates: Updates, version: int) -> list[float]:
         """1/N."""
@@ -68,11 +117,4 @@ class DelayedNesterov(BufferedAggregator):
     def direction(self, updates: Updates, weights: Sequence[float], state: ServerState) -> Tensor:
         """The part of the momentum, and delta / N."""
         (delta,) = (update.delta for update in updates)
-        self.total += delta
-        self.count += 1
-        share = self.c
-        if self.count == self.period:
-            self.velocity.mul_(self.momentum).add_(self.total, alpha=1 / self.period)
-            self.total.zero_()
-            self.count, share = 0, 1 - self.c * self.period + self.c
-        return torch.add(self.velocity * (share * self.momentum), delta, alpha=1 / self.period)
+        return self.server.direction(delta)

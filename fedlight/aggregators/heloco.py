@@ -54,6 +54,8 @@ class HeLoCo(BufferedAggregator):
         1.0
     """
 
+    speed_counts = True
+
     def __init__(
         self,
         momentum: float = 0.9,

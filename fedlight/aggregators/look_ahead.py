@@ -41,6 +41,8 @@ class LookAhead(BufferedAggregator):
         LookAhead(momentum=0.9, server_lr=0.7, send='look_ahead')
     """
 
+    speed_counts = True
+
     def __init__(
         self, momentum: float = 0.9, server_lr: Rate = 1.0, send: str = "look_ahead"
     ) -> None:

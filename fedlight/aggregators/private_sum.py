@@ -79,6 +79,7 @@ class PrivateSum(BufferedAggregator):
         self.needs_rounds = aggregator.needs_rounds
         self.max_staleness = aggregator.max_staleness
         self.client_weights = aggregator.client_weights
+        self.speed_counts = aggregator.speed_counts
 
     def start(self, federation: Federation, state: ServerState) -> None:
         """Set up the given aggregator."""

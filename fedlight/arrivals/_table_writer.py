@@ -69,7 +69,11 @@ class TableWriter(Saved):
         self._version = version
 
     def table(
-        self, num_clients: int, durations: Means, groups: Sequence[str] = ()
+        self,
+        num_clients: int,
+        durations: Means,
+        groups: Sequence[str] = (),
+        arrivals_per_send: int | None = None,
     ) -> ScheduleTable:
         """Return the schedule so far.
 
@@ -77,6 +81,7 @@ class TableWriter(Saved):
             num_clients: M, the number of clients.
             durations: T_i of each client in virtual time; None if unknown.
             groups: The tags of the groups, in their order.
+            arrivals_per_send: K of groups with a server each.
         """
         versions: list[int | None] = [None] * len(self._rows)
         for row, version in self._uses:
@@ -93,6 +98,7 @@ class TableWriter(Saved):
             versions,
             list(self._round_tags),
             list(groups),
+            arrivals_per_send,
         )
 
     def state_dict(self) -> dict[str, Any]:

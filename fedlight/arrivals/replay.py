@@ -118,6 +118,7 @@ class ReplayArrivals(ArrivalProcess):
         self._ends = list(zip(self.round_ends, tags, strict=True))
         tagged = (event.tag for event in self.events if event.tag is not None)
         self.groups = groups or tuple(dict.fromkeys(tagged))
+        self.arrivals_per_send = events.arrivals_per_send
         self.shares_data = any(event.chunk_start is not None for event in self.events)
         self.shared_by = events.num_clients if self.shares_data else None
         stopped = [each for each in self.events if each.stopped_at_version is not None]
@@ -125,6 +126,7 @@ class ReplayArrivals(ArrivalProcess):
         self._stopped = sorted(stopped, key=_stop_order)
         if stopped:
             self._ends.sort(key=lambda end: end[0])
+        self.early_results = events.feedback
         self.clients: dict[str, int] = {}
         self.left_out = self.overlaps = 0
         self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
@@ -445,6 +447,10 @@ class ReplayArrivals(ArrivalProcess):
             more = [[each.stopped_at_version, each.tag, each.cut] for each in self.events]
             if self.may_stop or self.groups or any(each.cut for each in self.events):
                 content = (*content, more, self._ends, self.groups)
+            if self.arrivals_per_send is not None:
+                content = (*content, self.arrivals_per_send)
+            if self.early_results:
+                content = (*content, "feedback")
             if self.shares_data:
                 content = (*content, [each.chunk for each in self.events], self.shared_by)
             self._hash = digest(content)

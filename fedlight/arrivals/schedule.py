@@ -49,6 +49,7 @@ class Schedule(Saved):
         "lost_in_a_row",
         "_visits",
         "_steps_made",
+        "_newest_of",
         "arrivals",
     )
 
@@ -86,6 +87,11 @@ class Schedule(Saved):
         self._kind = Kind.WAKE  # of the event that is being handled
         self._answer: int | None = None
         self._answered: Collection[int] = ()
+        # Of regions: the newest version that an event of each of them has made.
+        self._regional = arrivals.arrivals_per_send is not None
+        self._newest_of: dict[str | None, int] = {}
+        if self._regional:
+            self._newest_of = dict.fromkeys(arrivals.groups, 0)
         # By client: its tasks in flight, each with the number of the event of its arrival.
         self._in_flight: dict[int, list[tuple[int, Task]]] = {}
 
@@ -126,8 +132,10 @@ class Schedule(Saved):
         if self._answer is not None:
             self._answered = frozenset(released)
         news = version != self.version or bool(released)
-        self.version = version
         kind, task, action = event
+        if self._regional and version != self.version:
+            self._newest_of[action if task is None else task.tag] = version
+        self.version = version
         self._kind = kind
         now = self._queue.now
         pulls: list[Task | Stop] = []
@@ -190,8 +198,10 @@ class Schedule(Saved):
         self.arrivals.finish()
 
     def needs_version(self, version: int) -> bool:
-        """Return whether a task that is not dispatched yet will pull the version."""
-        return self._named[version] > 0 or self.arrivals.needs_version(version)
+        """Return whether a task that is not dispatched yet may pull the version."""
+        if self._named[version] > 0 or version in self._newest_of.values():
+            return True
+        return self.arrivals.needs_version(version)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the clock, the queue and the state of the process between two events."""
@@ -302,7 +312,7 @@ class Schedule(Saved):
             client = integer("Dispatch.client_id", client)
         arrival = self._after(duration)
         if version is None:
-            version = self.version
+            version = self._newest_of.get(tag, self.version) if self._regional else self.version
             if self._answer is not None and client in self._answered:
                 version = self._answer
         elif version > self.version:

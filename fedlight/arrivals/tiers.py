@@ -17,7 +17,7 @@ from fedlight.randomness import Concern, derived_seed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fedlight.types import Federation, Task
+    from fedlight.types import Federation, Seen, Task
 
 
 class Tiers(ArrivalProcess):
@@ -57,7 +57,8 @@ class Tiers(ArrivalProcess):
     """
 
     _repr_positional = 1
-    _repr_optional = ("clients",)
+    _repr_optional: tuple[str, ...] = ("clients",)
+    _called = "tier"
 
     def __init__(
         self,
@@ -90,11 +91,13 @@ class Tiers(ArrivalProcess):
                 )
         self.processes = dict(processes)
         self.groups = tuple(processes)
-        self.clients = None if clients is None else _members(self.groups, clients)
+        self.clients = None if clients is None else _members(self.groups, clients, self._called)
         inner = list(processes.values())
         self.by_rounds = any(process.by_rounds for process in inner)
         self.finite = all(process.finite for process in inner)
         self.may_stop = any(process.may_stop for process in inner)
+        self.needs_feedback = any(process.needs_feedback for process in inner)
+        self.early_results = any(process.early_results for process in inner)
 
     def setup(self, federation: Federation) -> None:
         """Set up the process of each tier, each with its own random numbers.
@@ -158,6 +161,12 @@ class Tiers(ArrivalProcess):
         """Tell the tier of the task."""
         self.processes[self._tier(task)].on_stop(self._inside(task), version, now)
 
+    def on_feedback(self, task: Task, seen: Seen, now: float) -> None:
+        """Tell the tier of the task, if it needs it."""
+        process = self.processes[self._tier(task)]
+        if process.needs_feedback:
+            process.on_feedback(self._inside(task), seen, now)
+
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float
     ) -> Iterable[Action]:
@@ -192,12 +201,20 @@ class Tiers(ArrivalProcess):
             if isinstance(action, Wake):
                 self._wakes[name].append(to_ticks(now) + to_ticks(action.delay))
             elif isinstance(action, Dispatch):
-                action = action._replace(client_id=self._outside(name, action.client_id), tag=name)
+                action = action._replace(
+                    client_id=self._outside(name, action.client_id),
+                    duration=self._whole(name, action.duration),
+                    tag=name,
+                )
             elif isinstance(action, EndRound):
                 action = replace(action, client_id=self._outside(name, action.client_id), tag=name)
             elif isinstance(action, Cancel | Cut):
                 action = replace(action, client_id=self._outside(name, action.client_id))
             yield action
+
+    def _whole(self, name: str, duration: float) -> float:
+        """The duration of a task of the tier, from that of its process."""
+        return duration
 
     def _outside(self, name: str, client: int) -> int:
         """The number of a tier's client in the federation."""
@@ -250,15 +267,17 @@ class Tiers(ArrivalProcess):
         return {"clients": None if self.clients is None else list(self.clients.items())}
 
 
-def _members(groups: tuple[str, ...], clients: object) -> dict[str, list[int]]:
-    """The clients of each tier, checked."""
+def _members(groups: tuple[str, ...], clients: object, called: str) -> dict[str, list[int]]:
+    """The clients of each tier, checked; `called` is what a group is called in errors."""
     if not isinstance(clients, Mapping):
         raise TypeError(
-            f"clients must be a mapping from names of tiers to lists of clients, got {clients!r}"
+            f"clients must be a mapping from names of {called}s to lists of clients, got "
+            f"{clients!r}"
         )
     if set(clients) != set(groups):
         raise ValueError(
-            f"clients must name the tiers {', '.join(groups)}, got {', '.join(map(str, clients))}"
+            f"clients must name the {called}s {', '.join(groups)}, got "
+            f"{', '.join(map(str, clients)) or 'none'}"
         )
     found: dict[str, list[int]] = {}
     tier_of: dict[int, str] = {}
@@ -273,7 +292,8 @@ def _members(groups: tuple[str, ...], clients: object) -> dict[str, list[int]]:
         for client in found[name]:
             if client in tier_of:
                 raise ValueError(
-                    f"{label} names client {client}, which is already in tier {tier_of[client]!r}"
+                    f"{label} names client {client}, which is already in {called} "
+                    f"{tier_of[client]!r}"
                 )
             tier_of[client] = name
     return found

@@ -257,16 +257,21 @@ class ClientError(RuntimeError):
         )
 
 
-def results_within(max_bytes: int, state: ServerState, most: int, num_workers: int) -> int:
+def results_within(
+    max_bytes: int, state: ServerState, kept: int, most: int, num_workers: int
+) -> int:
     """How many results may be ahead of their arrival.
 
     Args:
         max_bytes: The bytes that they may take; two for each worker do not count.
-        state: A version of the model, which is about as large as a result.
+        state: A version of the model, which is as large as a result without what a client keeps.
+        kept: How many numbers a client keeps between its tasks (`state_size`), which are part of
+            its result.
         most: The largest number.
         num_workers: How many workers there are.
     """
     size = state.params.nbytes + state.buffers.nbytes + state.counters.nbytes
+    size += kept * state.params.element_size()
     return min(most, max(2 * num_workers, max_bytes // max(1, size)))
 
 

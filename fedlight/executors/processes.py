@@ -115,9 +115,9 @@ class ProcessExecutor(Executor):
         inner.setup(workplace)  # here, so that its errors are raised once
         state = workplace.state.read()
         most = self.max_bytes // fits
-        self.max_ahead = results_within(most, state, self.max_batch, self.workers)
-        # What the server holds is not ahead: twice as many find room without a copy.
         own = state_size(workplace.optimizer, state.params.numel())
+        self.max_ahead = results_within(most, state, own, self.max_batch, self.workers)
+        # What the server holds is not ahead: twice as many find room without a copy.
         tensors = SharedTensors(state, AT_ONCE * self.workers, 2 * self.max_ahead, fits, own)
         self.traffic = tensors.traffic
         # Workers that others use have work to do: another one tries the module.

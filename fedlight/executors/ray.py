@@ -24,6 +24,7 @@ from fedlight.executors.base import (
     results_within,
 )
 from fedlight.executors.processes import ProcessExecutor
+from fedlight.local_optimizers.base import state_size
 
 _PATIENCE = 60.0  # seconds
 
@@ -150,7 +151,8 @@ class RayExecutor(Executor):
         self.few_at_once = not any(answer.stacks for answer in answers)
         most = self.max_bytes // (1 if shared is None else shared.most_fits)
         state = workplace.state.read()
-        self.max_ahead = results_within(most, state, self.max_batch, self.num_actors)
+        own = state_size(workplace.optimizer, state.params.numel())
+        self.max_ahead = results_within(most, state, own, self.max_batch, self.num_actors)
 
     def team(self, most_fits: int) -> SharedCrew[ActorTeam]:
         """Actors that several fits have in common: each by an executor with them as `shared`.

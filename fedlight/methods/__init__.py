@@ -28,8 +28,10 @@ from fedlight.methods.asynchronous import (
     dc_asgd,
     delay_adaptive_sgd,
     fadas,
+    fedasmu,
     fedasync,
     fedbuff,
+    fedcompass,
     fedfix,
     generalized_async_sgd,
     malenia,
@@ -40,9 +42,11 @@ from fedlight.methods.islands import (
     async_local_sgd,
     cgad,
     diloco,
+    halos,
     heloco,
     look_ahead,
     ringmaster_muon,
+    sparse_loco,
 )
 from fedlight.methods.rounds import (
     async_comm_sgd,
@@ -60,6 +64,7 @@ from fedlight.methods.rounds import (
     quafl,
     scaffold,
 )
+from fedlight.methods.selection import oort, pisces, power_of_choice
 
 __all__ = [
     "Method",
@@ -78,10 +83,12 @@ __all__ = [
     "fadas",
     "favas",
     "fedadam",
+    "fedasmu",
     "fedasync",
     "fedat",
     "fedavg",
     "fedbuff",
+    "fedcompass",
     "feddyn",
     "fedfix",
     "fednova",
@@ -90,13 +97,18 @@ __all__ = [
     "fedstale",
     "fedvarp",
     "generalized_async_sgd",
+    "halos",
     "heloco",
     "look_ahead",
     "malenia",
     "mifa",
+    "oort",
+    "pisces",
+    "power_of_choice",
     "quafl",
     "rennala",
     "ringmaster",
     "ringmaster_muon",
     "scaffold",
+    "sparse_loco",
 ]

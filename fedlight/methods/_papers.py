@@ -220,6 +220,21 @@ PAPERS = {
         2019,
         "https://arxiv.org/abs/1903.03934",
     ),
+    "mcmahan2018learning": Paper(
+        "McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li",
+        "Learning Differentially Private Recurrent Language Models",
+        "International Conference on Learning Representations",
+        2018,
+        "https://arxiv.org/abs/1710.06963",
+    ),
+    "abadi2016deep": Paper(
+        "Abadi, Martin and Chu, Andy and Goodfellow, Ian and McMahan, H. Brendan and Mironov, "
+        "Ilya and Talwar, Kunal and Zhang, Li",
+        "Deep Learning with Differential Privacy",
+        "Proceedings of the 2016 {ACM} {SIGSAC} Conference on Computer and Communications Security",
+        2016,
+        "https://arxiv.org/abs/1607.00133",
+    ),
     "nguyen2022federated": Paper(
         "Nguyen, John and Malik, Kshitiz and Zhan, Hongyuan and Yousefpour, Ashkan and Rabbat, "
         "Michael and Malek, Mani and Huba, Dzmitry",
@@ -320,6 +335,24 @@ PAPERS = {
         2021,
         "https://arxiv.org/abs/2010.05958",
     ),
+    "li2024fedcompass": Paper(
+        "Li, Zilinghan and Chaturvedi, Pranshu and He, Shilan and Chen, Han and Singh, Gagandeep "
+        "and Kindratenko, Volodymyr and Huerta, E. A. and Kim, Kibaek and Madduri, Ravi",
+        "{FedCompass}: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices "
+        "Using a Computing Power-Aware Scheduler",
+        _ICLR,
+        2024,
+        "https://arxiv.org/abs/2309.14675",
+    ),
+    "liu2024fedasmu": Paper(
+        "Liu, Ji and Jia, Juncheng and Che, Tianshi and Huo, Chao and Ren, Jiaxiang and Zhou, Yang "
+        "and Dai, Huaiyu and Dou, Dejing",
+        "{FedASMU}: Efficient Asynchronous Federated Learning with Dynamic Staleness-Aware Model "
+        "Update",
+        "AAAI Conference on Artificial Intelligence",
+        2024,
+        "https://arxiv.org/abs/2312.05770",
+    ),
     "zakerinia2024communication": Paper(
         "Zakerinia, Hossein and Talaei, Shayan and Nadiradze, Giorgi and Alistarh, Dan",
         "Communication-Efficient Federated Learning With Data and Client Heterogeneity",
@@ -362,6 +395,15 @@ PAPERS = {
         2019,
         "https://arxiv.org/abs/1901.09847",
     ),
+    "kim2025halos": Paper(
+        "Kim, Geon-Woo and Li, Junbo and Gandham, Shashidhar and Baldonado, Omar and Gangidi, "
+        "Adithya and Balaji, Pavan and Wang, Zhangyang and Akella, Aditya",
+        "{HALoS}: Hierarchical Asynchronous Local {SGD} over Slow Networks for Geo-Distributed "
+        "Large Language Model Training",
+        _ICML,
+        2025,
+        "https://arxiv.org/abs/2506.04531",
+    ),
     "sarfi2025communication": Paper(
         "Sarfi, Amir and Th{\\'e}rien, Benjamin and Lidin, Joel and Belilovsky, Eugene",
         "Communication Efficient {LLM} Pre-training with {SparseLoCo}",
@@ -369,12 +411,35 @@ PAPERS = {
         2025,
         "https://arxiv.org/abs/2508.15706",
     ),
+    "cho2020client": Paper(
+        "Cho, Yae Jee and Wang, Jianyu and Joshi, Gauri",
+        "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice "
+        "Selection Strategies",
+        "",
+        2020,
+        "https://arxiv.org/abs/2010.01243",
+    ),
+    "lai2021oort": Paper(
+        "Lai, Fan and Zhu, Xiangfeng and Madhyastha, Harsha V. and Chowdhury, Mosharaf",
+        "{Oort}: Efficient Federated Learning via Guided Participant Selection",
+        "{USENIX} Symposium on Operating Systems Design and Implementation",
+        2021,
+        "https://arxiv.org/abs/2010.06081",
+    ),
+    "jiang2022pisces": Paper(
+        "Jiang, Zhifeng and Wang, Wei and Li, Baochun and Li, Bo",
+        "{Pisces}: Efficient Federated Learning via Guided Asynchronous Training",
+        "{ACM} Symposium on Cloud Computing",
+        2022,
+        "https://arxiv.org/abs/2206.09264",
+    ),
 }
 """The papers by their keys, in the order in which they are cited."""
 
 OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.FedAvg: ("mcmahan2017communication",),
     aggregators.FedBuff: ("nguyen2022federated",),
+    aggregators.PrivateSum: ("mcmahan2018learning",),
     aggregators.FedAsync: ("xie2019asynchronous",),
     aggregators.AFACD: ("yang2022anarchic",),
     aggregators.AFACS: ("yang2022anarchic",),
@@ -388,6 +453,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.DelayedNesterov: ("liu2024asynchronous",),
     aggregators.LookAhead: ("ajanthan2025momentum",),
     aggregators.HeLoCo: ("heloco2026",),
+    aggregators.HALoS: ("kim2025halos",),
     aggregators.Rennala: ("tyurin2023optimal",),
     aggregators.Malenia: ("tyurin2023optimal",),
     aggregators.GeneralizedAsyncSGD: ("leconte2024queuing",),
@@ -399,6 +465,11 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.QuAFL: ("zakerinia2024communication",),
     aggregators.FAVAS: ("leconte2023favas",),
     aggregators.FedAT: ("chai2021fedat",),
+    aggregators.FedCompass: ("li2024fedcompass",),
+    aggregators.FedASMU: ("liu2024fedasmu",),
+    local_optimizers.FreshModel: ("liu2024fedasmu",),
+    arrivals.CompassArrivals: ("li2024fedcompass",),
+    arrivals.RefreshedTasks: ("liu2024fedasmu",),
     DelayAdaptive: ("koloskova2022sharper", "mishchenko2022asynchronous"),
     local_optimizers.LocalAdamW: ("loshchilov2019decoupled",),
     local_optimizers.LocalAdam: ("kingma2015adam",),
@@ -408,11 +479,16 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     local_optimizers.SAM: ("foret2021sharpness", "qu2022generalized"),
     arrivals.UniformArrivals: ("yang2022anarchic",),
     arrivals.BiasedArrivals: ("yang2022anarchic",),
+    arrivals.Oort: ("lai2021oort",),
+    arrivals.Pisces: ("jiang2022pisces",),
+    arrivals.PowerOfChoice: ("cho2020client",),
     arrivals.CommunicationPattern: ("avdiukhin2021federated",),
     channel.QSGD: ("alistarh2017qsgd",),
     channel.TopK: ("stich2018sparsified",),
+    channel.GaussianNoise: ("abadi2016deep",),
     channel.RandomK: ("stich2018sparsified",),
     channel.ErrorFeedback: ("stich2018sparsified", "karimireddy2019error"),
+    arrivals.Regions: ("kim2025halos",),
     arrivals.StepsBySpeed: ("liu2024asynchronous",),
     arrivals.SharedStream: ("liu2024asynchronous",),
     arrivals.LeastVisitedShards: ("liu2024asynchronous",),

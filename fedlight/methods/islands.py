@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -12,6 +12,7 @@ from fedlight.aggregators import (
     DelayedNesterov,
     FedAvg,
     FedBuff,
+    HALoS,
     HeLoCo,
     LookAhead,
     Ringmaster,
@@ -23,8 +24,10 @@ from fedlight.arrivals import (
     DurationModel,
     ExponentialDurations,
     LocalSteps,
+    Regions,
     SynchronousArrivals,
 )
+from fedlight.channel import Channel, ErrorFeedback, TopK
 from fedlight.local_optimizers import LocalAdamW, LocalOptimizer, LocalSGD
 from fedlight.local_optimizers.rates import LocalRate
 from fedlight.methods._method import Method, bundle
@@ -38,6 +41,9 @@ def diloco(
     momentum: float = 0.9,
     keep: str = "client",
     durations: DurationModel | None = None,
+    quorum: int | None = None,
+    grace: float | None = None,
+    late: str = "cancel",
 ) -> Method:
     """DiLoCo: a Nesterov step of the server along the mean delta of all islands, in rounds.
 
@@ -48,6 +54,10 @@ def diloco(
         momentum: Its Nesterov momentum.
         keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
         durations: The time of a task; None for one unit of virtual time.
+        quorum: q: a round ends `grace` after its q-th arrival; None for all islands, as in the
+            paper.
+        grace: The time from the q-th arrival (the first, without `quorum`) to the end of the round.
+        late: "cancel", "cut" or "continue": how a round that ends early treats late islands.
 
     Returns:
         arrivals, aggregator and local optimizer.
@@ -64,9 +74,69 @@ def diloco(
         momentum=below_one("momentum", momentum),
         nesterov=momentum > 0,
     )
-    arrivals = SynchronousArrivals(None, durations, local_steps)
+    arrivals = SynchronousArrivals(
+        None, durations, local_steps, quorum=quorum, grace=grace, late=late
+    )
     aggregator = FedAvg(client_weights="uniform", server_optimizer=server)
     return bundle("DiLoCo", arrivals, aggregator, _inner(lr, keep))
+
+
+def sparse_loco(
+    *,
+    lr: LocalRate | None,
+    share: float = 0.03125,
+    decay: float = 0.95,
+    quantizer: Channel | None = None,
+    local_steps: LocalSteps | int = 30,
+    server_lr: float = 1.0,
+    momentum: float = 0.0,
+    keep: str = "client",
+    durations: DurationModel | None = None,
+) -> Method:
+    """SparseLoCo: DiLoCo in which an island sends the largest numbers and keeps a fading rest.
+
+    ``u = delta_i + b * e_i``; an island sends ``Q(TopK(u))`` and keeps ``e_i <- u - Q(TopK(u))``;
+    the server steps along the mean of what was sent.
+
+    The memories e_i of the islands take the place of the server's momentum.
+
+    Two parts differ from the paper's codes. TopK chooses from the whole update, not from each chunk
+    of 4,096 numbers of a tensor. And Q is any channel; the codes' quantizer of 2 bits, whose four
+    levels are taken from the values of a tensor, is not among ours.
+
+    Args:
+        lr: The rate of AdamW on the islands; None for the module's own optimizer.
+        share: The share of the numbers that is sent, 1 to 3 % in the paper.
+        decay: b, the factor of e_i in each round, from 0 to 1; 1 keeps all that was not sent.
+        quantizer: Q, such as ``QSGD(4)``; None for none.
+        local_steps: H.
+        server_lr: The rate of the server's SGD, alpha.
+        momentum: Its Nesterov momentum, in addition to the memories; 0 in the paper.
+        keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
+        durations: The time of a task; None for one unit of virtual time.
+
+    Returns:
+        arrivals, aggregator, local optimizer and channel.
+
+    Source: Sarfi, Thérien, Lidin, Belilovsky, 2025, https://arxiv.org/abs/2508.15706.
+
+    Example:
+        >>> sparse_loco(lr=4e-4)["channel"]
+        ErrorFeedback(TopK(0.03125), decay=0.95)
+    """
+    rounds = diloco(
+        lr=lr,
+        local_steps=local_steps,
+        server_lr=server_lr,
+        momentum=momentum,
+        keep=keep,
+        durations=durations,
+    )
+    chosen: list[Channel] = [TopK(share)]
+    if quantizer is not None:
+        chosen.append(quantizer)
+    channel = ErrorFeedback(chosen[0] if quantizer is None else chosen, decay=decay)
+    return Method("SparseLoCo", {**rounds, "channel": channel})
 
 
 def async_local_sgd(
@@ -181,6 +251,76 @@ def heloco(
     """
     aggregator = HeLoCo(momentum, server_lr, weight, c_ok, beta, turn, send)
     return bundle("HeLoCo", _islands(durations, local_steps), aggregator, _inner(lr, keep))
+
+
+def halos(
+    *,
+    lr: LocalRate | None,
+    regions: Mapping[str, Sequence[int]],
+    arrivals_per_send: int = 32,
+    local_steps: LocalSteps | int = 8,
+    server_lr: Rate = 0.3,
+    momentum: float = 0.5,
+    period: int = 2,
+    region_lr: Rate = 3.2,
+    region_momentum: float = 0.9,
+    region_period: int = 16,
+    alpha: float = 0.25,
+    up: float | Mapping[str, float] = 0.0,
+    down: float | Mapping[str, float] = 0.0,
+    within: float | Mapping[str, float] = 0.0,
+    keep: str = "client",
+    durations: DurationModel | Mapping[str, DurationModel] | None = None,
+) -> Method:
+    """HALoS: a server in each region, which sends what it has summed up to a global server.
+
+    Args:
+        lr: The rate of AdamW on the islands; None for the module's own optimizer.
+        regions: The islands of each region, by name.
+        arrivals_per_send: K, the arrivals after which a region's server sends.
+        local_steps: H.
+        server_lr: eta of the global server, its rate in the paper (0.15) times N.
+        momentum: b of the global server.
+        period: N of the global server.
+        region_lr: eta of the servers of regions, their rate in the paper (0.2) times N.
+        region_momentum: Their b.
+        region_period: Their N.
+        alpha: a, the share of the global model when it returns.
+        up: The time of a transfer from a region to the global server, for all regions or by name.
+        down: The time of the transfer back.
+        within: The time of each transfer between an island and its region's server.
+        keep: "client" for moments of AdamW that an island keeps, "task" for fresh ones.
+        durations: The time of a task, for all regions or by name (numbers for each client count
+            the islands of the region); None for an exponential one of mean 1.
+
+    Returns:
+        arrivals, aggregator and local optimizer. The defaults are those of the public code's
+        example of 4 regions with 4 islands each.
+
+    Source: Kim et al., ICML 2025, Algorithm 1, https://arxiv.org/abs/2506.04531.
+
+    Example:
+        >>> method = halos(lr=4e-4, regions={"west": [0, 1], "east": [2, 3]}, up=0.5, down=0.5)
+        >>> method["arrivals"].groups, method["aggregator"].alpha
+        (('west', 'east'), 0.25)
+    """
+    aggregator = HALoS(
+        period, momentum, server_lr, region_period, region_momentum, region_lr, alpha
+    )
+    if not isinstance(regions, Mapping):
+        raise TypeError(
+            "regions must be a mapping from names of regions to lists of clients, got "
+            f'{regions!r}; for example {{"west": [0, 1], "east": [2, 3]}}'
+        )
+    own = durations if isinstance(durations, Mapping) else dict.fromkeys(regions, durations)
+    if set(own) != set(regions):
+        raise ValueError(
+            f"durations must name the regions {', '.join(map(str, regions))}, got "
+            f"{', '.join(map(str, own)) or 'none'}"
+        )
+    processes = {name: _islands(own[name], local_steps) for name in regions}
+    arrivals = Regions(processes, regions, arrivals_per_send, up, down, within)
+    return bundle("HALoS", arrivals, aggregator, _inner(lr, keep))
 
 
 def cgad(

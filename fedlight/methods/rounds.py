@@ -49,6 +49,9 @@ def fedavg(
     durations: DurationModel | None = None,
     over_select: int | None = None,
     timeout: float | None = None,
+    quorum: int | None = None,
+    grace: float | None = None,
+    late: str = "cancel",
 ) -> Method:
     """FedAvg: x <- x + sum over S of (n_i / sum over S of n_j) * delta_i, in synchronous rounds.
 
@@ -59,6 +62,9 @@ def fedavg(
         durations: The time of a task; None for one unit of virtual time.
         over_select: The number of clients that a round does not wait for (Bonawitz et al. 2019).
         timeout: The longest time of a round.
+        quorum: q: a round ends `grace` after its q-th arrival; None for no such end.
+        grace: The time from the q-th arrival (the first, without `quorum`) to the end of the round.
+        late: "cancel", "cut" or "continue": how a round that ends early treats late clients.
 
     Returns:
         arrivals, aggregator and local optimizer.
@@ -70,7 +76,9 @@ def fedavg(
         >>> fedavg(lr=0.1, per_round=10)["aggregator"]
         FedAvg(buffer_size=None, client_weights='examples')
     """
-    arrivals = SynchronousArrivals(per_round, durations, local_steps, over_select, timeout)
+    arrivals = SynchronousArrivals(
+        per_round, durations, local_steps, over_select, timeout, late, quorum, grace
+    )
     return bundle("FedAvg", arrivals, FedAvg(), sgd(lr))
 
 

@@ -51,7 +51,7 @@ def draw(
     number = len(panels) * len(columns)
     figure, places = _grid(number, len(columns) if len(columns) > 1 else None)
     of_metric: dict[str, list[Axes]] = {metric: [] for metric in metrics}
-    first: Axes | None = None  # the first picture that has lines, and so the legend
+    drawn: list[Axes] = []  # the pictures that have lines
     for ax, ((title, all_lines), (metric, x)) in zip(
         places, product(panels.items(), columns), strict=True
     ):
@@ -62,17 +62,40 @@ def draw(
             continue
         kind, confidence = band.kind, band.confidence
         curves(lines, metric, x, smooth=smooth, band=kind, confidence=confidence, ax=ax)
-        first = ax if first is None else first
+        drawn.append(ax)
         if log:
             ax.set_yscale("log")
-        if set(lines) == set(next(filter(None, panels.values()))) and ax is not first:
-            ax.legend([], frameon=False)
         of_metric[metric].append(ax)
     for group in filter(None, of_metric.values()):
         low, high_end = _range(group, zoom, log)
         for ax in group:
             ax.set_ylim(low, high_end)
+    _share_legend(figure, drawn)
     return figure
+
+
+def _share_legend(figure: Figure, drawn: Sequence[Axes]) -> None:
+    """Put one legend below several pictures with the same lines, where it hides none of them.
+
+    Pictures whose legends differ keep their own.
+    """
+    legends = [legend for ax in drawn if (legend := ax.get_legend())]
+    if len(drawn) < 2 or len(legends) < len(drawn):
+        return
+    handles, labels = drawn[0].get_legend_handles_labels()
+    title = legends[0].get_title().get_text()
+    for ax, legend in zip(drawn, legends, strict=True):
+        if (ax.get_legend_handles_labels()[1], legend.get_title().get_text()) != (labels, title):
+            return
+    for legend in legends:
+        legend.remove()
+    columns = min(len(labels), max(2, round(figure.get_figwidth() / 2.5)))  # inches for a label
+    shared = figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False, title=title
+    )
+    shared.get_title().set_fontsize("small")
+    rows = -(-len(labels) // columns) + bool(title)
+    figure.set_figheight(figure.get_figheight() + 0.1 + 0.22 * rows)
 
 
 def draw_ends(
@@ -120,6 +143,8 @@ def draw_ends(
         if any(lines):
             legend = ax.legend(frameon=False, title=band.words(seeds))
             legend.get_title().set_fontsize("small")
+    with_lines = [ax for ax, lines in zip(places, panels.values(), strict=True) if lines]
+    _share_legend(figure, with_lines)
     return figure
 
 

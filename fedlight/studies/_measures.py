@@ -89,13 +89,28 @@ def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]
 
 
 def at_place(metric: str, axis: str, place: float) -> Callable[[Sequence[RoundRecord]], float]:
-    """The value at a place on an axis, by a straight line between the points around it."""
+    """The value at a place on an axis, by a straight line between the points around it.
+
+    From the last point to the end of the run it is the last value; it is nan before the first
+    point, and for a run that ended before the place.
+    """
 
     def at(history: Sequence[RoundRecord]) -> float:
         places, values = curve(history, metric, axis)
-        return float(np.interp(place, places, values)) if len(values) else math.nan
+        if not len(values) or not places[0] <= place <= max(places[-1], _end(history, axis)):
+            return math.nan
+        return float(np.interp(place, places, values))
 
     return at
+
+
+def _end(history: Sequence[RoundRecord], axis: str) -> float:
+    """The place of the last round on an axis."""
+    last = history[-1]
+    if axis == "round":
+        return float(last.version)
+    key = "fed/time" if axis == "virtual_time" else f"fed/{axis}"
+    return float(last.metrics.get(key, -math.inf))
 
 
 def values_at(

@@ -241,10 +241,16 @@ class Study:
         rows: str | Sequence[str] | None = None,
         metric: str | None = None,
         digits: int = 4,
+        *,
+        reference: Any = None,
+        confidence: float = 0.95,
     ) -> StudyTable:
         """Return the metric at places on an axis, by straight lines between its points.
 
-        Runs without a point have no value, as in `table`.
+        A run has no value at a place that is before its first point, or behind its last round: a
+        run that ended before 500 gradients says nothing about 500 gradients. Means and differences
+        are taken over the other runs, as in `table`. Between the last point and the last round the
+        value is the last one.
 
         Args:
             places: The places, such as ``[250, 500, 1000]`` gradients; each is a column.
@@ -252,6 +258,8 @@ class Study:
             rows: As for `table`.
             metric: Name of the metric.
             digits: Decimal places.
+            reference: As for `table`; there is a difference at each place.
+            confidence: Confidence of the intervals.
 
         Raises:
             ValueError: `axis` is another word, or there is no such axis of the study.
@@ -259,7 +267,8 @@ class Study:
         one_of("axis", axis, tuple(X_AXES))
         metric, _ = self.shown(metric, None)
         values = values_at(places, metric, axis)
-        return self._table(f"{metric}, {self._seeds()}", rows, None, values, digits)
+        table = self._table(f"{metric}, {self._seeds()}", rows, None, values, digits)
+        return self._compared(table, reference, [*values], confidence)
 
     def _seeds(self) -> str:
         seeds = len(self._all_seeds)
@@ -284,14 +293,15 @@ class Study:
         return StudyTable(title, axes, columns, entries, digits)
 
     def _compared(
-        self, table: StudyTable, reference: Any, shown: str, confidence: float
+        self, table: StudyTable, reference: Any, shown: str | Sequence[str], confidence: float
     ) -> StudyTable:
         """A table with the published numbers or the differences that `reference` asks for."""
         if reference is None:
             return table
         if isinstance(reference, Mapping):
             return table.beside(reference)
-        return differences(table, reference, self.axes, shown, confidence, self._chosen)
+        columns = [shown] if isinstance(shown, str) else shown
+        return differences(table, reference, self.axes, columns, confidence, self._chosen)
 
     def only(self, **names: Hashable) -> Study:
         """Return the part of the study with one value on some axes, such as ``only(p=2)``.

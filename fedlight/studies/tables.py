@@ -381,7 +381,7 @@ def differences(
     table: StudyTable,
     reference: Hashable,
     names: Mapping[str, Sequence[Hashable]],
-    shown: str,
+    shown: Collection[str],
     confidence: float,
     chosen: Collection[str] = (),
 ) -> StudyTable:
@@ -391,7 +391,7 @@ def differences(
         table: The table.
         reference: The value.
         names: The names on each axis.
-        shown: The column from which differences are taken, if columns are no axis.
+        shown: The columns from which differences are taken, if columns are no axis.
         confidence: Confidence of the intervals.
         chosen: Axes of which each cell has its own best value; the cells that are compared may
             differ in it.
@@ -409,7 +409,7 @@ def differences(
     entries = dict(table.entries)
     title = f"{table.title}; difference from {axis}={reference}, {confidence:.0%} interval"
     for (row, column), entry in table.entries.items():
-        if table.column_axis is None and column != shown:
+        if table.column_axis is None and column not in shown:
             continue
         own = table.names_of(row, column)
         others = [each for each in own if each != axis and each not in chosen]

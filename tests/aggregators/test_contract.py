@@ -21,10 +21,12 @@ from fedlight.aggregators import (
     AsyncFedAvg,
     BufferedAggregator,
     DelayedNesterov,
+    FedASMU,
     FedAsync,
     FedAT,
     FedAvg,
     FedBuff,
+    FedCompass,
     FedDynServer,
     FedFix,
     FedNova,
@@ -34,6 +36,7 @@ from fedlight.aggregators import (
     Lattice,
     LookAhead,
     Malenia,
+    PrivateSum,
     QuAFL,
     Rennala,
     Ringmaster,
@@ -104,11 +107,15 @@ ALL = {
     "FAVAS": (lambda: FAVAS(2), 2),
     "FAVAS-expected": (lambda: FAVAS(2, [1.0, 2.0, 0.5, 4.0]), 2),
     "FedAT": (lambda: FedAT(2), 2),
+    "PrivateSum": (lambda: PrivateSum(FedBuff(2), 0.5, 1.0), 2),
+    "FedCompass": (lambda: FedCompass(2), 2),
+    "FedCompass-models": (lambda: FedCompass(2, average="models"), 2),
+    "FedASMU": (lambda: FedASMU(iota=0.1, lam_rate=0.1, sigma_rate=0.1), 1),
 }
 # Their first step is no weighted sum of the deltas; that of the others is, if the memory is empty.
 OTHER_DIRECTIONS = (
     *("FADAS", "FADAS-corrected", "FedDynServer", "FAVAS-expected"),
-    *("LookAhead", "HeLoCo"),
+    *("LookAhead", "HeLoCo", "PrivateSum"),
 )
 EVERY = pytest.mark.parametrize("name", ALL)
 
@@ -191,10 +198,13 @@ def test_versions_are_never_changed(name, make_update, make_state, make_federati
     make, count = ALL[name]
     aggregator, state = make(), make_state([1.0], buffers=[2.0], counters=[3])
     before = copy.deepcopy(state)
+    changed = name != "PrivateSum"  # which refuses buffers that clients have changed
+    after_buffers = {"buffers": [7.0 if changed else 2.0], "counters": [9 if changed else 3]}
     aggregator.setup(make_federation(), state)
-    after = feed(aggregator, make_update, state, [3.0, -2.0], count, buffers=[7.0], counters=[9])
+    after = feed(aggregator, make_update, state, [3.0, -2.0], count, **after_buffers)
     kept = copy.deepcopy(after)
-    feed(aggregator, make_update, after, [5.0, 5.0], count, buffers=[8.0], counters=[9])
+    after_buffers["buffers"] = [8.0 if changed else 2.0]
+    feed(aggregator, make_update, after, [5.0, 5.0], count, **after_buffers)
     for old, new in [(before, state), (kept, after)]:
         assert torch.equal(old.params, new.params)
         assert torch.equal(old.buffers, new.buffers)
@@ -282,9 +292,9 @@ def test_when_it_steps(name, make_update, make_state, make_federation):
     "make",
     [
         *(FedAvg, AFACD, AFACS, Momentum, FedNova, FedVARP),
-        *(lambda: MIFA(None), lambda: FedDynServer(1.0)),
+        *(lambda: MIFA(None), lambda: FedDynServer(1.0), FedCompass),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_without_a_buffer_size_the_round_decides(make, make_update, make_state, make_federation):
     aggregator = make()
@@ -468,5 +478,6 @@ def test_declarations_are_of_the_kind_they_say(name, make_state, make_federation
     assert not aggregator.needs_rounds
     aggregator.setup(make_federation(), make_state())
     rate = {"alpha": 0.5} if name.startswith("FedAsync") else {"server": 1.0}
-    rate = {"FADAS": {"server": 0.01}, "FADAS-corrected": {"server": 0.1}}.get(name, rate)
+    others = {"FADAS": {"server": 0.01}, "FADAS-corrected": {"server": 0.1}, "FedASMU": {}}
+    rate = others.get(name, rate)
     assert aggregator.rates(3) == rate

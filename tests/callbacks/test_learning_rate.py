@@ -2,10 +2,10 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from fedlight.aggregators import FedAsync, FedAvg
+from fedlight.aggregators import FedAsync, FedAvg, FedFix
 from fedlight.arrivals import ContinuousArrivals, FixedDurations
-from fedlight.callbacks import LearningRateMonitor
-from fedlight.local_optimizers import FedProx, LocalSGD, ModuleOptimizer
+from fedlight.callbacks import FedCheckpoint, LearningRateMonitor
+from fedlight.local_optimizers import ByStep, FedProx, LocalSGD, ModuleOptimizer
 from tests.boring import Boring, classes, trainer
 
 
@@ -22,6 +22,45 @@ def test_local_rates_are_those_of_the_version_just_made():
         1 / 4,
     ]
     assert rates("lr/local", local_optimizer=FedProx(lr=0.2, mu=0.1)) == [0.2] * 3
+
+
+def by_step(**options):
+    """Two clients with speeds of 1 and 0.4, two steps a task; each arrival makes a version."""
+    clock = ContinuousArrivals(FixedDurations([1.0, 0.4]), local_steps=2)
+    return {
+        "arrivals": clock,
+        "aggregator": FedAvg(1),
+        "local_optimizer": LocalSGD(ByStep(lambda step: 0.1 / (1 + step))),
+        "callbacks": LearningRateMonitor(),
+        **options,
+    }
+
+
+def test_rates_by_steps_are_those_of_the_last_step_of_the_newest_update(tmp_path):
+    """By hand: client 1 arrives at 0.4 and 0.8, client 0 at 1.0, client 1 at 1.2."""
+    steps = [1, 3, 1, 5]
+    expected = [0.1 / (1 + step) for step in steps]
+    ends = []
+    for folder, stops in (("whole", [4]), ("resumed", [2, 4])):
+        for stop in stops:
+            saved = FedCheckpoint(tmp_path / folder, every_n_updates=1)
+            options = by_step(callbacks=[LearningRateMonitor(), saved])
+            run = trainer(**options, max_rounds=stop)
+            run.fit(Boring(), classes((4, 4)), ckpt_path="last")
+        ends.append([record.metrics["lr/local"] for record in run.history])
+    assert ends == [expected, expected]
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. the run ended before the server made its first")
+def test_the_step_of_an_update_that_came_before_the_checkpoint_counts(tmp_path):
+    """Client 1 arrives at 0.4 and 0.8, then comes the checkpoint, and the version at 0.9."""
+    clock = ContinuousArrivals(FixedDurations([2.0, 0.4]), local_steps=2, resume="on_arrival")
+    for limit in ({"max_updates": 2}, {"max_rounds": 1}):
+        saved = FedCheckpoint(tmp_path, every_n_updates=1)
+        options = by_step(arrivals=clock, aggregator=FedFix(0.9))
+        run = trainer(**options | {"callbacks": [LearningRateMonitor(), saved]}, **limit)
+        run.fit(Boring(), classes((4, 4)), ckpt_path="last")
+    assert [record.metrics["lr/local"] for record in run.history] == [0.1 / (1 + 3)]
 
 
 def test_server_rates_are_those_of_the_step_that_made_the_version():

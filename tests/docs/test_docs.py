@@ -46,6 +46,7 @@ ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PRINTED = ("asynchronous-or-not.md", "plan-rl.md")  # their blocks of text are what the code prints
 COMMANDS = ("make", "pip", "python", "ray", "tensorboard")
 
 
@@ -68,12 +69,20 @@ def shortened(block: str, drawn: bool) -> str:
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
 @pytest.mark.parametrize("page", pages_with("python"), ids=lambda page: page.name)
-def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run(
+    page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if page.name == "privacy.md":
+        pytest.importorskip("opacus", reason="opacus is the extra 'privacy'")
     names: dict[str, object] = {"__name__": "__main__"}
-    found = blocks(page, "python")
+    found, printed = blocks(page, "python"), []
     drawn = any(".savefig(" in block for block in found)
+    capsys.readouterr()
     for block in found:
         exec(compile(shortened(block, drawn), str(page), "exec"), names)
+        printed.append(capsys.readouterr().out)
+    if page.name in PRINTED:
+        assert [each for each in printed if each] == blocks(page, "text")
     for picture in tmp_path.glob("*.png"):
         assert f"figures/{picture.name}" in page.read_text(encoding="utf-8")
         assert_alike(picture, FIGURES / picture.name)

@@ -7,9 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlight.executors.base import ClientError, loss_of
-from fedlight.local_optimizers import LocalSGD, ModuleOptimizer
-from fedlight.types import Task
+from fedlight.executors import ProcessExecutor
+from fedlight.executors.base import ClientError, loss_of, results_within
+from fedlight.local_optimizers import LocalAdamW, LocalSGD, ModuleOptimizer, Scaffold
+from fedlight.local_optimizers.base import state_size
+from fedlight.types import ServerState, Task
 from tests.boring import Point, points, workplace
 
 
@@ -123,3 +125,35 @@ def test_an_error_may_pickle_though_its_cause_does_not():
     assert "in another process:" in str(sent.__cause__)
     assert 'raise Local("no such column")' in str(sent.__cause__)
     assert pickle.loads(pickle.dumps(ClientError(task(), "late"))).__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kept", "most"),
+    [
+        (LocalSGD(0.1), 0, 100),  # 4,000 bytes: 10 parameters in single precision
+        (Scaffold(0.1), 10, 50),
+        (LocalAdamW(0.1), 0, 100),
+        (LocalAdamW(0.1, keep="client"), 21, 32),  # two moments and a number: 4 * 31 bytes
+    ],
+    ids=["nothing", "scaffold", "moments of a task", "moments of a client"],
+)
+def test_results_ahead_count_what_a_client_keeps(optimizer, kept, most):
+    nothing = torch.zeros(0)
+    state = ServerState(0, torch.zeros(10), nothing, nothing)
+    assert state_size(optimizer, 10) == kept
+    assert results_within(4000, state, kept, most=1000, num_workers=2) == most
+    assert results_within(4000, state, kept, most=7, num_workers=2) == 7
+    assert results_within(1, state, kept, most=1000, num_workers=2) == 4
+
+
+def test_processes_hold_fewer_results_with_kept_moments_ahead():
+    places = [place(optimizer=LocalAdamW(0.1, keep=keep)) for keep in ("task", "client")]
+    found = []
+    for each in places:
+        executor = ProcessExecutor(1, max_batch=1000, max_bytes=4000)
+        executor.setup(each)
+        found.append(executor.max_ahead)
+        executor.teardown()
+    params = places[0].state.read().params  # of `Point`: one number in single precision
+    assert (params.numel(), params.nbytes) == (1, 4)
+    assert found == [1000, 4000 // (4 + 4 * 3)]

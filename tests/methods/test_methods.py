@@ -15,10 +15,13 @@ from fedlight.arrivals import (
     ContinuousArrivals,
     DiurnalWindows,
     ExponentialDurations,
+    FixedDurations,
     RandomTicks,
+    StepDurations,
     UniformDurations,
 )
 from fedlight.callbacks import EventLog
+from fedlight.channel import QSGD, Senders
 from fedlight.local_optimizers import FedProx, LocalSGD, OwnModel, Scaffold, WarmupCosine
 from tests.boring import Boring, classes, fitted
 
@@ -45,10 +48,15 @@ CALLS = {
     "fadas": ({"concurrency": 4}, "wang2024fadas"),
     "favas": ({"lr": 0.1, "per_poll": 3, "interval": 5, "max_steps": 4}, "leconte2023favas"),
     "fedadam": ({"lr": 0.1, "server_lr": 0.01, "per_round": 4}, "reddi2021adaptive"),
+    "fedasmu": ({"lr": 0.1, "concurrency": 6}, "liu2024fedasmu"),
     "fedasync": ({"lr": 0.1}, "xie2019asynchronous"),
     "fedat": ({"lr": 0.1, **TIERS}, "chai2021fedat"),
     "fedavg": ({"lr": 0.1, "per_round": 4, "timeout": 3.0}, "bonawitz2019towards"),
     "fedbuff": ({"lr": 0.1, "concurrency": 4, "buffer_size": 3}, "nguyen2022federated"),
+    "fedcompass": (
+        {"lr": 0.1, "durations": StepDurations(0.2), "min_steps": 2, "max_steps": 6},
+        "li2024fedcompass",
+    ),
     "feddyn": ({"lr": 0.1, "per_round": 4}, "acar2021federated"),
     "fedfix": ({"lr": 0.1}, "fraboni2023general"),
     "fednova": ({"lr": 0.1, "momentum": 0.5}, "wang2020tackling"),
@@ -60,14 +68,22 @@ CALLS = {
         {"lr": 0.1, "probabilities": SHARES, "concurrency": 4},
         "leconte2024queuing",
     ),
+    "halos": (
+        {"lr": 0.01, "regions": {"west": [0, 1, 2, 3], "east": [4, 5, 6, 7]}, "up": 0.5},
+        "kim2025halos",
+    ),
     "heloco": ({"lr": 0.01}, "heloco2026"),
     "look_ahead": ({"lr": WarmupCosine(0.01, 5, 50)}, "ajanthan2025momentum"),
     "malenia": ({"lr": 0.1, "durations": UniformDurations(0.5, 1.0)}, "tyurin2023optimal"),
     "mifa": ({"lr": 0.1, "windows": DiurnalWindows(6.0, 0.5)}, "gu2021fast"),
+    "oort": ({"lr": 0.1, "per_round": 4}, "lai2021oort"),
+    "pisces": ({"lr": 0.1, "concurrency": 4, "staleness_bound": 2}, "jiang2022pisces"),
+    "power_of_choice": ({"lr": 0.1, "per_round": 3, "candidates": 6}, "cho2020client"),
     "quafl": ({"lr": 0.1, "per_poll": 3}, "zakerinia2024communication"),
     "rennala": ({"lr": 0.1, "batch_size": 4, "stops": True}, "tyurin2023optimal"),
     "ringmaster": ({"lr": 0.1, "max_delay": 3, "stops": True}, "maranjyan2025ringmaster"),
     "ringmaster_muon": ({"lr": 0.1, "max_delay": 3}, "ringmasterlmo2026"),
+    "sparse_loco": ({"lr": 0.01, "quantizer": QSGD(4)}, "sarfi2025communication"),
     "scaffold": ({"lr": 0.1, "per_round": 4}, "karimireddy2020scaffold"),
 }
 EIGHT = (6, 10, 3, 8, 4, 5, 7, 9)
@@ -257,3 +273,43 @@ def test_a_method_is_a_mapping_that_cannot_be_changed():
     assert isinstance(method["local_optimizer"], LocalSGD)
     with pytest.raises(TypeError, match="multiple values for keyword argument 'aggregator'"):
         FedTrainer(**method, aggregator=FedAvg())
+
+
+def test_sparse_loco_is_diloco_where_all_is_sent():
+    """Without what is left out the memories stay 0."""
+    ends = []
+    for method in (
+        methods.sparse_loco(lr=0.01, share=1.0, server_lr=0.7, momentum=0.9, local_steps=3),
+        methods.diloco(lr=0.01, local_steps=3),
+    ):
+        torch.manual_seed(0)
+        run = fitted(Boring(), classes(EIGHT), **method, max_rounds=3)
+        ends.append(torch.cat([each.detach().flatten() for each in run.module.parameters()]))
+    assert torch.equal(*ends)
+
+
+def test_what_an_island_of_sparse_loco_sends():
+    method = methods.sparse_loco(lr=0.01, share=0.5, decay=0.5)
+    channel = method["channel"]
+    first = Senders([], seed=0)
+    assert channel.send(torch.tensor([[4.0, 2.0]]), first).tolist() == [[4.0, 0.0]]
+    assert first.memory.tolist() == [[0.0, 2.0]]
+    assert channel.send(torch.tensor([[1.0, 1.0]]), first).tolist() == [[0.0, 2.0]]
+    assert repr(made("sparse_loco")["channel"].channel.channels[1]) == "QSGD(4, scaled=True)"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "diloco"])
+def test_rounds_may_end_before_all_have_arrived(name):
+    """By hand: 1, 2 and 3 units; the round ends half a unit after its second arrival."""
+    whole = {"per_round": None, "timeout": None} if name == "fedavg" else {}
+    options = {"durations": FixedDurations([1.0, 2.0, 3.0]), "local_steps": 1, **whole}
+    method = made(name, **options)
+    patient = method["arrivals"].simulate(num_clients=3, max_rounds=2)
+    assert patient.round_ends == [3.0, 6.0]
+    method = made(name, **options, quorum=2, grace=0.5, late="continue")
+    table = method["arrivals"].simulate(num_clients=3, max_rounds=2)
+    assert table.round_ends == [2.5, 4.0]  # client 2 arrives at 3.0, and client 0 at 3.5
+    late = [event for event in table.events if event.client == 2]
+    assert [(event.time, event.pulled_version) for event in late] == [(3.0, 0)]
+    with pytest.raises(ValueError, match="late='continue' needs over_select, timeout, quorum"):
+        made(name, **whole, late="continue")

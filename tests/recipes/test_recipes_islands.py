@@ -22,7 +22,7 @@ def test_islands_prints_the_losses_of_all_methods(monkeypatch, capsys, tmp_path)
     runpy.run_path(str(RECIPES / "islands.py"), run_name="__main__")
     tables = [part for part in capsys.readouterr().out.split("\n\n") if part.startswith("|")]
     assert len(tables) == 2
-    for table in tables:
+    for table, axis in zip(tables, ("tokens", "virtual_time"), strict=True):
         rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
         assert [row[0].strip() for row in rows] == [
             "DiLoCo, rounds",
@@ -34,6 +34,9 @@ def test_islands_prints_the_losses_of_all_methods(monkeypatch, capsys, tmp_path)
             "asynchronous SGD",
         ]
         # About log(256) = 5.545 at the start; all methods have learned something at the end.
+        if axis == "virtual_time":  # in which the slowest island makes no round
+            name, *values = (each.strip() for each in rows.pop(0))
+            assert [name, *values] == ["DiLoCo, rounds", *["no value"] * 3]
         losses = {row[0].strip(): float(row[-1].split()[0]) for row in rows}
         assert all(2 < loss < 5.6 for loss in losses.values()), str(losses)
     assert (tmp_path / "tokens.png").exists()

@@ -751,16 +751,50 @@ def test_a_panel_in_which_all_runs_failed_says_so(options, lost) -> None:
         for q in (1, 2, 3)
         for p in (1, 2)
     ]
-    axes = Study(runs).plot(panels="q", **options).axes
+    figure = Study(runs).plot(panels="q", **options)
+    axes = figure.axes
     words = [[text.get_text() for text in ax.texts] for ax in axes[:3]]
     assert words == [["all runs failed"] if q == lost else [] for q in (1, 2, 3)]
     drawn = [ax for q, ax in enumerate(axes[:3], start=1) if q != lost]
     assert all(ax.get_ylim()[0] > 10 for ax in drawn)
     if "x" not in options:
-        labels = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in drawn]
-        assert labels == [["p=1", "p=2"], []]  # once, in the first picture with lines
+        assert [ax.get_legend() for ax in drawn] == [None, None]
+        (legend,) = figure.legends  # once, for both
+        assert [text.get_text() for text in legend.get_texts()] == ["p=1", "p=2"]
     with pytest.raises(ValueError, match=r"every run has failed.*ValueError: no"):
         Study(runs).only(q=lost).plot(**options)
+
+
+@pytest.mark.parametrize("x", ["virtual_time", "p"])
+def test_the_legend_of_several_panels_lies_below_them(x: str) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    runs = [
+        StudyRun({"q": q, "p": p, "rule": rule}, seed, history(0.1 * p, 0.2), "f")
+        for q in (1, 2)
+        for p in (1, 2)
+        for rule in "abcdefg"
+        for seed in (0, 1)
+    ]
+    study = Study(runs) if x == "p" else Study(runs).only(p=1)
+    figure = study.plot(x, panels="q")
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 7
+    assert legend.get_title().get_text() == "mean, 95 % interval over 2 runs"
+    figure.canvas.draw()
+    panels = [ax.get_tightbbox() for ax in figure.axes]
+    assert legend.get_window_extent().y1 <= min(box.y0 for box in panels)
+    assert legend.get_window_extent().y0 >= 0
+    assert min(box.height for box in panels) > 200  # the panels are as high as before
+
+
+def test_panels_with_other_lines_keep_their_legends() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    cells = [(1, "a"), (1, "b"), (2, "b")]
+    study = Study([StudyRun({"q": q, "rule": r}, 0, history(0.1, 0.2), "f") for q, r in cells])
+    figure = study.plot(panels="q")
+    assert figure.legends == []
+    labels = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in figure.axes]
+    assert labels == [["a", "b"], ["b"]]
 
 
 def test_a_figure_has_a_column_for_each_metric_or_axis() -> None:
@@ -800,13 +834,31 @@ def test_last_values_are_drawn_over_an_axis_of_numbers() -> None:
 
 def test_values_at_a_place_lie_on_lines_between_the_points() -> None:
     study = Study([StudyRun({"a": 1}, 0, history(0.0, 0.4, 0.6), "f")])
-    table = study.at([3, 4, 99], axis="gradients")  # points at 2, 4 and 6
+    table = study.at([3, 4, 6], axis="gradients")  # points at 2, 4 and 6
     found = {column: entry.mean for (_, column), entry in table.entries.items()}
     assert found == {
         "gradients 3": pytest.approx(0.2),
         "gradients 4": pytest.approx(0.4),
-        "gradients 99": pytest.approx(0.6),
+        "gradients 6": pytest.approx(0.6),
     }
+
+
+def test_a_run_has_no_value_outside_its_own_part_of_the_axis() -> None:
+    """One run ends at 6 gradients, the other at 10, with its last point at 4."""
+    ends_late = history(0.1, 0.5) + history(*[0.0] * 5, name="train_loss")[2:]
+    study = Study(
+        [
+            StudyRun({"a": 1}, 0, history(0.0, 0.4, 0.6), "f"),
+            StudyRun({"a": 1}, 1, ends_late, "f"),
+            StudyRun({"a": 2}, 0, history(0.2, 0.4, 0.8), "f"),
+        ]
+    )
+    table = study.at([1, 5, 8, 11], axis="gradients", reference=2)
+    words = [table.entries[(1,), f"gradients {place}"].words(2) for place in (1, 5, 8, 11)]
+    assert words == ["no value", "0.50 ± 0.00", "0.50 (1 of 2 have one)", "no value"]
+    assert table.entries[(1,), "gradients 5 - 2"].words(2) == "-0.10 (1 of 2 pairs)"  # 0.5 - 0.6
+    assert table.entries[(1,), "gradients 8 - 2"].words(2) == "no value (1 of 2 seeds)"
+    assert study.at([3], axis="round").entries[(1,), "round 3"].mean == pytest.approx(0.55)
 
 
 def test_zoom_leaves_out_the_first_rounds() -> None:

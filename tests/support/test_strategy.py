@@ -18,6 +18,7 @@ from fedlight.aggregators import BufferedAggregator, Lattice
 from fedlight.aggregators.staleness import Hinge, Polynomial
 from fedlight.arrivals import (
     ArrivalProcess,
+    ContinuousArrivals,
     DurationModel,
     FixedDurations,
     LocalEpochs,
@@ -68,6 +69,7 @@ STRATEGIES = {
 
 ONE, TWO = UniformArrivals(1), UniformArrivals(2)
 SLOW, FAST = UniformSpeeds(0.5), UniformSpeeds(0.25)
+CLOCKED, OTHER_CLOCK = NAMES["ContinuousArrivals"](SLOW), NAMES["ContinuousArrivals"](FAST)
 EPOCH, EPOCHS = LocalEpochs(1), LocalEpochs(2)
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
 SERVER = {"server_lr": (1.0, 0.5), "server_optimizer": (None, SGD)}
@@ -110,6 +112,13 @@ VALUES = {
     },
     "Clip": {"norm": (1.0, 2.0)},
     "CommunicationPattern": {"pattern": (PeriodicTicks(3), PeriodicTicks(3, 2))},
+    "CompassArrivals": {
+        "durations": (SLOW, FAST),
+        "min_steps": (2, 3),
+        "max_steps": (9, 10),
+        "latest": (1.5, 2.0),
+        "momentum": (0.5, 0.25),
+    },
     "Constant": {},
     "ConstantSteps": {"num_steps": (1, 2)},
     "ContinuousArrivals": {
@@ -146,6 +155,19 @@ VALUES = {
         "bias_correction": (False, True),
     },
     "FAVAS": {**BUFFER, "expected_steps": (None, [1.0, 2.0])},
+    "FedASMU": {
+        "mu": (1.0, 2.0),
+        "lam": (1.0, 2.0),
+        "sigma": (0.5, 0.25),
+        "iota": (0.0, 1.0),
+        "lam_rate": (0.0, 0.5),
+        "sigma_rate": (0.0, 0.5),
+        "iota_rate": (0.0, 0.5),
+        "local_lr": (None, 0.5),
+        "max_staleness": (None, 2),
+        "fresh": (1, 2),
+        "own_versions": (False, True),
+    },
     "FedAT": {**BUFFER, **WEIGHTS},
     "FedAsync": {
         "alpha": (0.5, 0.25),
@@ -158,6 +180,14 @@ VALUES = {
         "staleness": (Polynomial(0.5), Polynomial(0.25)),
         "server_lr": (1.0, 0.5),
         "normalize": ("buffer", "weights"),
+        "server_optimizer": (None, ADAM),
+    },
+    "FedCompass": {
+        **BUFFER,
+        "staleness": (Polynomial(0.5), Polynomial(0.25)),
+        "server_lr": (1.0, 0.5),
+        **WEIGHTS,
+        "average": ("deltas", "models"),
         "server_optimizer": (None, ADAM),
     },
     "FedDyn": {"lr": (0.5, 0.25), "alpha": (0.1, 0.2), **OF_SGD},
@@ -175,7 +205,27 @@ VALUES = {
     "FedProx": {"lr": (0.5, 0.25), "mu": (0.1, 0.2), **OF_SGD},
     "FedVARP": {**BUFFER, "beta": (1.0, 0.5), **SERVER, **MEMORY},
     "FixedDurations": {"durations": ([1.0, 2.0], LONG)},
+    "FreshModel": {
+        "optimizer": (LocalSGD(0.1), LocalSGD(0.2)),
+        "mu": (1.0, 2.0),
+        "gamma": (1.0, 2.0),
+        "upsilon": (1.0, 0.5),
+        "gamma_rate": (0.0, 0.5),
+        "upsilon_rate": (0.0, 0.5),
+    },
     "GeneralizedAsyncSGD": {"probabilities": ((0.5, 0.5), (0.25, 0.75)), **SERVER},
+    "HALoS": {
+        "period": (2, 3),
+        "momentum": (0.5, 0.25),
+        "server_lr": (1.0, 0.5),
+        "region_period": (2, 3),
+        "region_momentum": (0.5, 0.25),
+        "region_lr": (1.0, 0.5),
+        "alpha": (0.5, 0.25),
+        "summed": ("since_return", "since_send"),
+        "send": ("change", "deltas"),
+        "at_return": ("keep", "reset"),
+    },
     "HalfNormalDurations": {"scale": (1.0, 2.0)},
     "Hinge": {"a": (1.0, 2.0), "b": (3.0, 4.0)},
     "ImbalancedTicks": {
@@ -232,9 +282,41 @@ VALUES = {
         "quantizer": (None, Lattice(4)),
     },
     "ParetoDurations": {"shortest": (1.0, 2.0), "shape": (1.0, 2.0)},
+    "Oort": {
+        "arrivals": (SynchronousArrivals(2), SynchronousArrivals(3)),
+        "metric": ("loss", "error"),
+        "squared": (False, True),
+        "exploration": (0.5, 0.25),
+        "exploration_decay": (0.5, 0.25),
+        "least_exploration": (0.5, 0.25),
+        "penalty": (1.0, 2.0),
+        "cut_off": (0.5, 0.25),
+        "clip": (0.5, 0.25),
+        "most_tasks": (None, 2),
+        "pacer_window": (1, 2),
+        "pacer_step": (1.0, 2.0),
+        "preferred": (None, 2.0),
+        "reading": ("paper", "code"),
+    },
     "PartialWork": {"arrivals": (ONE, TWO), "probability": (0.5, 0.25), "least": (0.0, 0.5)},
     "PerClientSteps": {"num_steps": ([1, 2], [1, 3])},
     "PeriodicTicks": {"period": (3, [3, 4]), "offsets": (3, 2)},
+    "Pisces": {
+        "arrivals": (ContinuousArrivals(SLOW, 2), ContinuousArrivals(SLOW, 3)),
+        "metric": ("loss", "error"),
+        "squared": (False, True),
+        "beta": (0.5, 1.0),
+        "exploration": (0.5, 0.25),
+        "exploration_decay": (0.5, 0.25),
+        "least_exploration": (0.5, 0.25),
+        "window": (1, 2),
+        "staleness_bound": (None, 2.0),
+    },
+    "PowerOfChoice": {
+        "arrivals": (SynchronousArrivals(2), SynchronousArrivals(3)),
+        "candidates": (2, [[0, 1], [1, 2]]),
+        "metric": ("loss", "error"),
+    },
     "PoissonArrivals": {"rate": (1.0, 2.0), "durations": (SLOW, FAST), **STEPS},
     "PolledArrivals": {
         "per_poll": (2, LISTED),
@@ -243,11 +325,28 @@ VALUES = {
         "max_steps": (2, [2, 3]),
     },
     "Polynomial": {"a": (1.0, 2.0)},
+    "PrivateSum": {
+        "aggregator": (NAMES["FedBuff"](2), NAMES["FedBuff"](3)),
+        "noise_multiplier": (0.5, 1.0),
+        "clipping_norm": (0.5, 1.0),
+    },
     "QSGD": {"bits": (4, 5), "scaled": (False, True)},
     "QuAFL": {**BUFFER, "quantizer": (None, Lattice(4))},
     "RandomK": {"share": (0.5, 0.25), "scaled": (True, False)},
     "RandomTicks": {"probability": (0.5, [0.5, 0.25]), "max_gap": (None, 5)},
     "Recording": {"arrivals": (ONE, TWO), "path": (None, "schedule.json")},
+    "Regions": {
+        "processes": ({"a": CLOCKED}, {"a": OTHER_CLOCK}),
+        "clients": ({"a": [0, 1]}, {"a": [1, 0]}),
+        "arrivals_per_send": (2, 3),
+        "up": (0.0, {"a": 1.0}),
+        "down": (0.0, 1.0),
+        "within": (0.0, 1.0),
+    },
+    "RefreshedTasks": {
+        "arrivals": (NAMES["ContinuousArrivals"](SLOW), NAMES["ContinuousArrivals"](FAST)),
+        "at": (0.5, 0.25),
+    },
     "Rennala": {**BUFFER, **SERVER},
     "ReplayArrivals": {
         "events": (EVENTS, EVENTS[:1]),
@@ -351,7 +450,9 @@ def test_a_repr_makes_the_strategy(name) -> None:
             continue  # an optimizer's class, whose repr is no name
         if "in all, " in repr(each):
             continue  # a long list
-        if (name == "Tiers" and each.clients) or (name == "OwnModel" and each.per_poll != 2):
+        if (name in ("Tiers", "Regions") and each.clients) or (
+            name == "OwnModel" and each.per_poll != 2
+        ):
             continue  # kept in a form of their own
         again = eval(repr(each), NAMES)
         assert content(again) == content(each), repr(each)
