@@ -74,8 +74,8 @@ def test_samples_are_never_worse_than_all_and_few_are_better():
     assert rates == sorted(rates)
     assert 0 < rates[0] < 0.3
     assert rates[2] < everyone
-    # Abadi et al. 2016, Section 4, whose looser accountant gives 1.26; the number is that of another
-    # accountant (dp-accounting 0.6.0).
+    # Abadi et al. 2016, Section 4, whose looser accountant gives 1.26; the number is that of
+    # another accountant (dp-accounting 0.6.0).
     assert privacy.sampled_epsilon(4.0, 0.01, 10_000, DELTA) == pytest.approx(0.947, abs=0.02)
 
 

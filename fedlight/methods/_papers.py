@@ -223,7 +223,7 @@ PAPERS = {
     "mcmahan2018learning": Paper(
         "McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li",
         "Learning Differentially Private Recurrent Language Models",
-        "International Conference on Learning Representations",
+        _ICLR,
         2018,
         "https://arxiv.org/abs/1710.06963",
     ),

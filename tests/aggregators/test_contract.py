@@ -445,7 +445,9 @@ def test_dtype_and_device_are_kept(name, dtype, make_update, make_federation):
     aggregator.setup(make_federation(), state)
     for client in range(count):
         task = make_update(client, [1.0]).task
-        result = LocalResult(params / 3, torch.zeros(2), torch.ones(1, dtype=torch.int64))
+        same = name == "PrivateSum"  # which refuses buffers that clients have changed
+        buffers = torch.ones(2) if same else torch.zeros(2)
+        result = LocalResult(params / 3, buffers, torch.ones(1, dtype=torch.int64))
         aggregator.receive(ClientUpdate(task, 10, result, pulled=state))
     after = aggregator.step(state)
     for name in ("params", "buffers", "counters"):

@@ -213,6 +213,7 @@ VALUES = {
         "gamma_rate": (0.0, 0.5),
         "upsilon_rate": (0.0, 0.5),
     },
+    "GaussianNoise": {"noise_multiplier": (0.5, 1.0), "clipping_norm": (0.5, 1.0)},
     "GeneralizedAsyncSGD": {"probabilities": ((0.5, 0.5), (0.25, 0.75)), **SERVER},
     "HALoS": {
         "period": (2, 3),
