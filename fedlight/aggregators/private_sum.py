@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -66,6 +66,7 @@ class PrivateSum(BufferedAggregator):
     """
 
     _repr_positional = 1
+    _saved_apart = frozenset({"aggregator"})
 
     def __init__(
         self, aggregator: BufferedAggregator, noise_multiplier: float, clipping_norm: float
@@ -123,10 +124,6 @@ class PrivateSum(BufferedAggregator):
         """Restore what `state_dict` returned; `setup` was called before."""
         super().load_state_dict(state)
         self.aggregator.load_state_dict(state["aggregator"])
-
-    def _attributes(self) -> Iterator[tuple[str, Any]]:
-        # The aggregator's own state is saved beside this one's.
-        return ((name, value) for name, value in super()._attributes() if name != "aggregator")
 
     @property
     def _accepts_by_own_rule(self) -> bool:
