@@ -368,7 +368,9 @@ class Schedule(Saved):
         shards = self._num_shards
         try:
             if not isinstance(chunk, Chunk):
-                raise TypeError("return a fedlight.types.Chunk, or None for the client's own examples")
+                raise TypeError(
+                    "return a fedlight.types.Chunk, or None for the client's own examples"
+                )
             start = integer("start", chunk.start)
             shard = optional(integer, "shard", chunk.shard)
             if not isinstance(chunk.shuffle, bool):

@@ -433,7 +433,11 @@ def test_a_chunk_of_a_process_that_does_not_share():
 @pytest.mark.parametrize(
     ("chunk", "error", "words"),
     [
-        ((0, None, True), TypeError, r"as the chunk of a Dispatch; return a fedlight\.types\.Chunk"),
+        (
+            (0, None, True),
+            TypeError,
+            r"as the chunk of a Dispatch; return a fedlight\.types\.Chunk",
+        ),
         (Chunk(0, 9), ValueError, r"shard between 0 and 3 \(the data have 4 parts\)"),
         (Chunk(0.5), TypeError, "start must be an integer, got 0.5"),
     ],

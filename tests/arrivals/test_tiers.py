@@ -82,7 +82,9 @@ def test_a_process_for_two_groups_is_refused(kind, wrapped):
     """The clients of the second group would never start, as the first one has started it."""
     shared = ContinuousArrivals(ExponentialDurations(1.0))
     other = DropOut(shared, 0.5) if wrapped else shared
-    with pytest.raises(ValueError, match=r"processes\['b'\] is the same object as processes\['a'\]"):
+    with pytest.raises(
+        ValueError, match=r"processes\['b'\] is the same object as processes\['a'\]"
+    ):
         kind({"a": shared, "b": other}, {"a": [0], "b": [1]})
 
 
