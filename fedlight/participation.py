@@ -22,7 +22,7 @@ from fedlight._support.checks import positive
 from fedlight._support.messages import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
-from fedlight.arrivals.simulation import federation_of
+from fedlight.arrivals.simulation import check_no_feedback, federation_of
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.executors.base import Executor
@@ -272,6 +272,7 @@ def _dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
 ) -> list[RoundRecord]:
     """Return the rounds as they would be: the same loop and server, but no training."""
+    check_no_feedback(arrivals, "a participation report")
     limits.check(arrivals)
     schedule = Schedule(
         arrivals, federation, interval=aggregator.interval, max_time=limits.max_time

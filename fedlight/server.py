@@ -188,7 +188,7 @@ class Server:
             self.watcher.on_client_failure(task, ClientError(task, "its result was lost"))
             due = False
         elif task is not None:
-            due = self._receive(task, released)
+            due = self.receive(self.clients.arrive(task), released)
         elif kind is Kind.ROUND_END:
             due = self._end_round(group)
         else:
@@ -204,7 +204,7 @@ class Server:
             if full or task is None:
                 if waiting := self.clients.unresolved_states(self.held):
                     yield waiting
-                record = self._step()
+                record = self.step()
                 released += [update.client_id for update in record.updates]
                 answer = self.counts.version - 1 if self._sends_before else None
                 self.watcher.on_version(record)
@@ -216,12 +216,12 @@ class Server:
             return self._answer("end_round", self.aggregator.end_round())
         return self._answer("end_round_of", self.aggregator.end_round_of(group))
 
-    def _receive(self, task: Task, released: list[int]) -> bool:
+    def receive(self, update: ClientUpdate, released: list[int]) -> bool:
         """Receive an update, or record that it is dropped; return whether a step is due.
 
         The client of a dropped update is added to `released`.
         """
-        update = self.clients.arrive(task)
+        task = update.task
         self.watcher.on_update(update)
         self.counts.num_updates += 1
         self.counts.num_gradients += task.num_steps
@@ -229,7 +229,10 @@ class Server:
             own = task.chunk is None
             batch = self._batch_sizes[task.client_id] if own else self._batch_of(task)
             self.counts.num_examples += task.num_steps * batch
-        if self._answer("accepts", self.aggregator.accepts(update, self.counts.version)):
+        # After a first half, a client sends nothing; its own state is all that is left of it.
+        if not task.is_first_half and self._answer(
+            "accepts", self.aggregator.accepts(update, self.counts.version)
+        ):
             due = self._answer("receive", self.aggregator.receive(update))
             if not self._says_what_it_holds:
                 self._received.append(update)
@@ -304,7 +307,7 @@ class Server:
         now = self.schedule.now
         return FailureRecord(task.client_id, task.serial, task.pulled_version, now, reason, retried)
 
-    def _step(self) -> RoundRecord:
+    def step(self) -> RoundRecord:
         """Make a new version, and return its record, which names the updates used."""
         before = self.state
         state = self.aggregator.step(before)

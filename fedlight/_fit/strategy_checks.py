@@ -13,12 +13,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedlight._module.rng import isolated_rng
 from fedlight._module.snapshot import Snapshot
 from fedlight.aggregators import DCASGD, Aggregator, FedDynServer, FedNova, QuAFL
-from fedlight.arrivals import ArrivalProcess, PolledArrivals
+from fedlight.arrivals import ArrivalProcess, PolledArrivals, RefreshedTasks
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.executors.base import ClientError, Job, trial_task
 from fedlight.local_optimizers import (
     FedDyn,
     FedProx,
+    FreshModel,
     LocalOptimizer,
     LocalSGD,
     ModuleOptimizer,
@@ -49,13 +50,16 @@ def check_partners(
         _same_number("local_lr", aggregator, aggregator.local_lr, "lr", optimizer, optimizer.lr)
     elif isinstance(aggregator, QuAFL) and not isinstance(optimizer, OwnModel):
         _warn_of_half(aggregator, "goes on from the clients' own models", "OwnModel(…, per_poll=s)")
-    if isinstance(optimizer, OwnModel):
-        process = arrivals
-        while isinstance(process, Wrapper):
-            process = process.arrivals
-        if isinstance(process, PolledArrivals) and optimizer.per_poll is not None:
-            asked = process.per_poll
-            _same_number("per_poll", optimizer, optimizer.per_poll, "per_poll", process, asked)
+    process = arrivals
+    while isinstance(process, Wrapper):
+        if isinstance(process, RefreshedTasks) and not isinstance(optimizer, FreshModel):
+            words = "lets clients mix a fresh model into their own"
+            _warn_of_half(process, words, "FreshModel(LocalSGD(lr=…))")
+        process = process.arrivals
+    if isinstance(optimizer, OwnModel) and isinstance(process, PolledArrivals):
+        polled, asked = optimizer.per_poll, process.per_poll
+        if polled is not None:
+            _same_number("per_poll", optimizer, polled, "per_poll", process, asked)
 
 
 def _check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
@@ -138,9 +142,9 @@ def _same_number(
         )
 
 
-def _warn_of_half(aggregator: Aggregator, words: str, partner: str) -> None:
+def _warn_of_half(half: Aggregator | ArrivalProcess, words: str, partner: str) -> None:
     rank_zero_warn(
-        f"fedlight: {type(aggregator).__name__} {words}; the method is complete with "
+        f"fedlight: {type(half).__name__} {words}; the method is complete with "
         f"local_optimizer={partner}"
     )
 

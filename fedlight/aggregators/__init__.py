@@ -14,10 +14,12 @@ from fedlight.aggregators.dc_asgd import DCASGD
 from fedlight.aggregators.delayed_nesterov import DelayedNesterov
 from fedlight.aggregators.fadas import FADAS
 from fedlight.aggregators.favas import FAVAS
+from fedlight.aggregators.fedasmu import FedASMU
 from fedlight.aggregators.fedasync import FedAsync
 from fedlight.aggregators.fedat import FedAT
 from fedlight.aggregators.fedavg import FedAvg
 from fedlight.aggregators.fedbuff import FedBuff
+from fedlight.aggregators.fedcompass import FedCompass
 from fedlight.aggregators.feddyn_server import FedDynServer
 from fedlight.aggregators.fedfix import FedFix
 from fedlight.aggregators.fednova import FedNova
@@ -48,10 +50,12 @@ __all__ = [
     "AsyncFedAvg",
     "BufferedAggregator",
     "DelayedNesterov",
+    "FedASMU",
     "FedAT",
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedCompass",
     "FedDynServer",
     "FedFix",
     "FedNova",

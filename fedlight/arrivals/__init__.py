@@ -6,7 +6,9 @@ No part of this package needs torch or sees the model.
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import ArrivalProcess
+from fedlight.arrivals.client_selection import ClientSelection
 from fedlight.arrivals.communication import CommunicationPattern
+from fedlight.arrivals.compass import CompassArrivals
 from fedlight.arrivals.composed_durations import (
     ChangingDurations,
     LogNormalRates,
@@ -40,10 +42,14 @@ from fedlight.arrivals.local_steps import (
     StepsBySpeed,
     UniformSteps,
 )
+from fedlight.arrivals.oort import Oort
 from fedlight.arrivals.partial_work import PartialWork
+from fedlight.arrivals.pisces import Pisces
 from fedlight.arrivals.poisson import PoissonArrivals
 from fedlight.arrivals.polled import PolledArrivals
+from fedlight.arrivals.power_of_choice import PowerOfChoice
 from fedlight.arrivals.recording import Recording
+from fedlight.arrivals.refreshed import RefreshedTasks
 from fedlight.arrivals.regions import Regions
 from fedlight.arrivals.replay import ReplayArrivals
 from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
@@ -69,7 +75,9 @@ __all__ = [
     "BiasedArrivals",
     "Cancel",
     "ChangingDurations",
+    "ClientSelection",
     "CommunicationPattern",
+    "CompassArrivals",
     "ConstantSteps",
     "ContinuousArrivals",
     "Cut",
@@ -91,14 +99,18 @@ __all__ = [
     "LogNormalDurations",
     "LogNormalRates",
     "MixedDurations",
+    "Oort",
     "ParetoDurations",
     "PartialWork",
     "PerClientSteps",
     "PeriodicTicks",
+    "Pisces",
     "PoissonArrivals",
     "PolledArrivals",
+    "PowerOfChoice",
     "RandomTicks",
     "Recording",
+    "RefreshedTasks",
     "Regions",
     "ReplayArrivals",
     "ReplayEvent",

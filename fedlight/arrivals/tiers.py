@@ -18,7 +18,7 @@ from fedlight.randomness import Concern, derived_seed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fedlight.types import Federation, Task
+    from fedlight.types import Federation, Seen, Task
 
 
 class Tiers(ArrivalProcess):
@@ -100,6 +100,8 @@ class Tiers(ArrivalProcess):
         self.by_rounds = any(process.by_rounds for process in inner)
         self.finite = all(process.finite for process in inner)
         self.may_stop = any(process.may_stop for process in inner)
+        self.needs_feedback = any(process.needs_feedback for process in inner)
+        self.early_results = any(process.early_results for process in inner)
 
     def setup(self, federation: Federation) -> None:
         """Set up the process of each tier, each with its own random numbers.
@@ -162,6 +164,12 @@ class Tiers(ArrivalProcess):
     def on_stop(self, task: Task, version: int, now: float) -> None:
         """Tell the tier of the task."""
         self.processes[self._tier(task)].on_stop(self._inside(task), version, now)
+
+    def on_feedback(self, task: Task, seen: Seen, now: float) -> None:
+        """Tell the tier of the task, if it needs it."""
+        process = self.processes[self._tier(task)]
+        if process.needs_feedback:
+            process.on_feedback(self._inside(task), seen, now)
 
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float

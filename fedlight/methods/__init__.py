@@ -28,8 +28,10 @@ from fedlight.methods.asynchronous import (
     dc_asgd,
     delay_adaptive_sgd,
     fadas,
+    fedasmu,
     fedasync,
     fedbuff,
+    fedcompass,
     fedfix,
     generalized_async_sgd,
     malenia,
@@ -62,6 +64,7 @@ from fedlight.methods.rounds import (
     quafl,
     scaffold,
 )
+from fedlight.methods.selection import oort, pisces, power_of_choice
 
 __all__ = [
     "Method",
@@ -80,10 +83,12 @@ __all__ = [
     "fadas",
     "favas",
     "fedadam",
+    "fedasmu",
     "fedasync",
     "fedat",
     "fedavg",
     "fedbuff",
+    "fedcompass",
     "feddyn",
     "fedfix",
     "fednova",
@@ -97,6 +102,9 @@ __all__ = [
     "look_ahead",
     "malenia",
     "mifa",
+    "oort",
+    "pisces",
+    "power_of_choice",
     "quafl",
     "rennala",
     "ringmaster",

@@ -320,6 +320,24 @@ PAPERS = {
         2021,
         "https://arxiv.org/abs/2010.05958",
     ),
+    "li2024fedcompass": Paper(
+        "Li, Zilinghan and Chaturvedi, Pranshu and He, Shilan and Chen, Han and Singh, Gagandeep "
+        "and Kindratenko, Volodymyr and Huerta, E. A. and Kim, Kibaek and Madduri, Ravi",
+        "{FedCompass}: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices "
+        "Using a Computing Power-Aware Scheduler",
+        _ICLR,
+        2024,
+        "https://arxiv.org/abs/2309.14675",
+    ),
+    "liu2024fedasmu": Paper(
+        "Liu, Ji and Jia, Juncheng and Che, Tianshi and Huo, Chao and Ren, Jiaxiang and Zhou, Yang "
+        "and Dai, Huaiyu and Dou, Dejing",
+        "{FedASMU}: Efficient Asynchronous Federated Learning with Dynamic Staleness-Aware Model "
+        "Update",
+        "AAAI Conference on Artificial Intelligence",
+        2024,
+        "https://arxiv.org/abs/2312.05770",
+    ),
     "zakerinia2024communication": Paper(
         "Zakerinia, Hossein and Talaei, Shayan and Nadiradze, Giorgi and Alistarh, Dan",
         "Communication-Efficient Federated Learning With Data and Client Heterogeneity",
@@ -378,6 +396,28 @@ PAPERS = {
         2025,
         "https://arxiv.org/abs/2508.15706",
     ),
+    "cho2020client": Paper(
+        "Cho, Yae Jee and Wang, Jianyu and Joshi, Gauri",
+        "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice "
+        "Selection Strategies",
+        "",
+        2020,
+        "https://arxiv.org/abs/2010.01243",
+    ),
+    "lai2021oort": Paper(
+        "Lai, Fan and Zhu, Xiangfeng and Madhyastha, Harsha V. and Chowdhury, Mosharaf",
+        "{Oort}: Efficient Federated Learning via Guided Participant Selection",
+        "{USENIX} Symposium on Operating Systems Design and Implementation",
+        2021,
+        "https://arxiv.org/abs/2010.06081",
+    ),
+    "jiang2022pisces": Paper(
+        "Jiang, Zhifeng and Wang, Wei and Li, Baochun and Li, Bo",
+        "{Pisces}: Efficient Federated Learning via Guided Asynchronous Training",
+        "{ACM} Symposium on Cloud Computing",
+        2022,
+        "https://arxiv.org/abs/2206.09264",
+    ),
 }
 """The papers by their keys, in the order in which they are cited."""
 
@@ -409,6 +449,11 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.QuAFL: ("zakerinia2024communication",),
     aggregators.FAVAS: ("leconte2023favas",),
     aggregators.FedAT: ("chai2021fedat",),
+    aggregators.FedCompass: ("li2024fedcompass",),
+    aggregators.FedASMU: ("liu2024fedasmu",),
+    local_optimizers.FreshModel: ("liu2024fedasmu",),
+    arrivals.CompassArrivals: ("li2024fedcompass",),
+    arrivals.RefreshedTasks: ("liu2024fedasmu",),
     DelayAdaptive: ("koloskova2022sharper", "mishchenko2022asynchronous"),
     local_optimizers.LocalAdamW: ("loshchilov2019decoupled",),
     local_optimizers.LocalAdam: ("kingma2015adam",),
@@ -418,6 +463,9 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     local_optimizers.SAM: ("foret2021sharpness", "qu2022generalized"),
     arrivals.UniformArrivals: ("yang2022anarchic",),
     arrivals.BiasedArrivals: ("yang2022anarchic",),
+    arrivals.Oort: ("lai2021oort",),
+    arrivals.Pisces: ("jiang2022pisces",),
+    arrivals.PowerOfChoice: ("cho2020client",),
     arrivals.CommunicationPattern: ("avdiukhin2021federated",),
     channel.QSGD: ("alistarh2017qsgd",),
     channel.TopK: ("stich2018sparsified",),

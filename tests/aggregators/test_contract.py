@@ -21,10 +21,12 @@ from fedlight.aggregators import (
     AsyncFedAvg,
     BufferedAggregator,
     DelayedNesterov,
+    FedASMU,
     FedAsync,
     FedAT,
     FedAvg,
     FedBuff,
+    FedCompass,
     FedDynServer,
     FedFix,
     FedNova,
@@ -104,6 +106,9 @@ ALL = {
     "FAVAS": (lambda: FAVAS(2), 2),
     "FAVAS-expected": (lambda: FAVAS(2, [1.0, 2.0, 0.5, 4.0]), 2),
     "FedAT": (lambda: FedAT(2), 2),
+    "FedCompass": (lambda: FedCompass(2), 2),
+    "FedCompass-models": (lambda: FedCompass(2, average="models"), 2),
+    "FedASMU": (lambda: FedASMU(iota=0.1, lam_rate=0.1, sigma_rate=0.1), 1),
 }
 # Their first step is no weighted sum of the deltas; that of the others is, if the memory is empty.
 OTHER_DIRECTIONS = (
@@ -282,9 +287,9 @@ def test_when_it_steps(name, make_update, make_state, make_federation):
     "make",
     [
         *(FedAvg, AFACD, AFACS, Momentum, FedNova, FedVARP),
-        *(lambda: MIFA(None), lambda: FedDynServer(1.0)),
+        *(lambda: MIFA(None), lambda: FedDynServer(1.0), FedCompass),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_without_a_buffer_size_the_round_decides(make, make_update, make_state, make_federation):
     aggregator = make()
@@ -468,5 +473,6 @@ def test_declarations_are_of_the_kind_they_say(name, make_state, make_federation
     assert not aggregator.needs_rounds
     aggregator.setup(make_federation(), make_state())
     rate = {"alpha": 0.5} if name.startswith("FedAsync") else {"server": 1.0}
-    rate = {"FADAS": {"server": 0.01}, "FADAS-corrected": {"server": 0.1}}.get(name, rate)
+    others = {"FADAS": {"server": 0.01}, "FADAS-corrected": {"server": 0.1}, "FedASMU": {}}
+    rate = others.get(name, rate)
     assert aggregator.rates(3) == rate

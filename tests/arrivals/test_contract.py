@@ -6,6 +6,7 @@ from fedlight.arrivals import (
     Availability,
     BiasedArrivals,
     CommunicationPattern,
+    CompassArrivals,
     ContinuousArrivals,
     DiurnalWindows,
     DropOut,
@@ -18,6 +19,7 @@ from fedlight.arrivals import (
     PoissonArrivals,
     PolledArrivals,
     Recording,
+    RefreshedTasks,
     Regions,
     ReplayArrivals,
     ReplayEvent,
@@ -100,6 +102,16 @@ ROUNDS = {
         },
         clients={"fast": [5, 1, 3], "slow": [0, 2]},
     ),
+    "compass": lambda: CompassArrivals(StepDurations(SPEEDS), 2, 8),
+    "compass, drawn": lambda: CompassArrivals(ExponentialDurations(1.0), 2, 8, momentum=0.5),
+    "compass with drop-outs": lambda: DropOut(CompassArrivals(HalfNormalDurations(1.0), 2, 8), 0.3),
+    "compass by day": lambda: Availability(
+        PartialWork(CompassArrivals(HalfNormalDurations(1.0), 2, 8), 0.5), DiurnalWindows(5.0, 0.6)
+    ),
+    "compass, leaving": lambda: Availability(
+        CompassArrivals(ExponentialDurations(1.0), 2, 8),
+        {client: [(0, 9 + client if client < 3 else 99)] for client in range(NUM_CLIENTS)},
+    ),
     "tiers, listed": lambda: Tiers(
         {
             "fast": SynchronousArrivals([[0, 4]] * 60, ExponentialDurations(0.4), STEPS),
@@ -147,6 +159,18 @@ CLOCKS = {
     "random": lambda: CommunicationPattern.random(0.3, max_gap=6),
     "table": lambda: CommunicationPattern.from_table([[0, 2], [1], [], [0, 5]] * 20),
     "drop-outs": lambda: DropOut(continuous(), 0.3),
+    "refreshed": lambda: RefreshedTasks(continuous(), 0.4),
+    "refreshed, drawn": lambda: RefreshedTasks(continuous(concurrency=3, idle=0.3)),
+    "refreshed, restarts": lambda: RefreshedTasks(continuous(restart_after=1)),
+    "refreshed with drop-outs": lambda: DropOut(
+        RefreshedTasks(DropOut(continuous(concurrency=4, resume="on_arrival"), 0.1)), 0.3
+    ),
+    "refreshed by day": lambda: Availability(
+        RefreshedTasks(continuous()), DiurnalWindows(5.0, 0.3)
+    ),
+    "refreshed poisson": lambda: Availability(
+        RefreshedTasks(PoissonArrivals(4.0, ExponentialDurations(1.0), STEPS)), [(0, 9), (10, 60)]
+    ),
     "tiers by the clock": lambda: DropOut(
         Tiers(
             {"a": continuous(restart_after=1), "b": continuous(concurrency=2)},
@@ -203,7 +227,8 @@ def test_a_process_can_be_used_again(drive, name):
         drive(lambda: arrivals, NUM_CLIENTS, num_events=60, **server_of(name)) for _ in range(2)
     ]
     assert runs[0] == runs[1]
-    if name not in ("replay", "periodic", "table", "fixed", "polled, listed", "quorum"):
+    same = ("replay", "periodic", "table", "fixed", "polled, listed", "quorum", "compass")
+    if name not in same:
         assert drive(ALL[name], NUM_CLIENTS, num_events=60, seed=1, **server_of(name)) != runs[0]
 
 

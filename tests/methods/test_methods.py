@@ -17,6 +17,7 @@ from fedlight.arrivals import (
     ExponentialDurations,
     FixedDurations,
     RandomTicks,
+    StepDurations,
     UniformDurations,
 )
 from fedlight.callbacks import EventLog
@@ -47,10 +48,15 @@ CALLS = {
     "fadas": ({"concurrency": 4}, "wang2024fadas"),
     "favas": ({"lr": 0.1, "per_poll": 3, "interval": 5, "max_steps": 4}, "leconte2023favas"),
     "fedadam": ({"lr": 0.1, "server_lr": 0.01, "per_round": 4}, "reddi2021adaptive"),
+    "fedasmu": ({"lr": 0.1, "concurrency": 6}, "liu2024fedasmu"),
     "fedasync": ({"lr": 0.1}, "xie2019asynchronous"),
     "fedat": ({"lr": 0.1, **TIERS}, "chai2021fedat"),
     "fedavg": ({"lr": 0.1, "per_round": 4, "timeout": 3.0}, "bonawitz2019towards"),
     "fedbuff": ({"lr": 0.1, "concurrency": 4, "buffer_size": 3}, "nguyen2022federated"),
+    "fedcompass": (
+        {"lr": 0.1, "durations": StepDurations(0.2), "min_steps": 2, "max_steps": 6},
+        "li2024fedcompass",
+    ),
     "feddyn": ({"lr": 0.1, "per_round": 4}, "acar2021federated"),
     "fedfix": ({"lr": 0.1}, "fraboni2023general"),
     "fednova": ({"lr": 0.1, "momentum": 0.5}, "wang2020tackling"),
@@ -70,6 +76,9 @@ CALLS = {
     "look_ahead": ({"lr": WarmupCosine(0.01, 5, 50)}, "ajanthan2025momentum"),
     "malenia": ({"lr": 0.1, "durations": UniformDurations(0.5, 1.0)}, "tyurin2023optimal"),
     "mifa": ({"lr": 0.1, "windows": DiurnalWindows(6.0, 0.5)}, "gu2021fast"),
+    "oort": ({"lr": 0.1, "per_round": 4}, "lai2021oort"),
+    "pisces": ({"lr": 0.1, "concurrency": 4, "staleness_bound": 2}, "jiang2022pisces"),
+    "power_of_choice": ({"lr": 0.1, "per_round": 3, "candidates": 6}, "cho2020client"),
     "quafl": ({"lr": 0.1, "per_poll": 3}, "zakerinia2024communication"),
     "rennala": ({"lr": 0.1, "batch_size": 4, "stops": True}, "tyurin2023optimal"),
     "ringmaster": ({"lr": 0.1, "max_delay": 3, "stops": True}, "maranjyan2025ringmaster"),

@@ -34,10 +34,12 @@ from fedlight.aggregators import (
     AsyncCommSGD,
     AsyncFedAvg,
     DelayedNesterov,
+    FedASMU,
     FedAsync,
     FedAT,
     FedAvg,
     FedBuff,
+    FedCompass,
     FedDynServer,
     FedFix,
     FedNova,
@@ -58,19 +60,25 @@ from fedlight.arrivals import (
     Availability,
     BiasedArrivals,
     CommunicationPattern,
+    CompassArrivals,
     ContinuousArrivals,
     DropOut,
     ExponentialDurations,
     FixedDurations,
     LeastVisitedShards,
+    Oort,
     PartialWork,
+    Pisces,
     PoissonArrivals,
     PolledArrivals,
+    PowerOfChoice,
     RandomTicks,
+    RefreshedTasks,
     Regions,
     ReplayArrivals,
     ReplayEvent,
     SharedStream,
+    StepDurations,
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
@@ -82,6 +90,7 @@ from fedlight.local_optimizers import (
     SAM,
     FedDyn,
     FedProx,
+    FreshModel,
     LocalAdam,
     LocalAdamW,
     LocalOptimizer,
@@ -146,7 +155,20 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "poisson": lambda: PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS),
     "communication": lambda: CommunicationPattern(RandomTicks(0.6, max_gap=3)),
     "replay": _replayed,
+    "compass": lambda: CompassArrivals(StepDurations([0.1, 0.13, 0.2, 0.5]), 2, 6),
+    "refreshed": lambda: RefreshedTasks(
+        ContinuousArrivals(ExponentialDurations(0.5), resume="on_arrival", local_steps=STEPS)
+    ),
     "drop-out": lambda: DropOut(ARRIVALS["continuous"](), 0.3),
+    "oort": lambda: Oort(
+        SynchronousArrivals(2, ExponentialDurations(1.0), STEPS), "loss", pacer_window=1
+    ),
+    "pisces": lambda: Pisces(
+        ContinuousArrivals(ExponentialDurations(1.0), concurrency=2, local_steps=STEPS), "loss"
+    ),
+    "power of choice": lambda: PowerOfChoice(
+        PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS), 2, "loss"
+    ),
     "partial work": lambda: PartialWork(ARRIVALS["uniform"](), 0.5),
     "stream": lambda: SharedStream(ARRIVALS["continuous"](), 4),
     "shards": lambda: LeastVisitedShards(ARRIVALS["uniform"](), 4, "examples"),
@@ -183,6 +205,8 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "QuAFL": lambda size: QuAFL(size, Lattice(1e-3, 16)),
     "FAVAS": lambda size: FAVAS(size),
     "FedAT": lambda size: FedAT(size),
+    "FedCompass": lambda size: FedCompass(size, average="models"),
+    "FedASMU": lambda size: FedASMU(lam_rate=0.1, sigma_rate=0.1, iota_rate=0.1, local_lr=0.05),
 }
 OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "LocalSGD": lambda: LocalSGD(0.05, momentum=0.5, weight_decay=0.01, max_grad_norm=5.0),
@@ -196,6 +220,7 @@ OPTIMIZERS: dict[str, Callable[[], LocalOptimizer]] = {
     "LocalSGD-kept": lambda: LocalSGD(0.05, momentum=0.5, keep="client"),
     "ModuleOptimizer": lambda: ModuleOptimizer(),
     "OwnModel": lambda: OwnModel(LocalSGD(0.05, momentum=0.5), 2, lr_correction=True),
+    "FreshModel": lambda: FreshModel(LocalSGD(0.05), gamma_rate=0.1, upsilon_rate=0.1),
 }
 CHANNELS: dict[str, Callable[[], Channel]] = {
     "Clip": lambda: Clip(0.5),

@@ -25,6 +25,7 @@ ORDER = [
     {"clients"},
     {"_runs"},
     {"server"},
+    {"early_server"},
     {"run", "participation"},
     {"callbacks"},
     {"_fit"},
