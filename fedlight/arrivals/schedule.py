@@ -377,8 +377,8 @@ class Schedule(Saved):
                 raise TypeError(f"shuffle must be True or False, got {chunk.shuffle!r}")
             if start < 0 or (shard is not None and not 0 <= shard < shards):
                 raise ValueError(
-                    f"start must be at least 0, and shard between 0 and {shards - 1} (the data have "
-                    f"{shards} parts), or None"
+                    "start must be at least 0, and shard between 0 and "
+                    f"{shards - 1} (the data have {shards} parts), or None"
                 )
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.arrivals!r} returned {chunk!r} {source}; {error}") from None

@@ -92,10 +92,10 @@ class Tiers(ArrivalProcess):
                     f"their own, got {process!r}; write SharedStream(Tiers(…)) or "
                     "LeastVisitedShards(Tiers(…)) for data that the clients of all tiers share"
                 )
-        _check_apart(processes)
         self.processes = dict(processes)
         self.groups = tuple(processes)
         self.clients = None if clients is None else _members(self.groups, clients, self._called)
+        _check_apart(processes)
         inner = list(processes.values())
         self.by_rounds = any(process.by_rounds for process in inner)
         self.finite = all(process.finite for process in inner)

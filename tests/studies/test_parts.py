@@ -728,7 +728,7 @@ def test_bootstrap_covers_what_it_says() -> None:
     assert (narrow.low, narrow.high) == (0.5, 0.5)
     with pytest.raises(ValueError, match="confidence"):
         bootstrap([1.0], 1.0)
-    with pytest.raises(TypeError, match="confidence must be a number, got '0.9'"):
+    with pytest.raises(TypeError, match=r"confidence must be a number, got '0\.9'"):
         bootstrap([1.0], "0.9")
 
 
