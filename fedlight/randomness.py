@@ -119,6 +119,7 @@ class Concern(IntEnum):
     COMMUNICATION = 11
     STARTS = 12
     TIERS = 13
+    FAILURES = 14
     SELECTION = 16
     CHANNEL = 20
 

@@ -20,7 +20,7 @@ from fedlight.arrivals.schedule import Schedule
 from fedlight.clients import Clients
 from fedlight.clients.large_updates import LargeUpdate
 from fedlight.clients.pending import PendingRun
-from fedlight.events import Kind
+from fedlight.events import Kind, to_ticks, to_time
 from fedlight.executors.base import ClientError
 from fedlight.loop import Counts, Event, Handled, Stop
 from fedlight.types import (
@@ -305,7 +305,9 @@ class Server:
 
     def _failure(self, task: Task, reason: str, retried: bool = False) -> FailureRecord:
         now = self.schedule.now
-        return FailureRecord(task.client_id, task.serial, task.pulled_version, now, reason, retried)
+        worked = to_time(to_ticks(min(now, task.arrives_at)) - to_ticks(task.dispatched_at))
+        who = task.client_id, task.serial, task.pulled_version
+        return FailureRecord(*who, now, reason, retried, worked)
 
     def step(self) -> RoundRecord:
         """Make a new version, and return its record, which names the updates used."""

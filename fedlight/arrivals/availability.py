@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlight._support.checks import one_of
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
-from fedlight.arrivals.windows import Intervals, IntervalWindows, Windows
+from fedlight.arrivals.windows import Intervals, IntervalWindows, Window, Windows
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.events import to_ticks, to_time
 
@@ -80,39 +80,67 @@ class Availability(Wrapper):
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
         """Let the available clients start; ask the process about the others."""
-        ticks = to_ticks(now)
-        # A stack instead of recursion: a process may offer thousands of clients one after another
-        # until one of them is available.
-        pending = [iter(actions)]
-        postponed = 0
-        while pending:
-            for action in pending[-1]:
-                if not isinstance(action, Dispatch):
-                    yield action
-                    continue
-                start = ticks + to_ticks(action.delay)
-                window = self.windows.find(action.client_id, start)
-                if window is not None and window.start <= start:
-                    late = start + to_ticks(action.duration) > window.end
-                    if late and self.unfinished == "lose":
-                        action = action._replace(lost=True)
-                    postponed = 0
-                    yield action
-                    continue
-                # Custom windows may postpone a task forever, each time to a later window.
-                postponed += action.delay > 0
-                if postponed > 1000:
-                    raise ValueError(
-                        f"client {action.client_id} was postponed more than 1000 times without "
-                        f"finding a time within its windows: {self!r}"
-                    )
-                until = None if window is None else to_time(window.start)
-                instead = self.arrivals.on_unavailable(action, until, now)
-                pending.append(iter(instead))
-                break
-            else:
-                pending.pop()
+        late = _lost if self.unfinished == "lose" else None
+        return within_windows(self, actions, now, self.windows.find, late)
 
     def over(self, now: float) -> bool:
         """Whether all windows of all clients are in the past."""
         return self.windows.over(to_ticks(now)) or super().over(now)
+
+
+def _lost(action: Dispatch, ticks: int) -> Dispatch:
+    """A task that outlasts its client's window; the process hears of it when it would arrive."""
+    return action._replace(lost=True)
+
+
+def within_windows(
+    wrapper: Wrapper,
+    actions: Iterable[Action],
+    now: float,
+    find: Callable[[int, int], Window | None],
+    late: Callable[[Dispatch, int], Dispatch] | None,
+) -> Iterator[Action]:
+    """Let the clients within their windows start; ask the wrapped process about the others.
+
+    Args:
+        wrapper: The wrapper.
+        actions: Those of the wrapped process.
+        now: Virtual time.
+        find: As `Windows.find`.
+        late: Changes a task that outlasts its window; it also gets the ticks from the pull to the
+            end of the window. None to leave it as it is.
+
+    Raises:
+        ValueError: A client is postponed forever.
+    """
+    process, ticks = wrapper.arrivals, to_ticks(now)
+    # A stack instead of recursion: a process may offer thousands of clients one after another
+    # until one of them is available.
+    pending = [iter(actions)]
+    postponed = 0
+    while pending:
+        for action in pending[-1]:
+            if not isinstance(action, Dispatch):
+                yield action
+                continue
+            start = ticks + to_ticks(action.delay)
+            window = find(action.client_id, start)
+            if window is not None and window.start <= start:
+                if late is not None and start + to_ticks(action.duration) > window.end:
+                    action = late(action, window.end - start)
+                postponed = 0
+                yield action
+                continue
+            # Custom windows may postpone a task forever, each time to a later window.
+            postponed += action.delay > 0
+            if postponed > 1000:
+                raise ValueError(
+                    f"client {action.client_id} was postponed more than 1000 times without "
+                    f"finding a time within its windows: {wrapper!r}"
+                )
+            until = None if window is None else to_time(window.start)
+            instead = process.on_unavailable(action, until, now)
+            pending.append(iter(instead))
+            break
+        else:
+            pending.pop()

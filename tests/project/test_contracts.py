@@ -39,6 +39,7 @@ from fedlight.aggregators import (
     FedAT,
     FedAvg,
     FedBuff,
+    FedBuffMA,
     FedCompass,
     FedDynServer,
     FedFix,
@@ -50,8 +51,10 @@ from fedlight.aggregators import (
     Lattice,
     LookAhead,
     Malenia,
+    MindFlayer,
     QuAFL,
     Rennala,
+    Ringleader,
     Ringmaster,
 )
 from fedlight.aggregators.staleness import Hinge, Polynomial
@@ -61,9 +64,11 @@ from fedlight.arrivals import (
     BiasedArrivals,
     CommunicationPattern,
     CompassArrivals,
+    ConstantStaleness,
     ContinuousArrivals,
     DropOut,
     ExponentialDurations,
+    Failures,
     FixedDurations,
     LeastVisitedShards,
     Oort,
@@ -82,6 +87,7 @@ from fedlight.arrivals import (
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
+    TrialRounds,
     UniformArrivals,
     UniformSteps,
 )
@@ -155,6 +161,9 @@ ARRIVALS: dict[str, Callable[[], ArrivalProcess]] = {
     "poisson": lambda: PoissonArrivals(3.0, ExponentialDurations(1.0), local_steps=STEPS),
     "communication": lambda: CommunicationPattern(RandomTicks(0.6, max_gap=3)),
     "replay": _replayed,
+    "constant": lambda: ConstantStaleness(1, 2, STEPS),
+    "failures": lambda: Failures(ARRIVALS["continuous-2"](), 2.0, 0.5),
+    "trials": lambda: TrialRounds(ExponentialDurations(1.0), 0.8, [2, 1, 1, 3], STEPS),
     "compass": lambda: CompassArrivals(StepDurations([0.1, 0.13, 0.2, 0.5]), 2, 6),
     "refreshed": lambda: RefreshedTasks(
         ContinuousArrivals(ExponentialDurations(0.5), resume="on_arrival", local_steps=STEPS)
@@ -195,6 +204,9 @@ AGGREGATORS: dict[str, Callable[[int | None], Aggregator]] = {
     "HeLoCo": lambda size: HeLoCo(0.8, 0.7, c_ok=0.3),
     "HALoS": lambda size: HALoS(2, 0.5, 0.8, region_period=2, region_lr=0.9),
     "AREA": lambda size: AREA(2),
+    "MindFlayer": lambda size: MindFlayer(2, [0.5, 0.9, 0.1, 1.0], "clients"),
+    "Ringleader": lambda size: Ringleader(0.7),
+    "FedBuffMA": lambda size: FedBuffMA(3, 0.8, 0.7),
     "Ringmaster": lambda size: Ringmaster(2, server_lr=0.5),
     "Rennala": lambda size: Rennala(2),
     "Malenia": lambda size: Malenia(),
@@ -344,6 +356,10 @@ def test_every_combination(arrivals: str, aggregator: str, tmp_path: Path) -> No
         parts = ARRIVALS[arrivals](), AGGREGATORS[aggregator](size), optimizer()
         return fit(*parts, executor, callback, path)
 
+    if size and AGGREGATORS[aggregator](size).needs_rounds:
+        with pytest.raises(ValueError, match="steps at the end of rounds"):
+            run("sequential")
+        return
     checkpoint = tmp_path / "middle.ckpt"
     rules = Rules(checkpoint, one_at_a_time=arrivals.startswith("continuous"))
     trainer = run("sequential", rules)
