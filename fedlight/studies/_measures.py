@@ -120,12 +120,19 @@ def values_at(
 
     Raises:
         TypeError: They are no numbers.
-        ValueError: One is not finite.
+        ValueError: There is none, or one is not finite.
     """
     if not isinstance(places, Iterable) or isinstance(places, str):
         raise TypeError(f"places must be several numbers, such as [250, 500], got {places!r}")
-    found = [number("each of places", place) for place in places]
-    return {f"{axis} {place:g}": at_place(metric, axis, place) for place in found}
+    found = list(dict.fromkeys(number("each of places", place) for place in places))
+    if not found:
+        raise ValueError(f"places must be several numbers, such as [250, 500], got {places!r}")
+    # As few digits as tell the places apart: 10,000,001 gradients are not 10,000,000.
+    for digits in (6, 9, 17):
+        names = [f"{axis} {place:.{digits}g}" for place in found]
+        if len(set(names)) == len(found):
+            break
+    return {name: at_place(metric, axis, place) for name, place in zip(names, found, strict=True)}
 
 
 def ends_over(

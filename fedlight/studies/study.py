@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from fedlight._support.bootstrap import check_confidence
 from fedlight._support.checks import one_of
 from fedlight._support.files import replacing
 from fedlight.plot import X_AXES
@@ -296,6 +297,7 @@ class Study:
         self, table: StudyTable, reference: Any, shown: str | Sequence[str], confidence: float
     ) -> StudyTable:
         """A table with the published numbers or the differences that `reference` asks for."""
+        check_confidence(confidence)
         if reference is None:
             return table
         if isinstance(reference, Mapping):
