@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fedlight.aggregators import Aggregator
     from fedlight.executors.base import Job, Workplace
     from fedlight.theory import ClosedNetwork
-    from fedlight.types import Federation, RoundRecord
+    from fedlight.types import ClientUpdate, Federation, RoundRecord
 
 _MOST_CELLS = 20_000_000
 
@@ -217,7 +217,8 @@ def participation_report(
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         limits = Limits(max_rounds, max_time, max_updates)
         history: Sequence[RoundRecord]
-        history, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
+        history = dry_run(run, deepcopy(aggregator), federation, limits).history
+        arrivals = run
     else:
         history, federation = run.history, run.federation
         aggregator, arrivals = run.aggregator, run.arrivals
@@ -269,19 +270,25 @@ class _NoTraining(Executor):
 
 
 class _Rounds(Watcher):
-    """Keeps the records of all versions."""
+    """Keeps the records of all versions, and the clients of updates dropped after the last one."""
 
     def __init__(self) -> None:
         self.history: list[RoundRecord] = []
+        self.dropped: list[int] = []
+
+    def on_drop(self, update: ClientUpdate) -> None:
+        """Keep its client until there is a record of it."""
+        self.dropped.append(update.client_id)
 
     def on_version(self, record: RoundRecord) -> None:
         """Keep the record."""
         self.history.append(record)
+        self.dropped.clear()
 
 
-def _dry_run(
+def dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
-) -> list[RoundRecord]:
+) -> _Rounds:
     """Return the rounds as they would be: the same loop and server, but no training."""
     check_no_feedback(arrivals, "a participation report")
     limits.check(arrivals)
@@ -302,7 +309,7 @@ def _dry_run(
     server = Server(setting, federation, clients, schedule, state, rounds)
     for waiting in play(schedule, server, limits):
         pool.compute(waiting)
-    return rounds.history
+    return rounds
 
 
 def _report(

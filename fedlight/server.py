@@ -432,6 +432,8 @@ class Server:
             totals["fed/examples"] = float(counts.num_examples)
             if self._tokens_per_example is not None:
                 totals["fed/tokens"] = float(counts.num_examples * self._tokens_per_example)
+        if self.aggregator.noise_multiplier is not None:  # an epsilon follows from it later
+            totals["fed/noise_multiplier"] = self.aggregator.noise_multiplier
         return totals
 
     def state_dict(self) -> dict[str, Any]:

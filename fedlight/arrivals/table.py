@@ -112,6 +112,18 @@ class ReplayEvent:
                 f"ReplayEvent.chunk_shard={self.chunk_shard} needs chunk_start, the number of "
                 "examples of the shard that earlier tasks have taken"
             )
+        if self.chunk_shuffle is not None:
+            if not isinstance(self.chunk_shuffle, bool | np.bool_):
+                raise TypeError(
+                    "ReplayEvent.chunk_shuffle must be True, False or None, got "
+                    f"{self.chunk_shuffle!r}"
+                )
+            object.__setattr__(self, "chunk_shuffle", bool(self.chunk_shuffle))
+            if self.chunk_start is None:
+                raise ValueError(
+                    f"ReplayEvent.chunk_shuffle={self.chunk_shuffle} needs chunk_start, the number "
+                    "of examples of the stream that earlier tasks have taken"
+                )
 
     @property
     def chunk(self) -> Chunk | None:
