@@ -113,6 +113,7 @@ class Run:
             federation,
             interval=setting.aggregator.interval,
             max_time=setting.limits.max_time,
+            buffer_size=setting.aggregator.buffer_size,
         )
         self.federation = replace(
             federation,

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Availability(Wrapper):
     """A client pulls the model only within its windows of virtual time.
 
-    ``start <= t < end`` for a pull at time t and one of the client's windows.
+    ``start <= t < end`` for a pull at time t and one of the client's windows. Windows that overlap
+    are one.
 
     The process decides about a task that would start outside all windows. With arrivals by rounds,
     the client does not take part. With arrivals by the clock, it starts when its next window
@@ -36,7 +37,7 @@ class Availability(Wrapper):
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: A window ends before it starts, or two overlap.
+        ValueError: A window ends before it starts.
         FileNotFoundError: There is no such file.
 
     Source: Bonawitz et al., [Towards Federated Learning at Scale: System
@@ -54,6 +55,7 @@ class Availability(Wrapper):
     """
 
     _repr_positional = 2
+    _saved_attributes = ("_refused_at", "_opens_at")
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class Availability(Wrapper):
         """
         super().setup(federation)
         self.windows.setup(federation)
+        self._refused_at = self._opens_at = 0  # in ticks: a refusal, and the window it waits for
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
         """Let the available clients start; ask the process about the others."""
@@ -107,11 +110,25 @@ class Availability(Wrapper):
                         f"finding a time within its windows: {self!r}"
                     )
                 until = None if window is None else to_time(window.start)
+                if window is not None:
+                    self._wait(ticks, window.start)
                 instead = self.arrivals.on_unavailable(action, until, now)
                 pending.append(iter(instead))
                 break
             else:
                 pending.pop()
+
+    def _wait(self, ticks: int, opens_at: int) -> None:
+        # Later refusals count only when this window has opened: windows that a process misses
+        # again and again must not put off the end of the run for ever.
+        if ticks >= self._opens_at:
+            self._refused_at, self._opens_at = ticks, opens_at
+        elif ticks == self._refused_at:
+            self._opens_at = max(self._opens_at, opens_at)
+
+    def silent_until(self) -> float:
+        """The time at which the windows open whose clients could not start."""
+        return max(to_time(self._opens_at), super().silent_until())
 
     def over(self, now: float) -> bool:
         """Whether all windows of all clients are in the past."""
