@@ -188,10 +188,10 @@ def table(pairs: list[list[str]]) -> str:
 
 def page(name: str) -> str:
     """The text of a method's page."""
-    texts, doc, package = TEXTS[name], docstring(name), kind(name)
+    texts, doc = TEXTS[name], docstring(name)
     others = texts["others"] or ["No difference of another code is on record for this method."]
     names = [name, *texts.get("covers", ())]
-    reference = ", ".join(f"[`{n}`](../api/{package}.md#fedlight.{package}.{n})" for n in names)
+    reference = ", ".join(f"[`{n}`](../api/{kind(n)}.md#fedlight.{kind(n)}.{n})" for n in names)
     ran = "\n".join(command_lines(words) for words in commands(name))
     parts = [
         "<!-- Made by docs/method_pages.py from texts.toml, docstrings and source. -->",
@@ -200,6 +200,7 @@ def page(name: str) -> str:
         f"## The rule\n\n{texts['rule'].strip()}",
         linked(doc["body"], name),
         f"Symbols: [Methods](index.md#symbols). Arguments: {reference}.",
+        f"## By hand\n\n{linked(texts['by_hand'].strip(), name)}" if "by_hand" in texts else "",
         f"## The code\n\n``` {{ .py }}\n{code(name)}\n```",
         f"## Paper\n\n{linked(doc['Source'], name) or 'None: a tool, no published method.'}",
         "`fedlight.cite(trainer)` of the calls above, arrivals included, without fedlight's own "
@@ -213,9 +214,9 @@ def page(name: str) -> str:
         f"## An experiment\n\n```bash\n{ran}\n```",
         f"![Accuracy over virtual time, and staleness, of {title(name)} and a reference]"
         f"(../figures/methods/{name}.png)",
-        "The reference is `FedBuff` of five updates with SGD; ten of fifty clients are at work "
-        "at a time, and each holds two digits. One seed and no tuning: the picture shows "
-        "how the method behaves, not which one is better.",
+        "The reference is `FedBuff` of five updates with SGD and ten of fifty clients at work at a "
+        "time; each client holds two digits. One seed and no tuning: the picture shows how the "
+        "method behaves, not which one is better.",
         f"## When to use it\n\n- **Good for.** {linked(texts['use'], name)}\n"
         f"- **Not for.** {linked(texts['avoid'], name)}",
     ]
@@ -312,8 +313,10 @@ def with_paper() -> set[str]:
             value = getattr(package, name)
             if isclass(value) and issubclass(value, base) and name not in REPEATED:
                 found.add(name)
-    # The first is the module's own, of no paper; the others are on the pages of their kin.
-    return found - {"ModuleOptimizer", "BiasedArrivals", "Recording"}
+    # The first is the module's own, of no paper; `PrivateSum` is put around others and has a page
+    # of the guide; the others are on the pages of their kin.
+    covered = {name for text in TEXTS.values() for name in text.get("covers", ())}
+    return found - {"ModuleOptimizer", "ClientSelection", "PrivateSum", *covered}
 
 
 def on_config(config: Any) -> Any:

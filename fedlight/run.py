@@ -37,6 +37,7 @@ from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.clients.sending import Sending
 from fedlight.data import FederatedDataModule
+from fedlight.early_server import EarlyServer
 from fedlight.executors._choice.choose_executor import resolve_executor
 from fedlight.executors.base import Workplace
 from fedlight.local_optimizers.base import keeps_state
@@ -171,12 +172,19 @@ class Run:
         settings.begin(choice.kept)
         self._set_up.callback(self.executor.teardown)
         sending = None if setting.channel is None else Sending(setting.channel, setting.seed)
-        ahead = not setting.arrivals.may_stop
+        arrivals = setting.arrivals
+        # Tasks in flight at the end are stacked with others, and are not in a record. Where that
+        # matters to the bits, each local run is computed alone, in the run with feedback and in
+        # its replay.
+        early = arrivals.needs_feedback or arrivals.early_results
+        alone = early and not self.executor.independent
+        ahead = not arrivals.may_stop and not alone
         self.pool = Pool(self.executor, setting.norm_limit, sending, ahead)
         self.federation = replace(self.federation, layout=state.param_layout)
         keep_states = keeps_state(setting.local_optimizer)
         self.clients = Clients(self.pool, self.federation, keep_states=keep_states)
-        self.server = Server(
+        kind = EarlyServer if arrivals.needs_feedback or alone else Server
+        self.server = kind(
             setting,
             self.federation,
             self.clients,

@@ -20,7 +20,7 @@ from fedlight.arrivals.schedule import Schedule
 from fedlight.clients import Clients
 from fedlight.clients.large_updates import LargeUpdate
 from fedlight.clients.pending import PendingRun
-from fedlight.events import Kind
+from fedlight.events import Kind, to_ticks, to_time
 from fedlight.executors.base import ClientError
 from fedlight.loop import Counts, Event, Handled, Stop
 from fedlight.types import (
@@ -189,7 +189,7 @@ class Server:
             self.watcher.on_client_failure(task, ClientError(task, "its result was lost"))
             due = False
         elif task is not None:
-            due = self._receive(task, released)
+            due = self.receive(self.clients.arrive(task), released)
             dropped = bool(released)
         elif kind is Kind.ROUND_END:
             due = self._end_round(group)
@@ -206,7 +206,7 @@ class Server:
             if full or task is None:
                 if waiting := self.clients.unresolved_states(self.held):
                     yield waiting
-                record = self._step()
+                record = self.step()
                 released += [update.client_id for update in record.updates]
                 answer = self.counts.version - 1 if self._sends_before else None
                 self.watcher.on_version(record)
@@ -218,12 +218,12 @@ class Server:
             return self._answer("end_round", self.aggregator.end_round())
         return self._answer("end_round_of", self.aggregator.end_round_of(group))
 
-    def _receive(self, task: Task, released: list[int]) -> bool:
+    def receive(self, update: ClientUpdate, released: list[int]) -> bool:
         """Receive an update, or record that it is dropped; return whether a step is due.
 
         The client of a dropped update is added to `released`.
         """
-        update = self.clients.arrive(task)
+        task = update.task
         self.watcher.on_update(update)
         self.counts.num_updates += 1
         self.counts.num_gradients += task.num_steps
@@ -231,7 +231,10 @@ class Server:
             own = task.chunk is None
             batch = self._batch_sizes[task.client_id] if own else self._batch_of(task)
             self.counts.num_examples += task.num_steps * batch
-        if self._answer("accepts", self.aggregator.accepts(update, self.counts.version)):
+        # After a first half, a client sends nothing; its own state is all that is left of it.
+        if not task.is_first_half and self._answer(
+            "accepts", self.aggregator.accepts(update, self.counts.version)
+        ):
             due = self._answer("receive", self.aggregator.receive(update))
             if not self._says_what_it_holds:
                 self._received.append(update)
@@ -304,9 +307,11 @@ class Server:
 
     def _failure(self, task: Task, reason: str, retried: bool = False) -> FailureRecord:
         now = self.schedule.now
-        return FailureRecord(task.client_id, task.serial, task.pulled_version, now, reason, retried)
+        worked = to_time(to_ticks(min(now, task.arrives_at)) - to_ticks(task.dispatched_at))
+        who = task.client_id, task.serial, task.pulled_version
+        return FailureRecord(*who, now, reason, retried, worked)
 
-    def _step(self) -> RoundRecord:
+    def step(self) -> RoundRecord:
         """Make a new version, and return its record, which names the updates used."""
         before = self.state
         state = self.aggregator.step(before)
@@ -429,6 +434,8 @@ class Server:
             totals["fed/examples"] = float(counts.num_examples)
             if self._tokens_per_example is not None:
                 totals["fed/tokens"] = float(counts.num_examples * self._tokens_per_example)
+        if self.aggregator.noise_multiplier is not None:  # an epsilon follows from it later
+            totals["fed/noise_multiplier"] = self.aggregator.noise_multiplier
         return totals
 
     def state_dict(self) -> dict[str, Any]:

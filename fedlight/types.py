@@ -104,7 +104,8 @@ class Task(NamedTuple):
         visit: Number of earlier tasks of this client.
         lost: Whether the result never reaches the server.
         tries: How often this task has failed before; 0 if the arrival process asked for it.
-        tag: The group that the client works in (`Tiers`), or None.
+        tag: The group that the client works in (`Tiers`, `CompassArrivals`), or the half of a task
+            that it is (`RefreshedTasks`); None without either.
         cut: Whether it was cut short (`Cut`); it arrives after the others of that time.
         steps_before: Local steps of the client's tasks that had arrived when it was dispatched,
             without those that were lost.
@@ -125,6 +126,23 @@ class Task(NamedTuple):
     cut: bool = False
     steps_before: int = 0
     chunk: Chunk | None = None
+
+    @property
+    def is_first_half(self) -> bool:
+        """Whether it is the first half of a task, whose client sends nothing (`RefreshedTasks`)."""
+        return self.tag is not None and self.tag.startswith("half ")
+
+    @property
+    def is_second_half(self) -> bool:
+        """Whether it is the second half of a task (`RefreshedTasks`)."""
+        return self.tag is not None and self.tag.startswith("from ")
+
+    @property
+    def began_with(self) -> int:
+        """The version pulled before the first half for a second half; else `pulled_version`."""
+        if self.tag is None or not self.is_second_half:
+            return self.pulled_version
+        return int(self.tag.removeprefix("from "))
 
 
 def with_chunk(record: Any) -> Any:
@@ -335,6 +353,43 @@ class ClientUpdate(NamedTuple):
         return version - self.task.pulled_version
 
 
+class Seen(NamedTuple):
+    """What the server sees of an update that it has accepted; see `ArrivalProcess.on_feedback`.
+
+    Attributes:
+        metrics: What ``training_step`` logged in this local run, by name: means over the examples
+            that it has seen, or what ``reduce_fx`` says.
+        norm: Euclidean norm of the delta as the server gets it, after a channel.
+        num_examples: n_i, the number of examples of the client.
+        duration: Virtual time from the pull to the arrival.
+        staleness: tau, the server updates made since the pull.
+    """
+
+    metrics: Mapping[str, float]
+    norm: float
+    num_examples: int
+    duration: float
+    staleness: int
+
+    def metric(self, name: str) -> float:
+        """Return a logged value.
+
+        Raises:
+            ValueError: The local run has not logged this name; the error lists those that it has.
+
+        Example:
+            >>> Seen({"train_loss": 0.5}, 1.0, 10, 2.0, 0).metric("train_loss")
+            0.5
+        """
+        if name not in self.metrics:
+            logged = ", ".join(map(repr, self.metrics)) or "nothing"
+            raise ValueError(
+                f"metric={name!r} is not logged by training_step, which has logged {logged}; write "
+                f"self.log({name!r}, …) in every training_step, or give the name of one of those"
+            )
+        return self.metrics[name]
+
+
 class UsedUpdate(NamedTuple):
     """An update that a server step used.
 
@@ -412,6 +467,7 @@ class FailureRecord(NamedTuple):
         reason: Why the task failed; "lost" if its result never arrived, "cancelled" if the arrival
             process stopped it.
         retried: Whether the client was dispatched again for the same task.
+        worked: Virtual time from the pull until the task was lost or stopped, or had arrived.
     """
 
     client_id: int
@@ -420,6 +476,7 @@ class FailureRecord(NamedTuple):
     now: float
     reason: str
     retried: bool = False
+    worked: float = 0.0
 
 
 @dataclass(slots=True)

@@ -93,6 +93,30 @@ TABLE = (
         "aggregators/test_identities_of_methods.py aggregators/test_rules_of_methods.py",
     ),
     Broken(
+        "fedlight/early_server.py",
+        "if not released:",
+        "if released:",
+        "test_early_server.py",
+    ),
+    Broken(
+        "fedlight/arrivals/power_of_choice.py",
+        "-self._losses.get(client, math.inf)",
+        "self._losses.get(client, math.inf)",
+        "arrivals/test_client_selection.py conformance/test_ours.py",
+    ),
+    Broken(
+        "fedlight/arrivals/oort.py",
+        "math.sqrt(log / self._reported[c])",
+        "math.sqrt(log * self._reported[c])",
+        "arrivals/test_client_selection.py conformance/test_ours.py",
+    ),
+    Broken(
+        "fedlight/arrivals/pisces.py",
+        "or self._ending:",
+        "or False:",
+        "arrivals/test_client_selection.py",
+    ),
+    Broken(
         "fedlight/aggregators/fednova.py",
         "steps - rho * (1 - rho**steps) / (1 - rho)",
         "steps - rho * (1 - rho**steps)",
@@ -103,6 +127,18 @@ TABLE = (
         "reversed(self.counts)",
         "self.counts",
         "conformance/test_ours.py",
+    ),
+    Broken(
+        "fedlight/aggregators/ringleader.py",
+        "self._held = [u for u in updates if u.client_id not in self.to_step]",
+        "self._held = []",
+        "aggregators/test_ringleader.py conformance/test_ours.py",
+    ),
+    Broken(
+        "fedlight/aggregators/fedbuff_ma.py",
+        "self.contained = u * share + v * before",
+        "self.contained = u * share + before",
+        "aggregators/test_fedbuff_ma.py conformance/test_ours.py",
     ),
     Broken(
         "fedlight/aggregators/delayed_nesterov.py",
@@ -158,7 +194,37 @@ TABLE = (
         "k for before in run.kept_steps",
         "conformance/test_ours.py",
     ),
+    Broken(
+        "fedlight/aggregators/fedcompass.py",
+        "int(tag) < self.open or int(tag) in self.ended",
+        "int(tag) < self.open",
+        "aggregators/test_fedcompass.py",
+    ),
+    Broken(
+        "fedlight/aggregators/fedasmu.py",
+        "[by_xi * decay, -by_xi * lam * log * decay,",
+        "[by_xi * decay, -by_xi * log * decay,",
+        "aggregators/test_fedasmu.py",
+    ),
+    Broken(
+        "fedlight/local_optimizers/fresh_model.py",
+        "task.pulled_version - task.began_with + 1 for",
+        "task.pulled_version - task.began_with for",
+        "conformance/test_ours.py",
+    ),
     # fedlight.arrivals
+    Broken(
+        "fedlight/arrivals/compass.py",
+        "possible >= steps:",
+        "possible > steps:",
+        "arrivals/test_compass.py",
+    ),
+    Broken(
+        "fedlight/arrivals/refreshed.py",
+        "clients.remove(self._half)",
+        "pass",
+        "arrivals/test_refreshed.py",
+    ),
     Broken(
         "fedlight/arrivals/polled.py",
         "if spent > ticks:",
@@ -273,7 +339,26 @@ TABLE = (
         "task.num_steps * (self._queue.ticks - begin) // whole + 1",
         "conformance/test_ours.py project/test_scenarios_timed.py arrivals/test_schedule.py",
     ),
+    Broken(
+        "fedlight/aggregators/private_sum.py",
+        "of_client[update.client_id] += weight",
+        "of_client[update.client_id] = weight",
+        "aggregators/test_private_sum.py",
+    ),
+    # fedlight.privacy
+    Broken(
+        "fedlight/privacy.py",
+        "(*record.updates, *record.dropped)",
+        "record.updates",
+        "test_privacy.py",
+    ),
     # fedlight.channel
+    Broken(
+        "fedlight/channel/gaussian_noise.py",
+        "self.noise_multiplier * self.clipping_norm",
+        "self.noise_multiplier",
+        "channel/test_gaussian_noise.py",
+    ),
     Broken(
         "fedlight/channel/qsgd.py",
         "senders.uniform(wide) < exact - level",

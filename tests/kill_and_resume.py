@@ -72,9 +72,12 @@ from fedlight.arrivals import (
     ContinuousArrivals,
     DropOut,
     ExponentialDurations,
+    Oort,
     PartialWork,
+    Pisces,
     PoissonArrivals,
     PolledArrivals,
+    PowerOfChoice,
     RandomTicks,
     Regions,
     StepsBySpeed,
@@ -298,6 +301,37 @@ CASES: dict[str, Factory] = {
         "aggregator": FedDynServer(0.5),
         "local_optimizer": FedDyn(0.05, 0.5),
         "executor": "vectorized",
+    },
+    "Oort": lambda: {
+        "arrivals": Oort(
+            SynchronousArrivals(3, CLOCK, STEPS, 1), exploration=0.5, pacer_window=2, preferred=50
+        ),
+        "aggregator": FedAvg(),
+        "local_optimizer": LocalSGD(0.1, momentum=0.9),
+        "executor": "vectorized",
+    },
+    "Pisces": lambda: {
+        "arrivals": DropOut(
+            Pisces(
+                ContinuousArrivals(CLOCK, concurrency=3, resume="on_arrival", local_steps=STEPS),
+                staleness_bound=2,
+            ),
+            0.2,
+        ),
+        "aggregator": FedAvg(),
+        "local_optimizer": Scaffold(0.1),
+        "executor": "vectorized",
+        "channel": ErrorFeedback(TopK(0.2)),
+    },
+    "PowerOfChoice": lambda: {
+        "arrivals": PowerOfChoice(
+            ContinuousArrivals(CLOCK, concurrency=3, local_steps=STEPS), candidates=4
+        ),
+        "aggregator": FedBuff(2),
+        "local_optimizer": LocalSGD(0.1),
+        "executor": "vectorized",
+        "on_client_failure": "retry",
+        "broken": True,
     },
 }
 INSTANTS = ("any time", "training", "aggregation", "writing")

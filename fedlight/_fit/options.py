@@ -37,6 +37,7 @@ from fedlight.channel import as_channel
 from fedlight.executors._choice.choose_executor import check_executor
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits
+from fedlight.privacy import check_private
 
 T = TypeVar("T")
 
@@ -169,6 +170,7 @@ def _setting_of(given: Mapping[str, Any], limits: Limits) -> Setting:
     )
     limits.check(setting.arrivals)
     check_partners(setting.aggregator, setting.arrivals, setting.local_optimizer)
+    check_private(setting)
     if setting.on_client_failure != "raise" or setting.max_update_norm is not None:
         check_can_discard(setting.aggregator)
     return setting

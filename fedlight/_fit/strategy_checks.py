@@ -9,16 +9,18 @@ from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedlight._module.rng import isolated_rng
 from fedlight._module.snapshot import Snapshot
 from fedlight.aggregators import DCASGD, Aggregator, FedDynServer, FedNova, QuAFL
-from fedlight.arrivals import ArrivalProcess, PolledArrivals
+from fedlight.arrivals import ArrivalProcess, PolledArrivals, RefreshedTasks
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.executors.base import ClientError, Job, trial_task
 from fedlight.local_optimizers import (
     FedDyn,
     FedProx,
+    FreshModel,
     LocalOptimizer,
     LocalSGD,
     ModuleOptimizer,
@@ -49,13 +51,16 @@ def check_partners(
         _same_number("local_lr", aggregator, aggregator.local_lr, "lr", optimizer, optimizer.lr)
     elif isinstance(aggregator, QuAFL) and not isinstance(optimizer, OwnModel):
         _warn_of_half(aggregator, "goes on from the clients' own models", "OwnModel(…, per_poll=s)")
-    if isinstance(optimizer, OwnModel):
-        process = arrivals
-        while isinstance(process, Wrapper):
-            process = process.arrivals
-        if isinstance(process, PolledArrivals) and optimizer.per_poll is not None:
-            asked = process.per_poll
-            _same_number("per_poll", optimizer, optimizer.per_poll, "per_poll", process, asked)
+    process = arrivals
+    while isinstance(process, Wrapper):
+        if isinstance(process, RefreshedTasks) and not isinstance(optimizer, FreshModel):
+            words = "lets clients mix a fresh model into their own"
+            _warn_of_half(process, words, "FreshModel(LocalSGD(lr=…))")
+        process = process.arrivals
+    if isinstance(optimizer, OwnModel) and isinstance(process, PolledArrivals):
+        polled, asked = optimizer.per_poll, process.per_poll
+        if polled is not None:
+            _same_number("per_poll", optimizer, polled, "per_poll", process, asked)
 
 
 def _check_rounds(aggregator: Aggregator, arrivals: ArrivalProcess) -> None:
@@ -138,9 +143,9 @@ def _same_number(
         )
 
 
-def _warn_of_half(aggregator: Aggregator, words: str, partner: str) -> None:
+def _warn_of_half(half: Aggregator | ArrivalProcess, words: str, partner: str) -> None:
     rank_zero_warn(
-        f"fedlight: {type(aggregator).__name__} {words}; the method is complete with "
+        f"fedlight: {type(half).__name__} {words}; the method is complete with "
         f"local_optimizer={partner}"
     )
 
@@ -169,6 +174,25 @@ def warn_of_own_optimizer(module: LightningModule, optimizer: LocalOptimizer) ->
             f"fedlight: {method} also trains {_some(left)}, which the optimizer of "
             f"{name}.configure_optimizers leaves out; freeze them (param.requires_grad_(False) in "
             "__init__ or setup), or leave local_optimizer out to train with the module's own"
+        )
+
+
+def refuse_open_statistics(run: Run) -> None:
+    """Refuse statistics of normalisation that clients would send beside updates with noise.
+
+    Raises:
+        ValueError: The module has some.
+    """
+    channel = run.setting.channel
+    noise = run.setting.aggregator.noise_multiplier
+    if noise is None and (channel is None or channel.noise_multiplier is None):
+        return
+    kinds = (_BatchNorm, _InstanceNorm)
+    norms = [m for m in run.module.modules() if isinstance(m, kinds) and m.track_running_stats]
+    if norms:
+        raise ValueError(
+            f"{type(run.module).__name__} has {type(norms[0]).__name__}, whose running statistics "
+            "clients send without noise; take GroupNorm, or track_running_stats=False"
         )
 
 

@@ -6,7 +6,9 @@ No part of this package needs torch or sees the model.
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.arrivals.availability import Availability
 from fedlight.arrivals.base import ArrivalProcess
+from fedlight.arrivals.client_selection import ClientSelection
 from fedlight.arrivals.communication import CommunicationPattern
+from fedlight.arrivals.compass import CompassArrivals
 from fedlight.arrivals.composed_durations import (
     ChangingDurations,
     LogNormalRates,
@@ -32,6 +34,7 @@ from fedlight.arrivals.durations import (
     StepDurations,
     UniformSpeeds,
 )
+from fedlight.arrivals.failures import Failures
 from fedlight.arrivals.local_steps import (
     ConstantSteps,
     LocalEpochs,
@@ -40,13 +43,17 @@ from fedlight.arrivals.local_steps import (
     StepsBySpeed,
     UniformSteps,
 )
+from fedlight.arrivals.oort import Oort
 from fedlight.arrivals.partial_work import PartialWork
+from fedlight.arrivals.pisces import Pisces
 from fedlight.arrivals.poisson import PoissonArrivals
 from fedlight.arrivals.polled import PolledArrivals
+from fedlight.arrivals.power_of_choice import PowerOfChoice
 from fedlight.arrivals.recording import Recording
+from fedlight.arrivals.refreshed import RefreshedTasks
 from fedlight.arrivals.regions import Regions
 from fedlight.arrivals.replay import ReplayArrivals
-from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
+from fedlight.arrivals.rounds import BiasedArrivals, ConstantStaleness, UniformArrivals
 from fedlight.arrivals.shared_data import LeastVisitedShards, SharedStream
 from fedlight.arrivals.simulation import simulate
 from fedlight.arrivals.synchronous import SynchronousArrivals
@@ -60,6 +67,7 @@ from fedlight.arrivals.tick_patterns import (
 )
 from fedlight.arrivals.tiers import Tiers
 from fedlight.arrivals.traces import TraceDurations, TraceWindows, read_traces, sample_traces
+from fedlight.arrivals.trials import TrialRounds
 from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Window, Windows
 
 __all__ = [
@@ -69,7 +77,10 @@ __all__ = [
     "BiasedArrivals",
     "Cancel",
     "ChangingDurations",
+    "ClientSelection",
     "CommunicationPattern",
+    "CompassArrivals",
+    "ConstantStaleness",
     "ConstantSteps",
     "ContinuousArrivals",
     "Cut",
@@ -81,6 +92,7 @@ __all__ = [
     "EndRound",
     "ExponentialDurations",
     "ExponentialStepDurations",
+    "Failures",
     "FixedDurations",
     "HalfNormalDurations",
     "ImbalancedTicks",
@@ -91,14 +103,18 @@ __all__ = [
     "LogNormalDurations",
     "LogNormalRates",
     "MixedDurations",
+    "Oort",
     "ParetoDurations",
     "PartialWork",
     "PerClientSteps",
     "PeriodicTicks",
+    "Pisces",
     "PoissonArrivals",
     "PolledArrivals",
+    "PowerOfChoice",
     "RandomTicks",
     "Recording",
+    "RefreshedTasks",
     "Regions",
     "ReplayArrivals",
     "ReplayEvent",
@@ -115,6 +131,7 @@ __all__ = [
     "TraceDurations",
     "TraceWindows",
     "TransferDurations",
+    "TrialRounds",
     "UniformArrivals",
     "UniformDurations",
     "UniformSpeeds",

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedlight.arrivals._state import Saved
 from fedlight.events import to_ticks
 from fedlight.randomness import Concern, Uniforms
 
 if TYPE_CHECKING:
+    from fedlight.arrivals.base import Choose
     from fedlight.types import Federation
+
+
+def idle_clients(federation: Federation, choose: Choose | None) -> IdleClients:
+    """The clients at first: all idle, and drawn uniformly unless a function chooses them."""
+    return IdleClients(federation) if choose is None else ChosenClients(federation, choose)
 
 
 class IdleClients(Saved):
@@ -22,7 +28,7 @@ class IdleClients(Saved):
     clients are in a heap ordered by time, so each event examines only those that are due.
     """
 
-    _saved_attributes = ("_size", "_changed", "_resting", "_drawn")
+    _saved_attributes: ClassVar[tuple[str, ...]] = ("_size", "_changed", "_resting", "_drawn")
 
     def __init__(self, federation: Federation) -> None:
         self._size = federation.num_clients
@@ -76,3 +82,32 @@ class IdleClients(Saved):
         super().load_state_dict(state)
         # The heap needs pairs that compare with those of `rest`; a checkpoint has lists.
         self._resting = [(until, client) for until, client in self._resting]
+
+
+class ChosenClients(IdleClients):
+    """Idle clients of whom a function chooses the next one; see `ArrivalProcess.choose_by`."""
+
+    _saved_attributes = ("_idle",)
+
+    def __init__(self, federation: Federation, choose: Choose) -> None:
+        super().__init__(federation)
+        self._idle = set(range(federation.num_clients))
+        self._choose = choose
+        self._now = 0.0
+
+    def draw(self) -> int:
+        """Remove and return the client that is chosen."""
+        (client,) = self._choose(sorted(self._idle), 1, self._now)
+        self._idle.remove(client)
+        self._size -= 1
+        return client
+
+    def add(self, client: int) -> None:
+        """Add a client."""
+        self._idle.add(client)
+        self._size += 1
+
+    def wake(self, now: float) -> None:
+        """Add the clients whose rest is over at the virtual time `now`."""
+        self._now = now
+        super().wake(now)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedlight._support.strategy import Strategy
 from fedlight.arrivals import simulation
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedlight.theory import ClosedNetwork
-    from fedlight.types import Chunk, Federation, Task
+    from fedlight.types import Chunk, Federation, Seen, Task
+
+    Choose: TypeAlias = Callable[[Sequence[int], int, float], Sequence[int]]
+    """Chooses so many of some clients, at a virtual time."""
 
 __all__ = ["Action", "ArrivalProcess", "Cancel", "Cut", "Dispatch", "EndRound", "Wake"]
 
@@ -25,7 +28,8 @@ __all__ = ["Action", "ArrivalProcess", "Cancel", "Cut", "Dispatch", "EndRound", 
 class ArrivalProcess(Strategy, Saved, ABC):
     """Decides which client pulls the model and when, for how long and for how many local steps.
 
-    It never sees the model. The `on_...` methods are called at the following moments. They return
+    It never sees the model, and sees what clients have logged only if it `needs_feedback`. The
+    `on_...` methods are called at the following moments. They return
     a list of actions or yield them: `on_wake` at time 0 and when requested by a `Wake`;
     `on_arrival` and `on_round_end` after the server has handled an arrival or the end of a round;
     then `on_version` if the server has made a version or dropped an update. A client that is
@@ -47,6 +51,20 @@ class ArrivalProcess(Strategy, Saved, ABC):
 
     If so, local runs are computed only when the server needs them, so that none is computed
     unnecessarily.
+    """
+
+    needs_feedback: bool = False
+    """Whether the process is told what each update has brought, with `on_feedback`.
+
+    If so, the update is computed as soon as it has arrived and been accepted, and the schedule
+    cannot be made without the model.
+    """
+
+    early_results: bool = False
+    """Whether updates are computed as they arrive although the process is told nothing.
+
+    A replay of a process with feedback sets it. It has an effect only if the bits of a result
+    depend on the others in its stack: each is then computed alone, as in the recorded run.
     """
 
     groups: tuple[str, ...] = ()
@@ -82,6 +100,18 @@ class ArrivalProcess(Strategy, Saved, ABC):
     def on_arrival(self, task: Task, now: float) -> Iterable[Action]:
         """Called when a task has arrived (or was lost) and the server has handled it."""
         return ()
+
+    def on_feedback(self, task: Task, seen: Seen, now: float) -> None:
+        """Called before `on_arrival` and `on_version`, if the process `needs_feedback`.
+
+        Lost, failed and dropped updates have no result and give no feedback.
+
+        Args:
+            task: The task whose update has arrived.
+            seen: Its logged metrics, and the norm of its delta.
+            now: Virtual time.
+        """
+        return
 
     def on_round_end(self, now: float) -> Iterable[Action]:
         """Called when a round has ended and the server has handled its end."""
@@ -144,6 +174,22 @@ class ArrivalProcess(Strategy, Saved, ABC):
         if until is None or self.by_rounds:
             return ()
         return (dispatch._replace(delay=to_time(to_ticks(until) - to_ticks(now))),)
+
+    def choose_by(self, choose: Choose) -> None:
+        """Let a function choose the clients that start next, where they are drawn uniformly now.
+
+        Args:
+            choose: Gets the clients that are free, how many of them to choose, and the virtual
+                time; returns those chosen.
+
+        Raises:
+            TypeError: The process does not draw its clients one round or one place at a time.
+            ValueError: Its arguments leave nothing to choose.
+        """
+        raise TypeError(
+            f"{self!r} does not let others choose its clients; SynchronousArrivals(per_round=…), "
+            "ContinuousArrivals(…, concurrency=…) and PoissonArrivals do"
+        )
 
     def needs_version(self, version: int) -> bool:
         """Return whether a future task pulls this version, so that the server must keep it."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import non_negative, one_of, optional, positive_int
-from fedlight.arrivals._idle_clients import IdleClients
+from fedlight.arrivals._idle_clients import IdleClients, idle_clients
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Dispatch, Wake
 from fedlight.arrivals.durations import DurationModel, as_durations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fedlight.arrivals.base import Choose
     from fedlight.types import Federation, Task
 
 
@@ -62,6 +63,7 @@ class ContinuousArrivals(ArrivalProcess):
         [(1, 0.0, 0.4), (1, 0.5, 0.9), (0, 0.0, 1.0), (1, 1.0, 1.4)]
     """
 
+    _choose: Choose | None = None
     _repr_positional = 1
     _repr_optional = ("restart_after",)
     _saved_attributes = (
@@ -92,6 +94,19 @@ class ContinuousArrivals(ArrivalProcess):
             raise ValueError(f"idle must be 0 or at least 1e-9 of virtual time, got {idle!r}")
         self.resume = one_of("resume", resume, ("on_aggregation", "on_arrival"))
 
+    def choose_by(self, choose: Choose) -> None:
+        """Let a function choose each client that takes a free place.
+
+        Raises:
+            ValueError: There is no `concurrency`, so that all clients work.
+        """
+        if self.concurrency is None:
+            raise ValueError(
+                "concurrency must be a number if clients are to be chosen, got None, with which "
+                "all clients work all the time; write ContinuousArrivals(…, concurrency=10)"
+            )
+        self._choose = choose
+
     def setup(self, federation: Federation) -> None:
         """Start with all clients idle.
 
@@ -117,7 +132,7 @@ class ContinuousArrivals(ArrivalProcess):
         # With a place for every client no draws are needed, and the pool would only cost time.
         self._pool: IdleClients | None = None
         if self.concurrency is not None and self.concurrency < num_clients:
-            self._pool = IdleClients(federation)
+            self._pool = idle_clients(federation, self._choose)
         self._places = self.concurrency or num_clients
         self._wake_at = -1
 

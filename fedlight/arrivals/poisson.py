@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedlight._support.checks import positive
-from fedlight.arrivals._idle_clients import IdleClients
+from fedlight.arrivals._idle_clients import idle_clients
 from fedlight.arrivals._task_draws import TaskDraws
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, Wake
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, as_durations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fedlight.arrivals.base import Choose
     from fedlight.types import Federation, Task
 
 
@@ -53,6 +54,7 @@ class PoissonArrivals(ArrivalProcess):
         True
     """
 
+    _choose: Choose | None = None
     _saved_attributes = ("_started", "_gaps", "_clients_left", "_pool", "_tasks")
 
     def __init__(
@@ -69,6 +71,10 @@ class PoissonArrivals(ArrivalProcess):
             )
         self.durations, self.local_steps = as_durations(durations), as_local_steps(local_steps)
 
+    def choose_by(self, choose: Choose) -> None:
+        """Let a function choose each client that starts."""
+        self._choose = choose
+
     def setup(self, federation: Federation) -> None:
         """Start with all clients idle.
 
@@ -77,7 +83,7 @@ class PoissonArrivals(ArrivalProcess):
         """
         self._draws = TaskDraws(federation, self.durations, self.local_steps)
         self._tasks = self._draws.visits
-        self._pool = IdleClients(federation)
+        self._pool = idle_clients(federation, self._choose)
         self._gaps = Uniforms(federation.seed, Concern.STARTS)
         self._clients_left = federation.num_clients
         self._started = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ class Recording(Wrapper):
     """Behaves like `arrivals` and writes its schedule to a file when the run is over.
 
     The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, and the local
-    runs that the process has cancelled. Lost tasks are not in it.
+    runs that the process has cancelled. Lost tasks are not in it. What a process with feedback has
+    decided is in it, so that the replay needs no model.
 
     Args:
         arrivals: Any arrival process.
@@ -90,9 +92,10 @@ class Recording(Wrapper):
 
     def table(self) -> ScheduleTable:
         """Return the schedule so far."""
-        return self._table.table(
+        table = self._table.table(
             self._num_clients, self.expected_durations(), self.groups, self.arrivals_per_send
         )
+        return replace(table, feedback=self.needs_feedback or self.early_results)
 
     def finish(self) -> None:
         """Write the file.

@@ -126,6 +126,7 @@ class ReplayArrivals(ArrivalProcess):
         self._stopped = sorted(stopped, key=_stop_order)
         if stopped:
             self._ends.sort(key=lambda end: end[0])
+        self.early_results = events.feedback
         self.clients: dict[str, int] = {}
         self.left_out = self.overlaps = 0
         self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
@@ -448,6 +449,8 @@ class ReplayArrivals(ArrivalProcess):
                 content = (*content, more, self._ends, self.groups)
             if self.arrivals_per_send is not None:
                 content = (*content, self.arrivals_per_send)
+            if self.early_results:
+                content = (*content, "feedback")
             if self.shares_data:
                 content = (*content, [each.chunk for each in self.events], self.shared_by)
             self._hash = digest(content)

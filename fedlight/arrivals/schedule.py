@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedlight._support.checks import integer, non_negative_int
+from fedlight._support.checks import integer, non_negative_int, optional
 from fedlight.arrivals._silence import Silence
 from fedlight.arrivals._state import Saved
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
@@ -389,7 +389,11 @@ class Schedule(Saved):
         self._visits[client] = visit + 1
         # Not before the pull: only now are the number of steps and the order of the pulls final.
         if self._shares_data:
-            chunk = self._chunk(client, num_steps) if chunk is None else chunk
+            source = "as the chunk of a Dispatch"
+            if chunk is None:
+                chunk, source = self.arrivals.chunk(client, num_steps), "from chunk"
+            if chunk is not None:
+                chunk = self._checked(chunk, source)
         elif chunk is not None:
             raise ValueError(
                 f"{self.arrivals!r} returned {action!r}, but its shares_data is False; set "
@@ -411,23 +415,31 @@ class Schedule(Saved):
             self._in_flight.setdefault(client, []).append((number, task))
             self.arrivals.on_start(task)
 
-    def _chunk(self, client: int, num_steps: int) -> Chunk | None:
-        """What a task reads of shared data, as the process says."""
-        chunk = self.arrivals.chunk(client, num_steps)
-        if chunk is None:
-            return None
-        if not isinstance(chunk, Chunk):
-            raise TypeError(
-                f"{self.arrivals!r} returned {chunk!r} from chunk; return a fedlight.types.Chunk, "
-                "or None for the client's own examples"
-            )
+    def _checked(self, chunk: object, source: str) -> Chunk:
+        """What a task reads of shared data, as the process says it, in Python's own numbers.
+
+        Raises:
+            TypeError: It is not a chunk, or a part of it is of the wrong kind.
+            ValueError: There are no such examples.
+        """
         shards = self._num_shards
-        if chunk.start < 0 or (chunk.shard is not None and not 0 <= chunk.shard < shards):
-            raise ValueError(
-                f"{self.arrivals!r} returned {chunk!r} from chunk; start must be at least 0, and "
-                f"shard between 0 and {shards - 1} (the data have {shards} parts), or None"
-            )
-        return chunk
+        try:
+            if not isinstance(chunk, Chunk):
+                raise TypeError(
+                    "return a fedlight.types.Chunk, or None for the client's own examples"
+                )
+            start = integer("start", chunk.start)
+            shard = optional(integer, "shard", chunk.shard)
+            if not isinstance(chunk.shuffle, bool):
+                raise TypeError(f"shuffle must be True or False, got {chunk.shuffle!r}")
+            if start < 0 or (shard is not None and not 0 <= shard < shards):
+                raise ValueError(
+                    "start must be at least 0, and shard between 0 and "
+                    f"{shards - 1} (the data have {shards} parts), or None"
+                )
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.arrivals!r} returned {chunk!r} {source}; {error}") from None
+        return Chunk(start, shard, chunk.shuffle)
 
     def _push_deadline(self, earliest: int) -> int:
         """Add the next deadline to the queue, and return the time of the first event in it."""

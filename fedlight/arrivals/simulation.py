@@ -49,8 +49,11 @@ class CountingServer:
         if task is not None:
             self.writer.arrive(task)
             if not task.lost:
-                self._held.append(task)
                 self.counts.num_updates += 1
+                if task.is_first_half:  # the server does not accept it
+                    self.writer.use([task.client_id], self.counts.version)
+                    return Handled(self.counts.version, [task.client_id], dropped=True)
+                self._held.append(task)
                 due = self._buffer_size is not None and len(self._held) >= self._buffer_size
         elif kind is Kind.ROUND_END:
             self.writer.end_round(self._schedule.now, group)
@@ -112,8 +115,8 @@ def simulate(
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: The simulation would never stop, an argument is outside its range, or the
-            process does not fit the clients.
+        ValueError: The simulation would never stop, an argument is outside its range, the process
+            does not fit the clients, or it needs feedback, which only a model gives.
 
     Example:
         >>> from fedlight.arrivals import ContinuousArrivals, UniformSpeeds
@@ -123,6 +126,7 @@ def simulate(
         >>> len(table), table.staleness().tolist()[:6]
         (20, [0, 0, 0, 1, 0, 1])
     """
+    check_no_feedback(arrivals, "a schedule made without a model")
     limits = Limits(max_rounds, max_time, max_updates)
     limits.check(arrivals)
     if buffer_size is None and interval is None and not arrivals.by_rounds:
@@ -167,6 +171,20 @@ def warn_if_over(schedule: Schedule, counts: Counts, limits: Limits) -> None:
 
         words = f"fedlight: {why}: the schedule ends at virtual time {schedule.now:g}"
         voice().note(schedule, Note("no arrivals", f"{words}, before its limit", warns=True))
+
+
+def check_no_feedback(arrivals: ArrivalProcess, purpose: str) -> None:
+    """Refuse a process that cannot go on without a model.
+
+    Raises:
+        ValueError: It needs feedback.
+    """
+    if arrivals.needs_feedback:
+        raise ValueError(
+            f"{arrivals!r} decides by what clients have logged, so {purpose} is not possible: "
+            'record a run with FedTrainer(arrivals=Recording(…, "schedule.parquet")), and use '
+            'ReplayArrivals("schedule.parquet")'
+        )
 
 
 def federation_of(

@@ -18,6 +18,7 @@ from fedlight.randomness import Concern, stream
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fedlight.arrivals.base import Choose
     from fedlight.types import Federation, Task
 
 
@@ -89,6 +90,7 @@ class SynchronousArrivals(ArrivalProcess):
     """
 
     by_rounds = True
+    _choose: Choose | None = None
     _saved_attributes = ("_round", "_working", "_missing", "_open", "_latest", "_needed", "_ending")
 
     def __init__(
@@ -137,6 +139,19 @@ class SynchronousArrivals(ArrivalProcess):
             self._check_quorum(fewest - (self.over_select or 0))
         self.durations = None if durations is None else as_durations(durations)
         self.local_steps = as_local_steps(local_steps)
+
+    def choose_by(self, choose: Choose) -> None:
+        """Let a function choose the clients of each round among those that are not working.
+
+        Raises:
+            ValueError: `per_round` is not a number, so that no clients are drawn.
+        """
+        if self._participants is None or self._participants.count is None:
+            raise ValueError(
+                f"per_round must be a number if the clients of a round are to be chosen, got "
+                f"{self!r}; write SynchronousArrivals(per_round=10, …)"
+            )
+        self._choose = choose
 
     def setup(self, federation: Federation) -> None:
         """Start at round 0.
@@ -252,7 +267,11 @@ class SynchronousArrivals(ArrivalProcess):
         federation, seed = self._federation, self._federation.seed
         more = self.over_select or 0
         clients: Iterable[int] = range(federation.num_clients)
-        if self._participants is not None:
+        if self._choose is not None:
+            assert isinstance(self.per_round, int)
+            free = [client for client in clients if client not in self._working]
+            clients = self._choose(free, min(self.per_round + more, len(free)), now)
+        elif self._participants is not None:
             clients = self._participants.of_round(self._round, federation, more)
         busy: frozenset[int] = frozenset()
         if self._ends_early:

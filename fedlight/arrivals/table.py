@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _METADATA = b"fedlight.schedule"
 _HASH = b"fedlight.hash"
-_OF_GROUPS = ("round_tags", "groups", "arrivals_per_send")
+_RARE = ("round_tags", "groups", "arrivals_per_send", "feedback")
 _MOST_SHOWN = 3  # the repr of a longer table is a summary
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "client": non_negative_int,
@@ -114,6 +114,18 @@ class ReplayEvent:
                 f"ReplayEvent.chunk_shard={self.chunk_shard} needs chunk_start, the number of "
                 "examples of the shard that earlier tasks have taken"
             )
+        if self.chunk_shuffle is not None:
+            if not isinstance(self.chunk_shuffle, bool | np.bool_):
+                raise TypeError(
+                    "ReplayEvent.chunk_shuffle must be True, False or None, got "
+                    f"{self.chunk_shuffle!r}"
+                )
+            object.__setattr__(self, "chunk_shuffle", bool(self.chunk_shuffle))
+            if self.chunk_start is None:
+                raise ValueError(
+                    f"ReplayEvent.chunk_shuffle={self.chunk_shuffle} needs chunk_start, the number "
+                    "of examples of the stream that earlier tasks have taken"
+                )
 
     @property
     def chunk(self) -> Chunk | None:
@@ -142,6 +154,8 @@ class ScheduleTable:
         groups: The tags of the groups, in their order (`Tiers`).
         arrivals_per_send: Of groups with a server each (`Regions`): K, the arrivals after which one
             sends; None for other groups.
+        feedback: Whether the process was told what clients had logged; it becomes
+            `ArrivalProcess.early_results` of the replay.
 
     Example:
         >>> from fedlight.arrivals import UniformArrivals
@@ -160,6 +174,7 @@ class ScheduleTable:
     round_tags: list[str | None] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     arrivals_per_send: int | None = None
+    feedback: bool = False
 
     def __len__(self) -> int:
         """The number of records: arrivals, and local runs that were cancelled."""
@@ -169,7 +184,7 @@ class ScheduleTable:
         """All fields, or a one-line summary if there are more than a few records."""
         if len(self.events) <= _MOST_SHOWN:
             shown = {name: getattr(self, name) for name in self.__slots__}
-            shown = {k: v for k, v in shown.items() if v or k not in _OF_GROUPS}
+            shown = {k: v for k, v in shown.items() if v or k not in _RARE}
             return f"ScheduleTable({', '.join(f'{name}={x!r}' for name, x in shown.items())})"
         times = [event.time for event in self.events]
         clients = len({event.client for event in self.events})
@@ -234,10 +249,12 @@ class ScheduleTable:
             "num_clients": self.num_clients,
             "durations": self.durations,
         }
-        if self.groups:
+        if self.groups or self.round_tags:
             rest |= {"round_tags": self.round_tags, "groups": self.groups}
         if self.arrivals_per_send is not None:
             rest["arrivals_per_send"] = self.arrivals_per_send
+        if self.feedback:
+            rest["feedback"] = True
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest)})
 
     def to_pandas(self) -> Any:

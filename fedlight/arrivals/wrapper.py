@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedlight.types import Chunk, Federation, Task
+    from fedlight.arrivals.base import Choose
+    from fedlight.types import Chunk, Federation, Seen, Task
 
 
 class Wrapper(ArrivalProcess):
@@ -40,6 +41,8 @@ class Wrapper(ArrivalProcess):
         self.may_stop = arrivals.may_stop
         self.groups = arrivals.groups
         self.arrivals_per_send = arrivals.arrivals_per_send
+        self.needs_feedback = type(self).needs_feedback or arrivals.needs_feedback
+        self.early_results = arrivals.early_results
         self.shares_data = arrivals.shares_data
         self.shared_by = arrivals.shared_by
 
@@ -93,6 +96,14 @@ class Wrapper(ArrivalProcess):
     ) -> Iterable[Action]:
         """The changed actions of the wrapped process."""
         return self.change(self.arrivals.on_unavailable(dispatch, until, now), now)
+
+    def on_feedback(self, task: Task, seen: Seen, now: float) -> None:
+        """Tell the wrapped process."""
+        self.arrivals.on_feedback(task, seen, now)
+
+    def choose_by(self, choose: Choose) -> None:
+        """Let the function choose the clients of the wrapped process."""
+        self.arrivals.choose_by(choose)
 
     def needs_version(self, version: int) -> bool:
         """The answer of the wrapped process."""

@@ -25,6 +25,7 @@ class Client:
         steps: Local steps of each of its tasks, in a case that does not list its events.
         compute_time: Virtual time of a whole task.
         step_time: Virtual time of one local step.
+        step_times: Pairs (start, time): that of the tasks that begin at or after a start.
     """
 
     a: Vector
@@ -33,6 +34,7 @@ class Client:
     steps: int | None = None
     compute_time: float | None = None
     step_time: float | None = None
+    step_times: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True)

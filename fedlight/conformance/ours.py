@@ -24,7 +24,7 @@ from fedlight.conformance.adapter import NotImplementedHere, Outcome
 from fedlight.conformance.case import Case
 from fedlight.data import FederatedDataModule
 from fedlight.trainer import FedTrainer
-from fedlight.types import ClientUpdate, Task
+from fedlight.types import ClientUpdate, Federation, Task
 
 Spec = Mapping[str, Any]
 
@@ -99,7 +99,9 @@ class _Quadratic(LightningModule):
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> Any:
         a, c = batch
         x = torch.cat([layer.flatten() for layer in self.layers])
-        return (a * (x - c) ** 2).sum(dim=-1).mean() / 2
+        loss = (a * (x - c) ** 2).sum(dim=-1).mean() / 2
+        self.log("train_loss", loss)  # rules that choose clients read it
+        return loss
 
 
 class _Watch(Callback):
@@ -112,6 +114,19 @@ class _Watch(Callback):
         self.shared: list[list[float]] = []
         self.sent: list[list[float]] = []
         self.unused: list[dict[str, Any]] = []
+        self.first_half: dict[int, Task] = {}  # by client: that of its task in flight
+        self.whole: dict[int, dict[str, Any]] = {}  # by serial: how a refreshed task began
+
+    def on_dispatch(self, trainer: FedTrainer, module: LightningModule, task: Task) -> None:
+        if task.is_first_half:
+            self.first_half[task.client_id] = task
+        elif task.is_second_half:
+            first = self.first_half[task.client_id]
+            self.whole[task.serial] = {
+                "pulled_version": first.pulled_version,
+                "dispatched_at": first.dispatched_at,
+                "steps": first.num_steps + task.num_steps,
+            }
 
     def on_round_end(self, trainer: FedTrainer, module: LightningModule) -> None:
         self.models.append(trainer.state.params.tolist())
@@ -123,6 +138,8 @@ class _Watch(Callback):
             self.sent.append(sent.tolist())
 
     def on_drop(self, trainer: FedTrainer, module: LightningModule, update: ClientUpdate) -> None:
+        if update.task.is_first_half:
+            return
         self._add(update.task, "dropped", update.task.arrives_at)
         self.unused[-1]["staleness"] = trainer.version - update.pulled_version
         self.unused[-1]["steps"] = update.num_steps
@@ -131,6 +148,11 @@ class _Watch(Callback):
         # A client without a whole step at its deadline has nothing to send.
         late = "deadline" in self.case.process
         self._add(task, "dropped" if late else "stopped", trainer.now)
+
+    def refreshed(self, serial: int, made: int) -> dict[str, Any]:
+        """How a refreshed task that was used began; empty for another one."""
+        began = self.whole.get(serial)
+        return {} if began is None else began | {"staleness": made - 1 - began["pulled_version"]}
 
     def is_cut(self, client: int, steps: int) -> bool:
         """Whether a client had to send less than it was to compute."""
@@ -165,6 +187,7 @@ def _updates(trainer: FedTrainer, watch: _Watch) -> list[dict[str, Any]]:
             "made_version": record.version,
             "outcome": "cut" if watch.is_cut(update.client_id, update.num_steps) else "used",
         }
+        | watch.refreshed(update.serial, record.version)
         for record in trainer.history
         for update in record.updates
     ]
@@ -220,6 +243,7 @@ _OTHERWISE: dict[str, Callable[[Spec], dict[str, Any]]] = {
     "delay_adaptive": lambda spec: {"buffer_size": 1, "staleness": stale.DelayAdaptive(spec["c"])},
     "ringmaster": lambda spec: {"max_staleness": spec["R"] - 1},
     "fedat": lambda spec: {"client_weights": spec["within"]},
+    "fedcompass": lambda spec: {"staleness": _staleness(spec)},
 }
 """Arguments that a case names or writes in another way than the class."""
 
@@ -264,6 +288,7 @@ def _local_optimizer(case: Case) -> opt.LocalOptimizer:
         if given.pop("kind") != "warmup_cosine":
             raise NotImplementedHere(f"no local rate of the kind {local['lr']['kind']!r}")
         local["lr"] = opt.WarmupCosine(**given)
+    fresh = local.pop("fresh", None)
     if "betas" in local:
         local["betas"] = tuple(local["betas"])
     kinds: dict[str, Callable[..., opt.LocalOptimizer]] = {
@@ -274,6 +299,8 @@ def _local_optimizer(case: Case) -> opt.LocalOptimizer:
         "adamw": opt.LocalAdamW,
     }
     rule = kinds[local["rule"]](**{name: local[name] for name in local if name != "rule"})
+    if fresh is not None:
+        rule = opt.FreshModel(rule, **fresh)
     if case.method["name"] == "quafl":
         corrected = case.method.get("lr_correction", False)
         rule = opt.OwnModel(rule, case.process["polls"], lr_correction=corrected)
@@ -288,7 +315,10 @@ def _process(case: Case) -> ArrivalProcess:
         "rounds": _rounds,
         "polled": _polled,
         "tiers": _tiers,
+        "trials": _trials,
         "regions": _regions,
+        "compass": _compass,
+        "chosen": _chosen,
     }
     return processes[case.process["name"]](case)
 
@@ -310,8 +340,12 @@ def _replayed(case: Case) -> ArrivalProcess:
     ]
     if not events:
         updates = case.expected.get("updates", ())
-        if case.process["name"] != "always_on" or case.process["restart_after"] is not None:
-            raise NotImplementedHere("work that is stopped, polled or cut is not replayed")
+        process = case.process
+        always_on = process["name"] == "always_on" and process["restart_after"] is None
+        if not always_on and (process["name"] != "chosen" or "stops" in case.topics):
+            raise NotImplementedHere("work that is stopped, polled, cut or planned is not replayed")
+        if "refresh" in process:
+            raise NotImplementedHere("tasks that are refreshed are not replayed")
         events = [
             ReplayEvent(
                 client=update["client"],
@@ -324,16 +358,35 @@ def _replayed(case: Case) -> ArrivalProcess:
         ]
     durations = [client.compute_time for client in case.clients]
     known = [duration for duration in durations if duration is not None]
-    return ReplayArrivals(events, durations=known if len(known) == len(durations) else None)
+    by_rounds = "per_round" in case.process or "staleness_bound" in case.process
+    return ReplayArrivals(
+        events,
+        durations=known if len(known) == len(durations) else None,
+        round_ends=case.expected["times"] if by_rounds else (),
+    )
 
 
 def _always_on(case: Case) -> ArrivalProcess:
-    return arr.ContinuousArrivals(
+    clock = arr.ContinuousArrivals(
         _durations(case),
         local_steps=_steps(case),
         resume=case.process["resume"],
         restart_after=case.process["restart_after"],
     )
+    refresh = case.process.get("refresh")
+    return clock if refresh is None else arr.RefreshedTasks(clock, refresh)
+
+
+def _compass(case: Case) -> ArrivalProcess:
+    """Each client is a class of its own, with step times that change."""
+    each: list[tuple[float, arr.DurationModel]] = []
+    for client in case.clients:
+        step_time = client.step_time or 0.0
+        factors = [(start, time / step_time) for start, time in client.step_times]
+        durations = arr.ChangingDurations(arr.StepDurations(step_time), factors)
+        each.append((1 / len(case.clients), durations))
+    options = {name: value for name, value in case.process.items() if name != "name"}
+    return arr.CompassArrivals(arr.MixedDurations(each), **options)
 
 
 def _rounds(case: Case) -> ArrivalProcess:
@@ -356,6 +409,30 @@ def _tiers(case: Case) -> ArrivalProcess:
     return arr.Tiers(tiers)
 
 
+def _trials(case: Case) -> ArrivalProcess:
+    process = case.process
+    return arr.TrialRounds(
+        _Listed(process["durations"]), process["allotted"], process["trials"], _steps(case)
+    )
+
+
+class _Listed(arr.DurationModel):
+    """The durations of each client's tasks, one after another."""
+
+    uses_rng = False
+
+    def __init__(self, durations: Sequence[Sequence[float]]) -> None:
+        self.durations = durations
+
+    def check(self, federation: Federation) -> None:
+        """Start with the first of each."""
+        self._left = [iter(each) for each in self.durations]
+
+    def draw(self, rng: Any, client_id: int, num_steps: int, *others: Any) -> float:
+        """The next one; beyond the last round there is none that counts."""
+        return next(self._left[client_id], 1.0)
+
+
 def _regions(case: Case) -> ArrivalProcess:
     spec = case.process
     times, steps = _durations(case).durations, _steps(case).num_steps
@@ -369,6 +446,45 @@ def _regions(case: Case) -> ArrivalProcess:
     }
     ways = {way: dict(zip(members, spec[way], strict=True)) for way in ("up", "down", "within")}
     return arr.Regions(processes, members, spec["arrivals_per_send"], **ways)
+
+
+class _Oort(arr.Oort):
+    """Takes new clients in the order of the case instead of drawing them."""
+
+    order: Sequence[int] = ()
+
+    def _explore(self, new: Sequence[int], number: int, rng: Any) -> list[int]:
+        return [client for client in self.order if client in new][:number]
+
+
+class _Pisces(arr.Pisces):
+    """Takes new clients in the order of the case instead of drawing them."""
+
+    order: Sequence[int] = ()
+
+    def _explore(self, new: Sequence[int], number: int, rng: Any) -> list[int]:
+        return [client for client in self.order if client in new][:number]
+
+
+def _chosen(case: Case) -> ArrivalProcess:
+    process, rule = case.process, dict(case.process["rule"])
+    name, order = rule.pop("name"), rule.pop("new", ())
+    times, steps = _durations(case), _steps(case)
+    if "per_round" in process:
+        more = process.get("over_select")
+        inner: ArrivalProcess = arr.SynchronousArrivals(process["per_round"], times, steps, more)
+    else:
+        places, resume = process["concurrency"], process["resume"]
+        inner = arr.ContinuousArrivals(times, places, resume=resume, local_steps=steps)
+    if name == "power_of_choice":
+        return arr.PowerOfChoice(inner, **rule)
+    made: _Oort | _Pisces
+    if name == "oort":
+        made = _Oort(inner, **rule)
+    else:
+        made = _Pisces(inner, **rule, staleness_bound=process.get("staleness_bound"))
+    made.order = order
+    return made
 
 
 def _durations(case: Case) -> arr.FixedDurations:

@@ -4,6 +4,7 @@ from fedlight.local_optimizers.adam import LocalAdam, LocalAdamW
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, client_norms, per_client
 from fedlight.local_optimizers.feddyn import FedDyn
 from fedlight.local_optimizers.fedprox import FedProx
+from fedlight.local_optimizers.fresh_model import FreshModel
 from fedlight.local_optimizers.module_optimizer import ModuleOptimizer
 from fedlight.local_optimizers.own_model import OwnModel
 from fedlight.local_optimizers.rates import ByStep, WarmupCosine
@@ -16,6 +17,7 @@ __all__ = [
     "ByStep",
     "FedDyn",
     "FedProx",
+    "FreshModel",
     "LocalAdam",
     "LocalAdamW",
     "LocalOptimizer",

@@ -132,6 +132,36 @@ PAPERS = {
         2023,
         "https://arxiv.org/abs/2311.08105",
     ),
+    "maranjyan2026ringleader": Paper(
+        "Maranjyan, Artavazd and Richt{\\'a}rik, Peter",
+        "{Ringleader ASGD}: The First Asynchronous {SGD} with Optimal Time Complexity under Data "
+        "Heterogeneity",
+        _ICLR,
+        2026,
+        "https://arxiv.org/abs/2509.22860",
+    ),
+    "maranjyan2025mindflayer": Paper(
+        "Maranjyan, Artavazd and Shaikh Omar, Omar and Richt{\\'a}rik, Peter",
+        "{MindFlayer SGD}: Efficient Parallel {SGD} in the Presence of Heterogeneous and Random "
+        "Worker Compute Times",
+        "Conference on Uncertainty in Artificial Intelligence",
+        2025,
+        "https://arxiv.org/abs/2410.04285",
+    ),
+    "arjevani2020tight": Paper(
+        "Arjevani, Yossi and Shamir, Ohad and Srebro, Nathan",
+        "A Tight Convergence Analysis for Stochastic Gradient Descent with Delayed Updates",
+        "International Conference on Algorithmic Learning Theory",
+        2020,
+        "https://arxiv.org/abs/1806.10188",
+    ),
+    "yu2024momentum": Paper(
+        "Yu, Tao and Song, Congzheng and Wang, Jianyu and Chitnis, Mona",
+        "Momentum Approximation in Asynchronous Private Federated Learning",
+        "",
+        2024,
+        "https://arxiv.org/abs/2402.09247",
+    ),
     "liu2024asynchronous": Paper(
         "Liu, Bo and Chhaparia, Rachita and Douillard, Arthur and Kale, Satyen and Rusu, Andrei A. "
         "and Shen, Jiajun and Szlam, Arthur and Ranzato, Marc'Aurelio",
@@ -219,6 +249,21 @@ PAPERS = {
         "",
         2019,
         "https://arxiv.org/abs/1903.03934",
+    ),
+    "mcmahan2018learning": Paper(
+        "McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li",
+        "Learning Differentially Private Recurrent Language Models",
+        _ICLR,
+        2018,
+        "https://arxiv.org/abs/1710.06963",
+    ),
+    "abadi2016deep": Paper(
+        "Abadi, Martin and Chu, Andy and Goodfellow, Ian and McMahan, H. Brendan and Mironov, "
+        "Ilya and Talwar, Kunal and Zhang, Li",
+        "Deep Learning with Differential Privacy",
+        "Proceedings of the 2016 {ACM} {SIGSAC} Conference on Computer and Communications Security",
+        2016,
+        "https://arxiv.org/abs/1607.00133",
     ),
     "nguyen2022federated": Paper(
         "Nguyen, John and Malik, Kshitiz and Zhan, Hongyuan and Yousefpour, Ashkan and Rabbat, "
@@ -320,6 +365,24 @@ PAPERS = {
         2021,
         "https://arxiv.org/abs/2010.05958",
     ),
+    "li2024fedcompass": Paper(
+        "Li, Zilinghan and Chaturvedi, Pranshu and He, Shilan and Chen, Han and Singh, Gagandeep "
+        "and Kindratenko, Volodymyr and Huerta, E. A. and Kim, Kibaek and Madduri, Ravi",
+        "{FedCompass}: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices "
+        "Using a Computing Power-Aware Scheduler",
+        _ICLR,
+        2024,
+        "https://arxiv.org/abs/2309.14675",
+    ),
+    "liu2024fedasmu": Paper(
+        "Liu, Ji and Jia, Juncheng and Che, Tianshi and Huo, Chao and Ren, Jiaxiang and Zhou, Yang "
+        "and Dai, Huaiyu and Dou, Dejing",
+        "{FedASMU}: Efficient Asynchronous Federated Learning with Dynamic Staleness-Aware Model "
+        "Update",
+        "AAAI Conference on Artificial Intelligence",
+        2024,
+        "https://arxiv.org/abs/2312.05770",
+    ),
     "zakerinia2024communication": Paper(
         "Zakerinia, Hossein and Talaei, Shayan and Nadiradze, Giorgi and Alistarh, Dan",
         "Communication-Efficient Federated Learning With Data and Client Heterogeneity",
@@ -378,12 +441,35 @@ PAPERS = {
         2025,
         "https://arxiv.org/abs/2508.15706",
     ),
+    "cho2020client": Paper(
+        "Cho, Yae Jee and Wang, Jianyu and Joshi, Gauri",
+        "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice "
+        "Selection Strategies",
+        "",
+        2020,
+        "https://arxiv.org/abs/2010.01243",
+    ),
+    "lai2021oort": Paper(
+        "Lai, Fan and Zhu, Xiangfeng and Madhyastha, Harsha V. and Chowdhury, Mosharaf",
+        "{Oort}: Efficient Federated Learning via Guided Participant Selection",
+        "{USENIX} Symposium on Operating Systems Design and Implementation",
+        2021,
+        "https://arxiv.org/abs/2010.06081",
+    ),
+    "jiang2022pisces": Paper(
+        "Jiang, Zhifeng and Wang, Wei and Li, Baochun and Li, Bo",
+        "{Pisces}: Efficient Federated Learning via Guided Asynchronous Training",
+        "{ACM} Symposium on Cloud Computing",
+        2022,
+        "https://arxiv.org/abs/2206.09264",
+    ),
 }
 """The papers by their keys, in the order in which they are cited."""
 
 OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.FedAvg: ("mcmahan2017communication",),
     aggregators.FedBuff: ("nguyen2022federated",),
+    aggregators.PrivateSum: ("mcmahan2018learning",),
     aggregators.FedAsync: ("xie2019asynchronous",),
     aggregators.AFACD: ("yang2022anarchic",),
     aggregators.AFACS: ("yang2022anarchic",),
@@ -397,6 +483,9 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.DelayedNesterov: ("liu2024asynchronous",),
     aggregators.LookAhead: ("ajanthan2025momentum",),
     aggregators.HeLoCo: ("heloco2026",),
+    aggregators.Ringleader: ("maranjyan2026ringleader",),
+    aggregators.MindFlayer: ("maranjyan2025mindflayer",),
+    aggregators.FedBuffMA: ("yu2024momentum", "nguyen2022federated"),
     aggregators.HALoS: ("kim2025halos",),
     aggregators.Rennala: ("tyurin2023optimal",),
     aggregators.Malenia: ("tyurin2023optimal",),
@@ -409,6 +498,11 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.QuAFL: ("zakerinia2024communication",),
     aggregators.FAVAS: ("leconte2023favas",),
     aggregators.FedAT: ("chai2021fedat",),
+    aggregators.FedCompass: ("li2024fedcompass",),
+    aggregators.FedASMU: ("liu2024fedasmu",),
+    local_optimizers.FreshModel: ("liu2024fedasmu",),
+    arrivals.CompassArrivals: ("li2024fedcompass",),
+    arrivals.RefreshedTasks: ("liu2024fedasmu",),
     DelayAdaptive: ("koloskova2022sharper", "mishchenko2022asynchronous"),
     local_optimizers.LocalAdamW: ("loshchilov2019decoupled",),
     local_optimizers.LocalAdam: ("kingma2015adam",),
@@ -418,9 +512,15 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     local_optimizers.SAM: ("foret2021sharpness", "qu2022generalized"),
     arrivals.UniformArrivals: ("yang2022anarchic",),
     arrivals.BiasedArrivals: ("yang2022anarchic",),
+    arrivals.TrialRounds: ("maranjyan2025mindflayer",),
+    arrivals.ConstantStaleness: ("arjevani2020tight",),
+    arrivals.Oort: ("lai2021oort",),
+    arrivals.Pisces: ("jiang2022pisces",),
+    arrivals.PowerOfChoice: ("cho2020client",),
     arrivals.CommunicationPattern: ("avdiukhin2021federated",),
     channel.QSGD: ("alistarh2017qsgd",),
     channel.TopK: ("stich2018sparsified",),
+    channel.GaussianNoise: ("abadi2016deep",),
     channel.RandomK: ("stich2018sparsified",),
     channel.ErrorFeedback: ("stich2018sparsified", "karimireddy2019error"),
     arrivals.Regions: ("kim2025halos",),

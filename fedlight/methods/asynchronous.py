@@ -16,26 +16,32 @@ from fedlight.aggregators import (
     FADAS,
     MIFA,
     AsyncFedAvg,
+    FedASMU,
     FedAsync,
     FedBuff,
+    FedBuffMA,
+    FedCompass,
     FedFix,
     GeneralizedAsyncSGD,
     Malenia,
     Rennala,
+    Ringleader,
     Ringmaster,
 )
 from fedlight.aggregators.staleness import DelayAdaptive, Polynomial
 from fedlight.arrivals import (
     ArrivalProcess,
     BiasedArrivals,
+    CompassArrivals,
     ContinuousArrivals,
     DurationModel,
     ExponentialDurations,
     LocalEpochs,
     LocalSteps,
+    RefreshedTasks,
     UniformArrivals,
 )
-from fedlight.local_optimizers import FedProx
+from fedlight.local_optimizers import FedProx, FreshModel, LocalSGD
 from fedlight.methods._method import Method, bundle, sgd
 
 if TYPE_CHECKING:
@@ -398,6 +404,77 @@ def malenia(
     return bundle("Malenia SGD", arrivals, Malenia(batch_size, server_lr), sgd(lr))
 
 
+def ringleader(
+    *,
+    lr: Rate | None,
+    server_lr: Rate = 1.0,
+    local_steps: LocalSteps | int = 1,
+    durations: DurationModel | None = None,
+) -> Method:
+    """Ringleader ASGD: x <- x + eta * (1/M) * sum over i of the mean of client i's latest updates.
+
+    All clients are at work, and each goes on as soon as it has arrived. When each of them has sent
+    an update, each makes one step in turn; what comes besides waits for the next such table.
+
+    Args:
+        lr: The local learning rate; None for the module's own optimizer.
+        server_lr: eta.
+        local_steps: K, 1 in the paper.
+        durations: The time of a task; None for an exponential one of mean 1. Those of the paper
+            depend on the number of clients: `settings.sqrt_fixed`.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Maranjyan, Richtárik, 2026, Algorithm 1, https://arxiv.org/abs/2509.22860.
+
+    Example:
+        >>> ringleader(lr=0.1)["arrivals"].resume
+        'on_arrival'
+    """
+    arrivals = _at_once(durations, None, local_steps)
+    return bundle("Ringleader ASGD", arrivals, Ringleader(server_lr), sgd(lr))
+
+
+def fedbuff_ma(
+    *,
+    concurrency: int | None,
+    lr: Rate | None,
+    buffer_size: int = 10,
+    momentum: float = 0.9,
+    server_lr: Rate = 1.0,
+    local_steps: LocalSteps | int = LocalEpochs(1),
+    durations: DurationModel | None = None,
+) -> Method:
+    """FedBuff-MA-Light: m <- u * (mean delta) + v * m, x <- x + eta * m, after every m updates.
+
+    u and v follow from the versions that the clients pulled, so that m is as near as possible to
+    the momentum of synchronous training.
+
+    Args:
+        concurrency: The number of clients at work; None for all.
+        lr: The local learning rate; None for the module's own optimizer.
+        buffer_size: m.
+        momentum: b.
+        server_lr: eta.
+        local_steps: K, or a policy for it.
+        durations: The time of a task; None for that of `fedbuff`, half-normal.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Yu, Song, Wang, Chitnis, 2024, https://arxiv.org/abs/2402.09247.
+
+    Example:
+        >>> fedbuff_ma(concurrency=100, lr=0.1)["aggregator"]
+        FedBuffMA(buffer_size=10, momentum=0.9)
+    """
+    times = settings.fedbuff() if durations is None else durations
+    arrivals = _at_once(times, concurrency, local_steps)
+    aggregator = FedBuffMA(positive_int("buffer_size", buffer_size), momentum, server_lr)
+    return bundle("FedBuff-MA-Light", arrivals, aggregator, sgd(lr))
+
+
 def generalized_async_sgd(
     *,
     lr: Rate | None,
@@ -637,6 +714,105 @@ def fedfix(
     arrivals = _after_aggregation(durations, local_steps)
     aggregator = FedFix(interval, client_weights, server_lr)
     return bundle("FedFix", arrivals, aggregator, sgd(lr))
+
+
+def fedcompass(
+    *,
+    lr: Rate | None,
+    durations: DurationModel,
+    min_steps: int = 20,
+    max_steps: int = 100,
+    latest: float = 1.2,
+    momentum: float = 0.9,
+    staleness: Staleness | None = Polynomial(0.5),
+    server_lr: Rate = 1.0,
+    client_weights: str = "examples",
+    average: str = "deltas",
+) -> Method:
+    """FedCompass: x <- x + eta * sum of p_i * s(tau_i) * delta_i over a group of clients.
+
+    The server plans the local steps of each client so that groups of clients arrive together.
+
+    Args:
+        lr: The local learning rate; None for the module's own optimizer.
+        durations: The time of a task, which should depend on its steps (`StepDurations`).
+        min_steps: Q_min, 20 in most of the paper's experiments.
+        max_steps: Q_max, 100 there.
+        latest: lambda, how late a group may be: 1.2 in the paper.
+        momentum: The share of a client's last task in the estimate of its speed.
+        staleness: s; 1 / sqrt(1 + tau) by default.
+        server_lr: eta.
+        client_weights: p_i: "examples" for n_i / (sum of all n), or "uniform" for 1/M.
+        average: "deltas", or "models" as in the authors' code.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Li et al., 2024, Algorithms 1 and 2, https://arxiv.org/abs/2309.14675.
+
+    Example:
+        >>> from fedlight.arrivals import StepDurations
+        >>> fedcompass(lr=0.1, durations=StepDurations([0.1, 0.2, 0.5]))["arrivals"].max_steps
+        100
+    """
+    arrivals = CompassArrivals(durations, min_steps, max_steps, latest, momentum)
+    aggregator = FedCompass(None, staleness, server_lr, client_weights, average)
+    return bundle("FedCompass", arrivals, aggregator, sgd(lr))
+
+
+def fedasmu(
+    *,
+    lr: Rate,
+    concurrency: int | None = None,
+    refresh: float | None = 0.5,
+    mu: float = 1.0,
+    rate: float = 1e-3,
+    max_staleness: int | None = None,
+    local_steps: LocalSteps | int = LocalEpochs(5),
+    durations: DurationModel | None = None,
+) -> Method:
+    """FedASMU: x <- (1 - a) * x + a * y with a learned for each client; tasks are refreshed once.
+
+    In the middle of its task a client pulls the newest model, and mixes it with its own.
+
+    Args:
+        lr: The local learning rate.
+        concurrency: The number of clients at work; None for all.
+        refresh: The share of the local steps before the refresh; None for no refresh. The paper
+            learns the moment by reinforcement learning.
+        mu: mu_alpha and mu_beta, the scales of the server's and the clients' weights.
+        rate: The rate of all learned numbers: the server's lambda, sigma and iota, and the clients'
+            gamma and upsilon; 0 to learn none.
+        max_staleness: Drop updates that are staler, or None.
+        local_steps: K, or a policy for it.
+        durations: The time of a task; None for FedBuff's half-normal one (`settings.fedbuff`).
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Liu et al., 2024, Algorithms 1 and 2, https://arxiv.org/abs/2312.05770. The defaults of
+    `mu`, `rate` and the epochs are not the paper's.
+
+    Example:
+        >>> method = fedasmu(lr=0.1, concurrency=10)
+        >>> method["arrivals"].at, method["local_optimizer"]
+        (0.5, FreshModel(LocalSGD(lr=0.1), gamma_rate=0.001, upsilon_rate=0.001))
+    """
+    times = settings.fedbuff() if durations is None else durations
+    arrivals: ArrivalProcess = _at_once(times, concurrency, local_steps)
+    aggregator = FedASMU(
+        mu,
+        lam_rate=rate,
+        sigma_rate=rate,
+        iota_rate=rate,
+        local_lr=lr,
+        max_staleness=max_staleness,
+    )
+    if refresh is None:
+        return bundle("FedASMU", arrivals, aggregator, LocalSGD(lr))
+    arrivals = RefreshedTasks(arrivals, refresh)
+    local = FreshModel(LocalSGD(lr), mu, gamma_rate=rate, upsilon_rate=rate)
+    return bundle("FedASMU", arrivals, aggregator, local)
 
 
 def _at_once(

@@ -6,10 +6,13 @@ from fedlight.arrivals import (
     Availability,
     BiasedArrivals,
     CommunicationPattern,
+    CompassArrivals,
+    ConstantStaleness,
     ContinuousArrivals,
     DiurnalWindows,
     DropOut,
     ExponentialDurations,
+    Failures,
     FixedDurations,
     HalfNormalDurations,
     LeastVisitedShards,
@@ -18,6 +21,7 @@ from fedlight.arrivals import (
     PoissonArrivals,
     PolledArrivals,
     Recording,
+    RefreshedTasks,
     Regions,
     ReplayArrivals,
     ReplayEvent,
@@ -26,6 +30,7 @@ from fedlight.arrivals import (
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
+    TrialRounds,
     UniformArrivals,
     UniformSpeeds,
     UniformSteps,
@@ -55,6 +60,17 @@ def continuous(**more):
 ROUNDS = {
     "uniform": lambda: UniformArrivals(3, 4, STEPS),
     "biased": lambda: BiasedArrivals(2, [0.3, 0.3, 0.1, 0.1, 0.1, 0.1], 2, STEPS),
+    "constant": lambda: ConstantStaleness(1, 3, STEPS),
+    "trials": lambda: TrialRounds(ExponentialDurations(1.0), 0.8, [2, 1, 0, 3, 1, 1], STEPS),
+    "trials with failures": lambda: Failures(
+        TrialRounds(ExponentialDurations(1.0), [1, 1, 2, 2, 0.3, 1], 2, STEPS), 5.0, 1.0
+    ),
+    "rounds with failures": lambda: Failures(
+        SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, late="continue", quorum=2), 5.0, 1.0
+    ),
+    "over-selection with failures": lambda: Failures(
+        SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2), 3.0, [0.5, 1, 1, 2, 0.1, 3]
+    ),
     "synchronous": lambda: SynchronousArrivals(3, HalfNormalDurations(1.0), STEPS),
     "over-selection": lambda: SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2),
     "timeout": lambda: SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.7),
@@ -99,6 +115,16 @@ ROUNDS = {
             "slow": SynchronousArrivals(1, ExponentialDurations(1.0), STEPS, 1),
         },
         clients={"fast": [5, 1, 3], "slow": [0, 2]},
+    ),
+    "compass": lambda: CompassArrivals(StepDurations(SPEEDS), 2, 8),
+    "compass, drawn": lambda: CompassArrivals(ExponentialDurations(1.0), 2, 8, momentum=0.5),
+    "compass with drop-outs": lambda: DropOut(CompassArrivals(HalfNormalDurations(1.0), 2, 8), 0.3),
+    "compass by day": lambda: Availability(
+        PartialWork(CompassArrivals(HalfNormalDurations(1.0), 2, 8), 0.5), DiurnalWindows(5.0, 0.6)
+    ),
+    "compass, leaving": lambda: Availability(
+        CompassArrivals(ExponentialDurations(1.0), 2, 8),
+        {client: [(0, 9 + client if client < 3 else 99)] for client in range(NUM_CLIENTS)},
     ),
     "tiers, listed": lambda: Tiers(
         {
@@ -147,6 +173,18 @@ CLOCKS = {
     "random": lambda: CommunicationPattern.random(0.3, max_gap=6),
     "table": lambda: CommunicationPattern.from_table([[0, 2], [1], [], [0, 5]] * 20),
     "drop-outs": lambda: DropOut(continuous(), 0.3),
+    "refreshed": lambda: RefreshedTasks(continuous(), 0.4),
+    "refreshed, drawn": lambda: RefreshedTasks(continuous(concurrency=3, idle=0.3)),
+    "refreshed, restarts": lambda: RefreshedTasks(continuous(restart_after=1)),
+    "refreshed with drop-outs": lambda: DropOut(
+        RefreshedTasks(DropOut(continuous(concurrency=4, resume="on_arrival"), 0.1)), 0.3
+    ),
+    "refreshed by day": lambda: Availability(
+        RefreshedTasks(continuous()), DiurnalWindows(5.0, 0.3)
+    ),
+    "refreshed poisson": lambda: Availability(
+        RefreshedTasks(PoissonArrivals(4.0, ExponentialDurations(1.0), STEPS)), [(0, 9), (10, 60)]
+    ),
     "tiers by the clock": lambda: DropOut(
         Tiers(
             {"a": continuous(restart_after=1), "b": continuous(concurrency=2)},
@@ -154,6 +192,9 @@ CLOCKS = {
         ),
         0.1,
     ),
+    "failures": lambda: Failures(continuous(resume="on_arrival"), 3.0, 1.0),
+    "failures, drawn": lambda: Failures(continuous(concurrency=2), 2.0, 2.0),
+    "failures, restarts": lambda: Failures(continuous(restart_after=1), 2.0, 0.5),
     "restarts": lambda: continuous(restart_after=1),
     "restarts, drawn": lambda: DropOut(continuous(restart_after=2, concurrency=4, idle=0.1), 0.1),
     "restarts by day": lambda: Availability(
@@ -203,7 +244,8 @@ def test_a_process_can_be_used_again(drive, name):
         drive(lambda: arrivals, NUM_CLIENTS, num_events=60, **server_of(name)) for _ in range(2)
     ]
     assert runs[0] == runs[1]
-    if name not in ("replay", "periodic", "table", "fixed", "polled, listed", "quorum"):
+    same = ("replay", "periodic", "table", "fixed", "polled, listed", "quorum", "compass")
+    if name not in same:
         assert drive(ALL[name], NUM_CLIENTS, num_events=60, seed=1, **server_of(name)) != runs[0]
 
 

@@ -30,7 +30,7 @@ from fedlight.arrivals import (
 from fedlight.arrivals import _silence as silence
 from fedlight.arrivals.schedule import Schedule
 from fedlight.loop import Limits
-from fedlight.participation import _dry_run
+from fedlight.participation import dry_run
 
 SPEEDS = FixedDurations([1, 1.2, 2])
 MOST = 20 + 2 * 3
@@ -214,7 +214,7 @@ class Never(BufferedAggregator):
 
 
 def rounds_of(arrivals, aggregator, federation, **limits):
-    return _dry_run(arrivals, aggregator, federation, Limits(**limits))
+    return dry_run(arrivals, aggregator, federation, Limits(**limits)).history
 
 
 def test_updates_that_are_all_dropped_end_a_run(watch, federation):

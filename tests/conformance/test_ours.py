@@ -75,6 +75,10 @@ def test_the_updates_are_compared_too() -> None:
         ("diloco_kept", {}, {"keep": "task"}, "start anew in each task"),
         ("sparse_loco_unequal_islands", {"decay": 1.0}, {}, "does not fade"),
         ("sparse_loco_unequal_islands", {"decay": 0.0}, {}, "is lost"),
+        ("fedcompass_late", {"average": "models"}, {}, "models are averaged"),
+        ("fedcompass_models", {"average": "deltas"}, {}, "deltas are averaged"),
+        ("fedasmu_drops", {"fresh": 2}, {}, "tau = 2"),
+        ("fedasmu_refreshed", {"fresh": 2}, {}, "tau = 2"),
     ],
 )
 def test_an_argument_chooses_the_other_reading(

@@ -334,7 +334,9 @@ def test_tables_are_means_over_seeds() -> None:
         ),
         (lambda s: s.time_to("a"), "target must be a number, got 'a'"),
         (lambda s: s.at(3), "places must be several numbers"),
+        (lambda s: s.at([]), r"places must be several numbers, such as \[250, 500\], got \[\]"),
         (lambda s: s.at([math.nan]), "each of places must be finite"),
+        (lambda s: s.at([3], confidence=5), "confidence must be between 0 and 1, got 5"),
         (lambda s: s.plot([]), r"must name one or more, got \[\]"),
         (lambda s: s.plot(metric=[]), r"must name one or more, got .* and \[\]"),
         (lambda s: s.plot("rule"), "x='rule' must be an axis whose names are numbers, got 'a'"),
@@ -753,6 +755,8 @@ def test_bootstrap_covers_what_it_says() -> None:
     assert (narrow.low, narrow.high) == (0.5, 0.5)
     with pytest.raises(ValueError, match="confidence"):
         bootstrap([1.0], 1.0)
+    with pytest.raises(TypeError, match=r"confidence must be a number, got '0\.9'"):
+        bootstrap([1.0], "0.9")
 
 
 def test_a_figure_has_a_panel_for_each_value() -> None:
@@ -886,6 +890,12 @@ def test_a_run_has_no_value_outside_its_own_part_of_the_axis() -> None:
     assert table.entries[(1,), "gradients 5 - 2"].words(2) == "-0.10 (1 of 2 pairs)"  # 0.5 - 0.6
     assert table.entries[(1,), "gradients 8 - 2"].words(2) == "no value (1 of 2 seeds)"
     assert study.at([3], axis="round").entries[(1,), "round 3"].mean == pytest.approx(0.55)
+
+
+def test_places_that_differ_little_have_columns_of_their_own() -> None:
+    study = Study([StudyRun({"a": 1}, 0, history(0.0, 0.4, 0.6), "f")])
+    table = study.at([3, 3.0000001, 3], axis="gradients")
+    assert list(table.columns) == ["gradients 3", "gradients 3.0000001"]
 
 
 def test_zoom_leaves_out_the_first_rounds() -> None:
