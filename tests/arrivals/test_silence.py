@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -271,7 +272,8 @@ WRAPPERS = st.one_of(
         st.sampled_from(["finish", "lose"]),
     ),
     st.builds(
-        lambda w: lambda process: Tiers({"a": Availability(process, w), "b": process}), WINDOWS
+        lambda w: lambda process: Tiers({"a": Availability(process, w), "b": deepcopy(process)}),
+        WINDOWS,
     ),
 )
 AGGREGATORS = st.sampled_from(
