@@ -19,7 +19,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import xxhash
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
@@ -109,6 +108,8 @@ def _folder(cache: bool | Path) -> Path | None:
 
 def _mapped(path: Path, rows: int) -> Tensor | None:
     """The values in a file, mapped; None if it is missing, damaged or changed."""
+    import xxhash  # only data sets of the `datasets` library, which brings it, are kept
+
     try:
         everything = np.memmap(path, np.uint8, mode="r")
         # Far faster than a hash that withstands an attacker, who could write another hash as well.
@@ -141,6 +142,8 @@ class _Hashed:
     """A file to be written to that hashes what is written."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        import xxhash
+
         self._file, self.digest = file, xxhash.xxh3_128()
 
     def write(self, data: Any) -> int:
