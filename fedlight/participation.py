@@ -22,7 +22,7 @@ from fedlight._support.checks import positive
 from fedlight._support.messages import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
-from fedlight.arrivals.simulation import check_no_feedback, federation_of
+from fedlight.arrivals.simulation import check_no_feedback, federation_of, warn_if_over
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.executors.base import Executor
@@ -293,7 +293,11 @@ def dry_run(
     check_no_feedback(arrivals, "a participation report")
     limits.check(arrivals)
     schedule = Schedule(
-        arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
+        arrivals,
+        federation,
+        interval=aggregator.interval,
+        max_time=limits.max_time,
+        buffer_size=aggregator.buffer_size,
     )
     federation = replace(
         federation,
@@ -309,6 +313,7 @@ def dry_run(
     server = Server(setting, federation, clients, schedule, state, rounds)
     for waiting in play(schedule, server, limits):
         pool.compute(waiting)
+    warn_if_over(schedule, server.counts, limits)
     return rounds
 
 

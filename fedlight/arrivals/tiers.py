@@ -232,6 +232,10 @@ class Tiers(ArrivalProcess):
         """Whether all tiers are over."""
         return all(process.over(now) for process in self.processes.values())
 
+    def silent_until(self) -> float:
+        """The latest of those of the tiers."""
+        return max(process.silent_until() for process in self.processes.values())
+
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of each client in its tier, shape ``[M]``; None if one of them is unknown."""
         found = (process.expected_durations() for process in self.processes.values())

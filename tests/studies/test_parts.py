@@ -3,6 +3,7 @@
 import csv
 import importlib
 import io
+import json
 import math
 import warnings
 from functools import partial
@@ -197,6 +198,32 @@ def test_a_damaged_list_or_run_is_made_anew(tmp_path) -> None:
     file.write_text(whole.replace('"history":[', '"history":[[],'))
     assert prints(swept(**given)) == first
     assert len(file.read_text()) > 0.9 * len(whole)
+
+
+@pytest.mark.parametrize("words", ['"train_loss":', '"history":[', '"run":'])
+def test_a_run_whose_file_was_changed_is_computed_again(tmp_path, words, caplog) -> None:
+    given = {"path": tmp_path, "seeds": [0], "over": None, "aggregator": FedAsync(0.5)}
+    first = prints(swept(**given))
+    (file,) = (tmp_path / "runs").glob("*.json")
+    whole = file.read_text()
+    place = next(n for n in range(whole.index(words), len(whole)) if whole[n] in "12345678")
+    file.write_text(whole[:place] + str(int(whole[place]) + 1) + whole[place + 1 :])
+    with caplog.at_level("INFO"):
+        assert prints(swept(**given)) == first
+    assert caplog.text.count("was damaged or changed since it was written") == 1
+    assert json.loads(file.read_text()).keys() == {"hash", "format", "run"}
+
+
+def test_a_run_of_a_file_without_a_hash_is_read(tmp_path) -> None:
+    """Those of 0.2 have none."""
+    given = {"path": tmp_path, "seeds": [0], "over": None, "aggregator": FedAsync(0.5)}
+    first = prints(swept(**given))
+    (file,) = (tmp_path / "runs").glob("*.json")
+    content = json.loads(file.read_text())
+    del content["hash"]
+    file.write_text(older := json.dumps(content))
+    assert prints(swept(**given)) == first
+    assert file.read_text() == older
 
 
 @pytest.mark.parametrize("name", ["path", "logger_dir"])
