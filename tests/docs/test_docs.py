@@ -60,10 +60,12 @@ def pages_with(language: str) -> list[Path]:
 
 
 def shortened(block: str, drawn: bool) -> str:
-    """A block with fewer rounds and seeds, unless it compares runs of which pictures are drawn."""
+    """A block that trains less, unless it compares runs of which pictures are drawn."""
     if drawn and ("sweep" in block or "compare" in block):
         return block
     block = re.sub(r"\bmax_rounds=\d{2,}", "max_rounds=10", block)
+    if not drawn:
+        block = re.sub(r"\bmax_time=(5|10)\.0\b", "max_time=2.0", block)
     return re.sub(r"\bseeds=range\(\d\)", "seeds=range(2)", block)
 
 
