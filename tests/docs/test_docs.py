@@ -64,8 +64,8 @@ def shortened(block: str, drawn: bool) -> str:
     if drawn and ("sweep" in block or "compare" in block):
         return block
     block = re.sub(r"\bmax_rounds=\d{2,}", "max_rounds=10", block)
-    if "sweep" in block:
-        block = re.sub(r"\bmax_time=5\.0\b", "max_time=2.0", block)
+    if "sweep(" in block:
+        block = re.sub(r"\bmax_time=5\.0\b", "max_time=3.0", block)
     return re.sub(r"\bseeds=range\(\d\)", "seeds=range(2)", block)
 
 

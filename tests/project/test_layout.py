@@ -143,8 +143,10 @@ def test_partitioners_stand_alone() -> None:
 def test_nothing_imports_recipes() -> None:
     for folder in ("fedlight", "data_partitioners", "tests"):
         for name, path in modules(ROOT / folder).items():
-            tops = {n.split(".")[0] for n in imported(name, path, path.read_text())}
-            assert "recipes" not in tops, path
+            source = path.read_text()
+            if "recipes" in source:  # most need not be parsed
+                tops = {n.split(".")[0] for n in imported(name, path, source)}
+                assert "recipes" not in tops, path
 
 
 @pytest.mark.parametrize("module", ["fedlight.arrivals", "data_partitioners"])
