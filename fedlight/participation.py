@@ -22,7 +22,7 @@ from fedlight._support.checks import positive
 from fedlight._support.messages import Note, voice
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
-from fedlight.arrivals.simulation import check_no_feedback, federation_of
+from fedlight.arrivals.simulation import check_no_feedback, federation_of, warn_if_over
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.executors.base import Executor
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fedlight.aggregators import Aggregator
     from fedlight.executors.base import Job, Workplace
     from fedlight.theory import ClosedNetwork
-    from fedlight.types import Federation, RoundRecord
+    from fedlight.types import ClientUpdate, Federation, RoundRecord
 
 _MOST_CELLS = 20_000_000
 
@@ -65,6 +65,10 @@ class ParticipationReport:
             closed form: for exponential durations and a server that steps after every m arrivals
             (`fedlight.theory.ClosedNetwork`); else None.
         expected_throughput: The throughput in the long run, or None.
+        goodput: The share of the clients' working time, from pull to arrival, whose results the
+            server used. Tasks that were lost, cancelled, failed or dropped are waste; those at work
+            or in the buffer at the end do not count.
+        goodput_of: The same for each client; nan for one without such a task.
     """
 
     arrivals: NDArray[np.int64]
@@ -79,6 +83,8 @@ class ParticipationReport:
     throughput: float = float("nan")
     expected_staleness: NDArray[np.float64] | None = None
     expected_throughput: float | None = None
+    goodput: float = 1.0
+    goodput_of: NDArray[np.float64] | None = None
 
     @property
     def distance(self) -> float:
@@ -100,7 +106,9 @@ class ParticipationReport:
 
         expected = self.expected_staleness
         staleness = ["mean staleness"] if expected is None else ["mean staleness", "expected"]
-        table = Table("client", "arrivals", *staleness, "q", "share", "importance p")
+        goodput = None if self.goodput == 1 else self.goodput_of  # nothing was wasted
+        more = [] if goodput is None else ["goodput"]
+        table = Table("client", "arrivals", *staleness, "q", "share", "importance p", *more)
         furthest = np.argsort(-np.abs(self.share - self.importance), kind="stable")[:most]
         for client in sorted(furthest.tolist()):
             table.add_row(
@@ -111,6 +119,7 @@ class ParticipationReport:
                 f"{self.weight[client]:.4g}",
                 f"{self.share[client]:.4f}",
                 f"{self.importance[client]:.4f}",
+                *([] if goodput is None else [f"{goodput[client]:.3f}"]),
             )
         return table
 
@@ -120,11 +129,13 @@ class ParticipationReport:
     def __str__(self) -> str:
         worst = int(np.argmax(np.abs(self.share - self.importance)))
         window = "" if self.window is None else f"; fair over windows of {self.window} rounds"
+        waste = "" if self.goodput == 1 else f"; goodput {self.goodput:.3f}"
         return (
             f"{int(self.arrivals.sum())} updates of {len(self.share)} clients in "
             f"{self.num_rounds} rounds; the total variation between shares and importances is "
             f"{self.distance:.3f}; client {worst} differs most, with a share of "
-            f"{self.share[worst]:.4f} and an importance of {self.importance[worst]:.4f}{window}"
+            f"{self.share[worst]:.4f} and an importance of {self.importance[worst]:.4f}"
+            f"{window}{waste}"
         )
 
 
@@ -206,7 +217,8 @@ def participation_report(
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         limits = Limits(max_rounds, max_time, max_updates)
         history: Sequence[RoundRecord]
-        history, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
+        history = dry_run(run, deepcopy(aggregator), federation, limits).history
+        arrivals = run
     else:
         history, federation = run.history, run.federation
         aggregator, arrivals = run.aggregator, run.arrivals
@@ -258,24 +270,34 @@ class _NoTraining(Executor):
 
 
 class _Rounds(Watcher):
-    """Keeps the records of all versions."""
+    """Keeps the records of all versions, and the clients of updates dropped after the last one."""
 
     def __init__(self) -> None:
         self.history: list[RoundRecord] = []
+        self.dropped: list[int] = []
+
+    def on_drop(self, update: ClientUpdate) -> None:
+        """Keep its client until there is a record of it."""
+        self.dropped.append(update.client_id)
 
     def on_version(self, record: RoundRecord) -> None:
         """Keep the record."""
         self.history.append(record)
+        self.dropped.clear()
 
 
-def _dry_run(
+def dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
-) -> list[RoundRecord]:
+) -> _Rounds:
     """Return the rounds as they would be: the same loop and server, but no training."""
     check_no_feedback(arrivals, "a participation report")
     limits.check(arrivals)
     schedule = Schedule(
-        arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
+        arrivals,
+        federation,
+        interval=aggregator.interval,
+        max_time=limits.max_time,
+        buffer_size=aggregator.buffer_size,
     )
     federation = replace(
         federation,
@@ -291,7 +313,8 @@ def _dry_run(
     server = Server(setting, federation, clients, schedule, state, rounds)
     for waiting in play(schedule, server, limits):
         pool.compute(waiting)
-    return rounds.history
+    warn_if_over(schedule, server.counts, limits)
+    return rounds
 
 
 def _report(
@@ -320,6 +343,10 @@ def _report(
         window = _window(list(accumulate(each, initial=np.zeros(clients))), importance, rtol)
     size = aggregator.buffer_size or 1
     network = None if rtol is None else _network(arrivals, aggregator, clients)
+    # A warning, which has no rtol, does not need them.
+    good, wasted = _working_times([] if rtol is None else history, clients)
+    with np.errstate(invalid="ignore"):
+        goodput, goodput_of = good.sum() / (good.sum() + wasted.sum()), good / (good + wasted)
     return ParticipationReport(
         arrivals=count,
         staleness=staleness,
@@ -333,7 +360,23 @@ def _report(
         throughput=float(count.sum() / history[-1].now),
         expected_staleness=None if network is None else network.staleness(size),
         expected_throughput=None if network is None else network.throughput,
+        goodput=1.0 if rtol is None else float(goodput),
+        goodput_of=None if rtol is None else goodput_of,
     )
+
+
+def _working_times(
+    history: Sequence[RoundRecord], clients: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the virtual time of tasks whose results were used, and of others, by client."""
+    good, wasted = np.zeros(clients), np.zeros(clients)
+    for record in history:
+        for total, updates in ((good, record.updates), (wasted, record.dropped)):
+            for update in updates:
+                total[update.client_id] += update.arrived_at - update.dispatched_at
+        for failure in record.failures:
+            wasted[failure.client_id] += failure.worked
+    return good, wasted
 
 
 def _network(

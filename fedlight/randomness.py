@@ -119,8 +119,10 @@ class Concern(IntEnum):
     COMMUNICATION = 11
     STARTS = 12
     TIERS = 13
+    FAILURES = 14
     SELECTION = 16
     CHANNEL = 20
+    PRIVACY = 21
 
 
 def stream(seed: int, concern: Concern, a: int = 0, b: int = 0) -> np.random.Generator:

@@ -467,6 +467,7 @@ class FailureRecord(NamedTuple):
         reason: Why the task failed; "lost" if its result never arrived, "cancelled" if the arrival
             process stopped it.
         retried: Whether the client was dispatched again for the same task.
+        worked: Virtual time from the pull until the task was lost or stopped, or had arrived.
     """
 
     client_id: int
@@ -475,6 +476,7 @@ class FailureRecord(NamedTuple):
     now: float
     reason: str
     retried: bool = False
+    worked: float = 0.0
 
 
 @dataclass(slots=True)

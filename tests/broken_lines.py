@@ -129,6 +129,18 @@ TABLE = (
         "conformance/test_ours.py",
     ),
     Broken(
+        "fedlight/aggregators/ringleader.py",
+        "self._held = [u for u in updates if u.client_id not in self.to_step]",
+        "self._held = []",
+        "aggregators/test_ringleader.py conformance/test_ours.py",
+    ),
+    Broken(
+        "fedlight/aggregators/fedbuff_ma.py",
+        "self.contained = u * share + v * before",
+        "self.contained = u * share + before",
+        "aggregators/test_fedbuff_ma.py conformance/test_ours.py",
+    ),
+    Broken(
         "fedlight/aggregators/delayed_nesterov.py",
         "1 - self._c * self._period + self._c",
         "1 - self._c * self._period",
@@ -327,7 +339,26 @@ TABLE = (
         "task.num_steps * (self._queue.ticks - begin) // whole + 1",
         "conformance/test_ours.py project/test_scenarios_timed.py arrivals/test_schedule.py",
     ),
+    Broken(
+        "fedlight/aggregators/private_sum.py",
+        "of_client[update.client_id] += weight",
+        "of_client[update.client_id] = weight",
+        "aggregators/test_private_sum.py",
+    ),
+    # fedlight.privacy
+    Broken(
+        "fedlight/privacy.py",
+        "(*record.updates, *record.dropped)",
+        "record.updates",
+        "test_privacy.py",
+    ),
     # fedlight.channel
+    Broken(
+        "fedlight/channel/gaussian_noise.py",
+        "self.noise_multiplier * self.clipping_norm",
+        "self.noise_multiplier",
+        "channel/test_gaussian_noise.py",
+    ),
     Broken(
         "fedlight/channel/qsgd.py",
         "senders.uniform(wide) < exact - level",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlight._support.checks import number
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -48,6 +50,17 @@ def std_of(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
 
 
+def check_confidence(confidence: object) -> None:
+    """Check the confidence of an interval.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is not between 0 and 1.
+    """
+    if not 0 < number("confidence", confidence) < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}")
+
+
 def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """The mean of some values, with the percentile interval of its bootstrap distribution.
 
@@ -65,8 +78,7 @@ def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
         >>> bootstrap([1.0, 2.0, 3.0]).mean
         2.0
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}")
+    check_confidence(confidence)
     if not len(values):
         raise ValueError("values must hold one or more, got none")
     found = np.asarray(values, dtype=np.float64)

@@ -19,6 +19,7 @@ from fedlight.aggregators.fedasync import FedAsync
 from fedlight.aggregators.fedat import FedAT
 from fedlight.aggregators.fedavg import FedAvg
 from fedlight.aggregators.fedbuff import FedBuff
+from fedlight.aggregators.fedbuff_ma import FedBuffMA
 from fedlight.aggregators.fedcompass import FedCompass
 from fedlight.aggregators.feddyn_server import FedDynServer
 from fedlight.aggregators.fedfix import FedFix
@@ -30,8 +31,11 @@ from fedlight.aggregators.heloco import HeLoCo
 from fedlight.aggregators.look_ahead import LookAhead
 from fedlight.aggregators.malenia import Malenia
 from fedlight.aggregators.mifa import MIFA
+from fedlight.aggregators.mindflayer import MindFlayer
+from fedlight.aggregators.private_sum import PrivateSum
 from fedlight.aggregators.quafl import QuAFL
 from fedlight.aggregators.rennala import Rennala
+from fedlight.aggregators.ringleader import Ringleader
 from fedlight.aggregators.ringmaster import Ringmaster
 from fedlight.channel._lattice import Lattice
 from fedlight.parameters import weighted_sum
@@ -55,6 +59,7 @@ __all__ = [
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedBuffMA",
     "FedCompass",
     "FedDynServer",
     "FedFix",
@@ -66,8 +71,11 @@ __all__ = [
     "Lattice",
     "LookAhead",
     "Malenia",
+    "MindFlayer",
+    "PrivateSum",
     "QuAFL",
     "Rennala",
+    "Ringleader",
     "Ringmaster",
     "ServerParams",
     "ServerStep",

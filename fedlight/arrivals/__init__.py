@@ -34,6 +34,7 @@ from fedlight.arrivals.durations import (
     StepDurations,
     UniformSpeeds,
 )
+from fedlight.arrivals.failures import Failures
 from fedlight.arrivals.local_steps import (
     ConstantSteps,
     LocalEpochs,
@@ -52,7 +53,7 @@ from fedlight.arrivals.recording import Recording
 from fedlight.arrivals.refreshed import RefreshedTasks
 from fedlight.arrivals.regions import Regions
 from fedlight.arrivals.replay import ReplayArrivals
-from fedlight.arrivals.rounds import BiasedArrivals, UniformArrivals
+from fedlight.arrivals.rounds import BiasedArrivals, ConstantStaleness, UniformArrivals
 from fedlight.arrivals.shared_data import LeastVisitedShards, SharedStream
 from fedlight.arrivals.simulation import simulate
 from fedlight.arrivals.synchronous import SynchronousArrivals
@@ -66,6 +67,7 @@ from fedlight.arrivals.tick_patterns import (
 )
 from fedlight.arrivals.tiers import Tiers
 from fedlight.arrivals.traces import TraceDurations, TraceWindows, read_traces, sample_traces
+from fedlight.arrivals.trials import TrialRounds
 from fedlight.arrivals.windows import DiurnalWindows, IntervalWindows, Window, Windows
 
 __all__ = [
@@ -78,6 +80,7 @@ __all__ = [
     "ClientSelection",
     "CommunicationPattern",
     "CompassArrivals",
+    "ConstantStaleness",
     "ConstantSteps",
     "ContinuousArrivals",
     "Cut",
@@ -89,6 +92,7 @@ __all__ = [
     "EndRound",
     "ExponentialDurations",
     "ExponentialStepDurations",
+    "Failures",
     "FixedDurations",
     "HalfNormalDurations",
     "ImbalancedTicks",
@@ -127,6 +131,7 @@ __all__ = [
     "TraceDurations",
     "TraceWindows",
     "TransferDurations",
+    "TrialRounds",
     "UniformArrivals",
     "UniformDurations",
     "UniformSpeeds",

@@ -74,14 +74,18 @@ class StaleRounds(ArrivalProcess):
         """Return the clients that arrive in a round, a function of only the seed and the round."""
         clients, seed = self._clients_of(round_), self._federation.seed
         # In round t there are only t + 1 versions to pull, so no model can be older.
-        ages = stream(seed, Concern.AGES, round_).integers(
-            0, min(self.max_staleness, round_) + 1, size=len(clients)
-        )
+        ages = self._ages(round_, min(self.max_staleness, round_), len(clients))
         steps = stream(seed, Concern.STEPS, round_)
         return [
             Participant(client, age, self.local_steps.draw(steps, client, self._federation))
-            for client, age in zip(clients, ages.tolist(), strict=True)
+            for client, age in zip(clients, ages, strict=True)
         ]
+
+    def _ages(self, round_: int, most: int, count: int) -> list[int]:
+        """Return the ages of the models with which clients arrive in a round."""
+        rng = stream(self._federation.seed, Concern.AGES, round_)
+        ages: list[int] = rng.integers(0, most + 1, size=count).tolist()
+        return ages
 
     def on_wake(self, now: float) -> Iterator[Action]:
         """Start the tasks of this round, and announce its end."""
@@ -199,3 +203,66 @@ class BiasedArrivals(StaleRounds):
         clients, count = self._federation.num_clients, self._participants.count
         drawn: list[int] = rng.choice(clients, count, replace=False, p=self.probabilities).tolist()
         return drawn
+
+
+class ConstantStaleness(StaleRounds):
+    """In each round m clients arrive, all with a model that is tau rounds old.
+
+    ``staleness = min(t, tau)`` of every update that arrives in round t.
+
+    A pipeline: the clients that start with version t arrive tau + 1 rounds later, so that
+    ``(tau + 1) * m`` clients are at work. They come in a random order that is repeated, so all
+    clients arrive equally often, and none has two tasks at a time. The server makes one version in
+    each round: at its end, or with a buffer of m updates.
+
+    Args:
+        tau: The staleness; 0 is the synchronous case.
+        per_round: m, the number of clients per round.
+        local_steps: Policy for K, the number of local steps of a task, or a number of steps.
+
+    Raises:
+        TypeError: An argument is of the wrong kind.
+        ValueError: `per_round` is below 1 or `tau` below 0.
+
+    Source: the fixed delay of Arjevani, Shamir, Srebro, [A Tight Convergence Analysis for
+    Stochastic Gradient Descent with Delayed Updates](https://arxiv.org/abs/1806.10188), ALT 2020.
+
+    Example:
+        >>> table = ConstantStaleness(tau=2, local_steps=3).simulate(num_clients=3, max_rounds=5)
+        >>> [(event.pulled_version, event.time) for event in table.events]
+        [(0, 1.0), (0, 2.0), (0, 3.0), (1, 4.0), (2, 5.0)]
+    """
+
+    def __init__(
+        self,
+        tau: int,
+        per_round: int = 1,
+        local_steps: LocalSteps | int = LocalEpochs(num_epochs=1),
+    ) -> None:
+        self.tau = non_negative_int("tau", tau)
+        super().__init__(positive_int("per_round", per_round), self.tau, local_steps)
+        self._count = positive_int("per_round", per_round)
+
+    def setup(self, federation: Federation) -> None:
+        """Start at round 0, and draw the order of the clients.
+
+        Raises:
+            ValueError: There are fewer clients than work at a time, or the steps do not fit.
+        """
+        needed, clients = (self.tau + 1) * self._count, federation.num_clients
+        if clients < needed:
+            raise ValueError(
+                f"tau={self.tau} and per_round={self._count} need (tau + 1) * per_round = "
+                f"{needed} clients, since so many work at a time, but there are {clients}; take "
+                f"tau={max(clients // self._count - 1, 0)}, or fewer clients per round"
+            )
+        super().setup(federation)
+        order = stream(federation.seed, Concern.PARTICIPANTS).permutation(clients)
+        self._order: list[int] = order.tolist()
+
+    def _clients_of(self, round_: int) -> list[int]:
+        first, clients = round_ * self._count, len(self._order)
+        return [self._order[(first + place) % clients] for place in range(self._count)]
+
+    def _ages(self, round_: int, most: int, count: int) -> list[int]:
+        return [most] * count

@@ -24,7 +24,7 @@ from fedlight.conformance.adapter import NotImplementedHere, Outcome
 from fedlight.conformance.case import Case
 from fedlight.data import FederatedDataModule
 from fedlight.trainer import FedTrainer
-from fedlight.types import ClientUpdate, Task
+from fedlight.types import ClientUpdate, Federation, Task
 
 Spec = Mapping[str, Any]
 
@@ -315,6 +315,7 @@ def _process(case: Case) -> ArrivalProcess:
         "rounds": _rounds,
         "polled": _polled,
         "tiers": _tiers,
+        "trials": _trials,
         "regions": _regions,
         "compass": _compass,
         "chosen": _chosen,
@@ -406,6 +407,30 @@ def _tiers(case: Case) -> ArrivalProcess:
         for place, clients in enumerate(case.process["tiers"])
     }
     return arr.Tiers(tiers)
+
+
+def _trials(case: Case) -> ArrivalProcess:
+    process = case.process
+    return arr.TrialRounds(
+        _Listed(process["durations"]), process["allotted"], process["trials"], _steps(case)
+    )
+
+
+class _Listed(arr.DurationModel):
+    """The durations of each client's tasks, one after another."""
+
+    uses_rng = False
+
+    def __init__(self, durations: Sequence[Sequence[float]]) -> None:
+        self.durations = durations
+
+    def check(self, federation: Federation) -> None:
+        """Start with the first of each."""
+        self._left = [iter(each) for each in self.durations]
+
+    def draw(self, rng: Any, client_id: int, num_steps: int, *others: Any) -> float:
+        """The next one; beyond the last round there is none that counts."""
+        return next(self._left[client_id], 1.0)
 
 
 def _regions(case: Case) -> ArrivalProcess:

@@ -132,6 +132,36 @@ PAPERS = {
         2023,
         "https://arxiv.org/abs/2311.08105",
     ),
+    "maranjyan2026ringleader": Paper(
+        "Maranjyan, Artavazd and Richt{\\'a}rik, Peter",
+        "{Ringleader ASGD}: The First Asynchronous {SGD} with Optimal Time Complexity under Data "
+        "Heterogeneity",
+        _ICLR,
+        2026,
+        "https://arxiv.org/abs/2509.22860",
+    ),
+    "maranjyan2025mindflayer": Paper(
+        "Maranjyan, Artavazd and Shaikh Omar, Omar and Richt{\\'a}rik, Peter",
+        "{MindFlayer SGD}: Efficient Parallel {SGD} in the Presence of Heterogeneous and Random "
+        "Worker Compute Times",
+        "Conference on Uncertainty in Artificial Intelligence",
+        2025,
+        "https://arxiv.org/abs/2410.04285",
+    ),
+    "arjevani2020tight": Paper(
+        "Arjevani, Yossi and Shamir, Ohad and Srebro, Nathan",
+        "A Tight Convergence Analysis for Stochastic Gradient Descent with Delayed Updates",
+        "International Conference on Algorithmic Learning Theory",
+        2020,
+        "https://arxiv.org/abs/1806.10188",
+    ),
+    "yu2024momentum": Paper(
+        "Yu, Tao and Song, Congzheng and Wang, Jianyu and Chitnis, Mona",
+        "Momentum Approximation in Asynchronous Private Federated Learning",
+        "",
+        2024,
+        "https://arxiv.org/abs/2402.09247",
+    ),
     "liu2024asynchronous": Paper(
         "Liu, Bo and Chhaparia, Rachita and Douillard, Arthur and Kale, Satyen and Rusu, Andrei A. "
         "and Shen, Jiajun and Szlam, Arthur and Ranzato, Marc'Aurelio",
@@ -219,6 +249,21 @@ PAPERS = {
         "",
         2019,
         "https://arxiv.org/abs/1903.03934",
+    ),
+    "mcmahan2018learning": Paper(
+        "McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li",
+        "Learning Differentially Private Recurrent Language Models",
+        _ICLR,
+        2018,
+        "https://arxiv.org/abs/1710.06963",
+    ),
+    "abadi2016deep": Paper(
+        "Abadi, Martin and Chu, Andy and Goodfellow, Ian and McMahan, H. Brendan and Mironov, "
+        "Ilya and Talwar, Kunal and Zhang, Li",
+        "Deep Learning with Differential Privacy",
+        "Proceedings of the 2016 {ACM} {SIGSAC} Conference on Computer and Communications Security",
+        2016,
+        "https://arxiv.org/abs/1607.00133",
     ),
     "nguyen2022federated": Paper(
         "Nguyen, John and Malik, Kshitiz and Zhan, Hongyuan and Yousefpour, Ashkan and Rabbat, "
@@ -424,6 +469,7 @@ PAPERS = {
 OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.FedAvg: ("mcmahan2017communication",),
     aggregators.FedBuff: ("nguyen2022federated",),
+    aggregators.PrivateSum: ("mcmahan2018learning",),
     aggregators.FedAsync: ("xie2019asynchronous",),
     aggregators.AFACD: ("yang2022anarchic",),
     aggregators.AFACS: ("yang2022anarchic",),
@@ -437,6 +483,9 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.DelayedNesterov: ("liu2024asynchronous",),
     aggregators.LookAhead: ("ajanthan2025momentum",),
     aggregators.HeLoCo: ("heloco2026",),
+    aggregators.Ringleader: ("maranjyan2026ringleader",),
+    aggregators.MindFlayer: ("maranjyan2025mindflayer",),
+    aggregators.FedBuffMA: ("yu2024momentum", "nguyen2022federated"),
     aggregators.HALoS: ("kim2025halos",),
     aggregators.Rennala: ("tyurin2023optimal",),
     aggregators.Malenia: ("tyurin2023optimal",),
@@ -463,12 +512,15 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     local_optimizers.SAM: ("foret2021sharpness", "qu2022generalized"),
     arrivals.UniformArrivals: ("yang2022anarchic",),
     arrivals.BiasedArrivals: ("yang2022anarchic",),
+    arrivals.TrialRounds: ("maranjyan2025mindflayer",),
+    arrivals.ConstantStaleness: ("arjevani2020tight",),
     arrivals.Oort: ("lai2021oort",),
     arrivals.Pisces: ("jiang2022pisces",),
     arrivals.PowerOfChoice: ("cho2020client",),
     arrivals.CommunicationPattern: ("avdiukhin2021federated",),
     channel.QSGD: ("alistarh2017qsgd",),
     channel.TopK: ("stich2018sparsified",),
+    channel.GaussianNoise: ("abadi2016deep",),
     channel.RandomK: ("stich2018sparsified",),
     channel.ErrorFeedback: ("stich2018sparsified", "karimireddy2019error"),
     arrivals.Regions: ("kim2025halos",),

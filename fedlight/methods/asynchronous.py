@@ -19,11 +19,13 @@ from fedlight.aggregators import (
     FedASMU,
     FedAsync,
     FedBuff,
+    FedBuffMA,
     FedCompass,
     FedFix,
     GeneralizedAsyncSGD,
     Malenia,
     Rennala,
+    Ringleader,
     Ringmaster,
 )
 from fedlight.aggregators.staleness import DelayAdaptive, Polynomial
@@ -400,6 +402,77 @@ def malenia(
     """
     arrivals = _at_once(durations, None, local_steps, 1 if stops else None)
     return bundle("Malenia SGD", arrivals, Malenia(batch_size, server_lr), sgd(lr))
+
+
+def ringleader(
+    *,
+    lr: Rate | None,
+    server_lr: Rate = 1.0,
+    local_steps: LocalSteps | int = 1,
+    durations: DurationModel | None = None,
+) -> Method:
+    """Ringleader ASGD: x <- x + eta * (1/M) * sum over i of the mean of client i's latest updates.
+
+    All clients are at work, and each goes on as soon as it has arrived. When each of them has sent
+    an update, each makes one step in turn; what comes besides waits for the next such table.
+
+    Args:
+        lr: The local learning rate; None for the module's own optimizer.
+        server_lr: eta.
+        local_steps: K, 1 in the paper.
+        durations: The time of a task; None for an exponential one of mean 1. Those of the paper
+            depend on the number of clients: `settings.sqrt_fixed`.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Maranjyan, Richtárik, 2026, Algorithm 1, https://arxiv.org/abs/2509.22860.
+
+    Example:
+        >>> ringleader(lr=0.1)["arrivals"].resume
+        'on_arrival'
+    """
+    arrivals = _at_once(durations, None, local_steps)
+    return bundle("Ringleader ASGD", arrivals, Ringleader(server_lr), sgd(lr))
+
+
+def fedbuff_ma(
+    *,
+    concurrency: int | None,
+    lr: Rate | None,
+    buffer_size: int = 10,
+    momentum: float = 0.9,
+    server_lr: Rate = 1.0,
+    local_steps: LocalSteps | int = LocalEpochs(1),
+    durations: DurationModel | None = None,
+) -> Method:
+    """FedBuff-MA-Light: m <- u * (mean delta) + v * m, x <- x + eta * m, after every m updates.
+
+    u and v follow from the versions that the clients pulled, so that m is as near as possible to
+    the momentum of synchronous training.
+
+    Args:
+        concurrency: The number of clients at work; None for all.
+        lr: The local learning rate; None for the module's own optimizer.
+        buffer_size: m.
+        momentum: b.
+        server_lr: eta.
+        local_steps: K, or a policy for it.
+        durations: The time of a task; None for that of `fedbuff`, half-normal.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Yu, Song, Wang, Chitnis, 2024, https://arxiv.org/abs/2402.09247.
+
+    Example:
+        >>> fedbuff_ma(concurrency=100, lr=0.1)["aggregator"]
+        FedBuffMA(buffer_size=10, momentum=0.9)
+    """
+    times = settings.fedbuff() if durations is None else durations
+    arrivals = _at_once(times, concurrency, local_steps)
+    aggregator = FedBuffMA(positive_int("buffer_size", buffer_size), momentum, server_lr)
+    return bundle("FedBuff-MA-Light", arrivals, aggregator, sgd(lr))
 
 
 def generalized_async_sgd(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from fedlight import settings
@@ -20,12 +21,14 @@ from fedlight.aggregators import (
     FedNova,
     FedVARP,
     Lattice,
+    MindFlayer,
     QuAFL,
 )
 from fedlight.arrivals import (
     Availability,
     CommunicationPattern,
     DurationModel,
+    ExponentialDurations,
     LocalEpochs,
     LocalSteps,
     PartialWork,
@@ -33,6 +36,8 @@ from fedlight.arrivals import (
     SynchronousArrivals,
     TickPattern,
     Tiers,
+    TrialRounds,
+    UniformDurations,
 )
 from fedlight.local_optimizers import SAM, FedDyn, FedProx, OwnModel, Scaffold
 from fedlight.methods._method import Method, bundle, sgd
@@ -332,6 +337,68 @@ def mifa(
     if windows is not None:
         arrivals = Availability(arrivals, windows)
     return bundle("MIFA", arrivals, MIFA(None, server_lr), sgd(lr))
+
+
+def mindflayer(
+    *,
+    lr: Rate | None,
+    allotted: float | Sequence[float],
+    trials: int | Sequence[int],
+    probabilities: float | Sequence[float] | None = None,
+    equal: str = "trials",
+    server_lr: Rate = 1.0,
+    local_steps: LocalSteps | int = 1,
+    durations: DurationModel | None = None,
+) -> Method:
+    """MindFlayer SGD: x <- x + eta * (1/B) * sum of the deltas of trials that end in time.
+
+    Args:
+        lr: The local learning rate; None for the module's own optimizer.
+        allotted: t_i, after which a trial is given up, for all clients or for each.
+        trials: B_i, the trials of a client in a round.
+        probabilities: p_i, that a trial ends in time; None to compute it for exponential and
+            uniform durations.
+        equal: "trials"; or "clients" for Vecna SGD, for clients whose data differ.
+        server_lr: eta.
+        local_steps: K, 1 in the paper.
+        durations: The time of a trial; None for an exponential one of mean 1.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Raises:
+        ValueError: `probabilities` is None, and other durations are given.
+
+    Source: Maranjyan, Shaikh Omar, Richtárik, 2025, https://arxiv.org/abs/2410.04285.
+
+    Example:
+        >>> mindflayer(lr=0.1, allotted=0.7, trials=4)["aggregator"].probabilities
+        0.5034146962085906
+    """
+    times = ExponentialDurations(1.0) if durations is None else durations
+    arrivals = TrialRounds(times, allotted, trials, local_steps)
+    p = _in_time(times, arrivals.allotted) if probabilities is None else probabilities
+    aggregator = MindFlayer(trials, p, equal, server_lr=server_lr)
+    return bundle("MindFlayer SGD", arrivals, aggregator, sgd(lr))
+
+
+def _in_time(durations: DurationModel, allotted: float | Sequence[float]) -> float | list[float]:
+    """P(duration <= t_i), a number for all clients or for each."""
+    limits = np.asarray(allotted, dtype=np.float64)
+    if isinstance(durations, ExponentialDurations):
+        found = -np.expm1(-limits / np.asarray(durations.mean))
+    elif isinstance(durations, UniformDurations):
+        low, high = np.asarray(durations.low), np.asarray(durations.high)
+        width = np.maximum(high - low, 1e-300)
+        found = np.where(limits < low, 0.0, np.clip((limits - low) / width, 0.0, 1.0))
+        found = np.where(limits >= high, 1.0, found)
+    else:
+        raise ValueError(
+            f"probabilities must be given for {durations!r}: P(duration <= allotted) of each "
+            "client; it is computed for ExponentialDurations and UniformDurations alone"
+        )
+    in_time: float | list[float] = found.tolist()
+    return in_time
 
 
 def fedvarp(

@@ -8,6 +8,10 @@
     path/checkpoints/<key>/       a run under way
     path/locks/<key>              held by the process that computes the run
 
+Each JSON file begins with a hash of the rest, and a schedule has one of its content. A file that
+was changed since it was written is not read: its run is computed again, and a line in the log says
+so.
+
 Where there is no ``fcntl`` (on Windows) nothing is locked, and a warning says so once. Only one
 process at a time may then work on a folder: two of them would compute the same runs, and one might
 drop runs from the list that the other has added.
@@ -15,6 +19,7 @@ drop runs from the list that the other has added.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -26,10 +31,13 @@ from typing import IO, Any
 from lightning_utilities.core.rank_zero import WarningCache
 
 from fedlight._support.files import remove_torn, replacing, user_path
+from fedlight._support.messages import say_once
 from fedlight.arrivals import ScheduleTable
 from fedlight.studies.runs import Planned, StudyRun, plain_name
 
 _FORMAT = 1
+_HASHED = '{"hash":"'
+_DIGITS = 32
 _warnings = WarningCache()
 
 
@@ -101,8 +109,10 @@ class Store:
         if planned.records:
             try:
                 planned.schedule = ScheduleTable.load(self._file(planned.key, "parquet"))
-            except (FileNotFoundError, ValueError):
-                # It ran when nobody replayed it, or the file is damaged: it is computed again.
+            except FileNotFoundError:  # it ran when nobody replayed it: it is computed again
+                return None
+            except ValueError:
+                _say_damaged(self._file(planned.key, "parquet"))
                 return None
         return run
 
@@ -271,14 +281,39 @@ def _run_in(path: Path, cell: dict[str, Any] | None = None) -> StudyRun | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The content of a file; None if there is none, or it is not one of ours."""
+    """The content of a file; None if there is none, or it is damaged or was changed."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
         return None
-    return content if isinstance(content, dict) else None
+    except ValueError:
+        text = ""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if isinstance(content, dict) and content.get("format", _FORMAT) == _FORMAT:
+        begin = len(_HASHED) + _DIGITS + 2
+        if text.startswith(_HASHED) and content["hash"] != _hash_of("{" + text[begin:]):
+            content = None
+    if not isinstance(content, dict):
+        _say_damaged(path)
+        return None
+    content.pop("hash", None)  # a file of 0.2 has none
+    return content
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content, separators=(",", ":"))
     with replacing(path, "w") as file:
-        json.dump(content, file, separators=(",", ":"))
+        file.write(f'{_HASHED}{_hash_of(text)}",{text[1:]}')
+
+
+def _hash_of(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
+
+
+def _say_damaged(path: Path) -> None:
+    say_once(
+        f"fedlight: {str(path)!r} was damaged or changed since it was written, and is not read"
+    )

@@ -7,10 +7,12 @@ from fedlight.arrivals import (
     BiasedArrivals,
     CommunicationPattern,
     CompassArrivals,
+    ConstantStaleness,
     ContinuousArrivals,
     DiurnalWindows,
     DropOut,
     ExponentialDurations,
+    Failures,
     FixedDurations,
     HalfNormalDurations,
     LeastVisitedShards,
@@ -28,6 +30,7 @@ from fedlight.arrivals import (
     StepsBySpeed,
     SynchronousArrivals,
     Tiers,
+    TrialRounds,
     UniformArrivals,
     UniformSpeeds,
     UniformSteps,
@@ -57,6 +60,17 @@ def continuous(**more):
 ROUNDS = {
     "uniform": lambda: UniformArrivals(3, 4, STEPS),
     "biased": lambda: BiasedArrivals(2, [0.3, 0.3, 0.1, 0.1, 0.1, 0.1], 2, STEPS),
+    "constant": lambda: ConstantStaleness(1, 3, STEPS),
+    "trials": lambda: TrialRounds(ExponentialDurations(1.0), 0.8, [2, 1, 0, 3, 1, 1], STEPS),
+    "trials with failures": lambda: Failures(
+        TrialRounds(ExponentialDurations(1.0), [1, 1, 2, 2, 0.3, 1], 2, STEPS), 5.0, 1.0
+    ),
+    "rounds with failures": lambda: Failures(
+        SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, late="continue", quorum=2), 5.0, 1.0
+    ),
+    "over-selection with failures": lambda: Failures(
+        SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2), 3.0, [0.5, 1, 1, 2, 0.1, 3]
+    ),
     "synchronous": lambda: SynchronousArrivals(3, HalfNormalDurations(1.0), STEPS),
     "over-selection": lambda: SynchronousArrivals(2, HalfNormalDurations(1.0), STEPS, 2),
     "timeout": lambda: SynchronousArrivals(4, HalfNormalDurations(1.0), STEPS, timeout=0.7),
@@ -178,6 +192,9 @@ CLOCKS = {
         ),
         0.1,
     ),
+    "failures": lambda: Failures(continuous(resume="on_arrival"), 3.0, 1.0),
+    "failures, drawn": lambda: Failures(continuous(concurrency=2), 2.0, 2.0),
+    "failures, restarts": lambda: Failures(continuous(restart_after=1), 2.0, 0.5),
     "restarts": lambda: continuous(restart_after=1),
     "restarts, drawn": lambda: DropOut(continuous(restart_after=2, concurrency=4, idle=0.1), 0.1),
     "restarts by day": lambda: Availability(

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlight.arrivals import BiasedArrivals, ConstantSteps, UniformArrivals, UniformSteps
+from fedlight import participation_report
+from fedlight.aggregators import FedBuff
+from fedlight.arrivals import (
+    BiasedArrivals,
+    ConstantStaleness,
+    ConstantSteps,
+    UniformArrivals,
+    UniformSteps,
+)
 from fedlight.events import Kind
 
 PAPER = [0.19, 0.19, *[0.1] * 6, 0.01, 0.01]
@@ -137,3 +145,40 @@ def test_repr():
     assert repr(BiasedArrivals(1, [0.5, 0.5])).startswith("BiasedArrivals(per_round=1, prob")
     assert UniformArrivals(1).by_rounds
     assert not UniformArrivals(1).finite
+
+
+def test_constant_staleness_is_a_pipeline(drive):
+    """tau = 2 and three of nine clients a round; each version is pulled by three."""
+    lines, tasks = drive(lambda: ConstantStaleness(2, 3, 1), 9, max_time=8)
+    arrived = [line.task for line in lines if line.kind is Kind.ARRIVAL]
+    by_round = {t: [task for task in arrived if task.arrives_at == t + 1.0] for t in range(8)}
+    for t, group in by_round.items():
+        assert [task.pulled_version for task in group] == [t - min(t, 2)] * 3
+    assert [len({task.client_id for task in by_round[t]}) for t in range(8)] == [3] * 8
+    # None has two tasks at a time, and all come equally often.
+    free = {}
+    for task in sorted(tasks, key=lambda task: task.dispatched_at):
+        assert free.get(task.client_id, 0.0) <= task.dispatched_at
+        free[task.client_id] = task.arrives_at
+    assert Counter(task.client_id for t in range(6) for task in by_round[t]) == dict.fromkeys(
+        range(9), 2
+    )
+
+
+def test_a_staleness_of_0_is_synchronous(drive):
+    _, tasks = drive(lambda: ConstantStaleness(0, 2, 1), 5, max_time=10)
+    assert [task.pulled_version for task in tasks] == [int(task.dispatched_at) for task in tasks]
+    assert {task.arrives_at - task.dispatched_at for task in tasks} == {1.0}
+
+
+def test_the_staleness_with_a_buffer_is_the_same():
+    process = ConstantStaleness(3, 2, 1)
+    report = participation_report(process, FedBuff(2), num_clients=8, max_rounds=43)
+    # Rounds 0 to 2 have 0, 1 and 2; the other 40 have 3.
+    assert (report.staleness * report.arrivals).sum() == 2 * (0 + 1 + 2 + 3 * 40)
+
+
+def test_a_constant_staleness_needs_enough_clients(federation):
+    with pytest.raises(ValueError, match=r"need \(tau \+ 1\) \* per_round = 9 clients"):
+        ConstantStaleness(2, 3).setup(federation(8))
+    ConstantStaleness(2, 3).setup(federation(9))

@@ -27,7 +27,7 @@ ORDER = [
     {"server"},
     {"early_server"},
     {"run", "participation"},
-    {"callbacks"},
+    {"callbacks", "privacy"},
     {"_fit"},
     {"trainer"},
     {"studies"},
