@@ -35,6 +35,7 @@ from fedlight.studies._measures import (
 from fedlight.studies._modes import mode_of
 from fedlight.studies._origin import Origin
 from fedlight.studies._report import page
+from fedlight.studies.keys import StudyKeys, hidden_of
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store, folder_of
 from fedlight.studies.tables import Entry, StudyTable, csv_of, differences
@@ -131,6 +132,21 @@ class Study:
         mode = mode_of(metric, mode)  # first, since it names a metric of the wrong kind
         check_metric(self.runs, metric)
         return metric, mode
+
+    def keys(self) -> StudyKeys:
+        """Return what defines each run in the folder of the study, and what could not be seen.
+
+        `print` shows the key of each run, which is the name of its file, and below them what a
+        function reads that is not part of the keys, such as an open file. After a change of it,
+        ``sweep(…, fresh=True)`` computes the runs again.
+
+        Raises:
+            ValueError: The study has no folder.
+        """
+        given = [(dict(run.cell), run.seed, run.key) for run in self.runs if run.key is not None]
+        if not given:
+            raise ValueError("the runs have no keys: a study with a folder has, sweep(…, path=…)")
+        return StudyKeys(tuple(given), hidden_of([key for *_, key in given]))
 
     # ------------------------------------------------------------------ tables
 

@@ -24,6 +24,7 @@ from fedlight.studies import Entry, Interval, StudyRun, StudyTable, bootstrap
 from fedlight.studies._cell_key import cell_key
 from fedlight.studies.comparison import ComparedRun, Comparison
 from fedlight.studies.grid import cells_of
+from fedlight.studies.keys import RunKey
 from fedlight.studies.runs import Planned
 from fedlight.studies.store import Store
 from fedlight.types import Metrics, RoundRecord
@@ -267,7 +268,7 @@ def test_a_lock_is_held_once(tmp_path) -> None:
 def test_a_failure_is_kept_and_tried_again(tmp_path) -> None:
     store = Store(tmp_path)
     (cell,) = cells_of(None, {})
-    planned = Planned(cell, 0, "k")
+    planned = Planned(cell, 0, RunKey("k"))
     store.note([planned])
     store.keep(planned, planned.failed(ValueError("no")))
     assert store.find(planned) is None

@@ -12,7 +12,8 @@ import fedlight.aggregators.staleness
 import fedlight.arrivals
 import fedlight.channel
 import fedlight.local_optimizers
-from fedlight._runs.identity import columns, content, in_words
+from fedlight._runs.content import content
+from fedlight._runs.identity import columns, in_words
 from fedlight._support.strategy import Strategy, arguments, brief, parameters
 from fedlight.aggregators import BufferedAggregator, Lattice
 from fedlight.aggregators.staleness import Hinge, Polynomial
