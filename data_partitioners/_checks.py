@@ -16,18 +16,27 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
     """Return ``value`` as an int, or raise an error if it is not an integer >= ``minimum``."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a whole number (int)")
-    if value < minimum:
+    number = int(value)
+    if number < minimum:
         raise ValueError(f"{name}={value} is too small; give a whole number >= {minimum}")
-    return int(value)
+    if minimum > 0 and number >= 2**63:
+        raise ValueError(f"{name}={repr(value)[:40]}… is too large; give a number below 2**63")
+    return number
 
 
 def check_real(name: str, value: Any) -> float:
     """Return ``value`` as a finite float, or raise an error if it is not one."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a number (float)")
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{name}={repr(value)[:40]}… is too large; give a number (float)"
+        ) from None
+    if not math.isfinite(number):
         raise ValueError(f"{name}={value} is not finite; give a finite number")
-    return float(value)
+    return number
 
 
 def check_column_name(name: str, value: Any) -> str:

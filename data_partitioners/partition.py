@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from data_partitioners._checks import check_integer
 from data_partitioners._columns import encode, read_codes
 
 if TYPE_CHECKING:
@@ -72,13 +73,20 @@ class Partition:
                 f"offsets={self.offsets} must rise from 0 to the {len(self.rows)} rows "
                 "and bound one client or more"
             )
+        if not isinstance(self.unused_reason, str):
+            raise TypeError(f"unused_reason={self.unused_reason!r} is no text; write a sentence")
+        if self.client_ids is not None:
+            object.__setattr__(self, "client_ids", _as_names(self.client_ids))
         if self.client_ids is None and not self.sizes.all():
             empty = np.flatnonzero(self.sizes == 0)
             raise ValueError(
                 f"{len(empty)} of {len(self)} clients have no rows, the first is client {empty[0]}"
             )
         if self.client_ids is not None and len(self.client_ids) != len(self):
-            raise ValueError(f"{len(self.client_ids)} client_ids for {len(self)} clients")
+            raise ValueError(
+                f"{len(self.client_ids)} client_ids for {len(self)} clients, got "
+                f"client_ids={self.client_ids!r:.80}"
+            )
         if len(self.unused) and not self.unused_reason:
             raise ValueError(f"{len(self.unused)} rows are unused; say why in unused_reason")
         self._check_rows()
@@ -124,12 +132,24 @@ class Partition:
             >>> Partition.from_owners(np.array([1, 0, -1, 1]), 2, unused_reason="spoilt").rows
             array([1, 0, 3])
         """
+        num_partitions = check_integer("num_partitions", num_partitions, 1)
         owners = _as_row_numbers("owners", owners)
+        if not isinstance(unused_reason, str):
+            raise TypeError(f"unused_reason={unused_reason!r} is no text; write a sentence")
         if len(owners) and (owners.min() < -1 or owners.max() >= num_partitions):
             raise ValueError(
                 f"owners reach from {owners.min()} to {owners.max()}; "
                 f"with num_partitions={num_partitions} they are -1..{num_partitions - 1}"
             )
+        if client_ids is None:
+            clients = np.unique(owners[owners >= 0])
+            if len(clients) < num_partitions:
+                place = np.flatnonzero(clients != np.arange(len(clients)))
+                first = place[0] if len(place) else len(clients)
+                raise ValueError(
+                    f"owners={repr(owners.tolist())[:80]}: {num_partitions - len(clients)} of "
+                    f"{num_partitions} clients have no rows, the first is client {first}"
+                )
         order = np.argsort(owners, kind="stable").astype(np.int64, copy=False)
         sizes = np.bincount(owners + 1, minlength=num_partitions + 1)
         nobody = int(sizes[0])
@@ -217,11 +237,20 @@ class Partition:
 def _as_row_numbers(name: str, values: Any) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise TypeError(
-            f"{name} is an array of {array.dtype} with shape {array.shape}; "
-            "give a flat array of integers"
-        )
+        words = f"an array of {array.dtype} with shape {array.shape}"
+        words = f"{repr(values)[:80]}, {words}"
+        raise TypeError(f"{name} is {words}; give a flat array of integers")
     return array.astype(np.int64, copy=False)
+
+
+def _as_names(value: Any) -> tuple[str, ...]:
+    names = tuple(value) if isinstance(value, list | tuple) else None
+    if names is None or not all(issubclass(kind, str) for kind in set(map(type, names))):
+        raise TypeError(
+            f"client_ids={repr(value)[:80]} are no names; give a tuple of strings, one for each "
+            "client"
+        )
+    return names
 
 
 def _without_gaps(labels: ArrayLike) -> NDArray[Any]:

@@ -39,7 +39,7 @@ def cite(used: FedTrainer | Study | Method) -> str:
         return bibtex(found)
     if isinstance(used, FedTrainer):
         return bibtex(papers_of({name: getattr(used, name) for name in PARTS}))
-    if isinstance(used, Mapping):
+    if isinstance(used, Mapping) and "aggregator" in used:
         return bibtex(papers_of(used))
     raise TypeError(
         f"used must be a FedTrainer, a Study or a method, got {used!r} ({type(used).__name__}); "

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlight._fit.argument_checks import as_module, check_data
 from fedlight._support.messages import Voice, speaking
 from fedlight.aggregators import FedAvg
 from fedlight.arrivals import SynchronousArrivals
@@ -131,7 +132,7 @@ def check_independence(
         limit_val_batches=0,
     )
     with speaking(_Silent()):
-        trainer.fit(deepcopy(module), datamodule)
+        trainer.fit(deepcopy(as_module(module)), check_data(datamodule))
     assert examined.answer is not None
     return examined.answer
 

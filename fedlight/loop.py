@@ -174,7 +174,7 @@ class Limits:
         if self == Limits() and not arrivals.finite:
             raise ValueError(
                 f"nothing would stop a run over {arrivals!r}: "
-                "give max_rounds, max_updates or max_time"
+                "give max_rounds, max_updates or max_time, which are all None"
             )
 
     @property

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from fedlight._runs.setting import Setting
-from fedlight._support.checks import positive
+from fedlight._support.checks import described, integer, positive, shown
 from fedlight._support.messages import Note, voice
+from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
 from fedlight.arrivals.simulation import check_no_feedback, federation_of, warn_if_over
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.table import Table
 
-    from fedlight.aggregators import Aggregator
     from fedlight.executors.base import Job, Workplace
     from fedlight.theory import ClosedNetwork
     from fedlight.types import ClientUpdate, Federation, RoundRecord
@@ -205,27 +205,40 @@ def participation_report(
         >>> report.share.tolist(), report.window
         ([0.5, 0.5], 2)
     """
-    positive("rtol", rtol)
+    rtol = positive("rtol", rtol)
+    until = ""
     if isinstance(run, ScheduleTable):
         num_clients = num_clients or run.num_clients
         run = ReplayArrivals(run)
     if isinstance(run, ArrivalProcess):
         if aggregator is None or num_clients is None:
             raise ValueError(
-                "a schedule has no weights by itself: give aggregator= and num_clients="
+                "a schedule has no weights by itself: give aggregator= and num_clients=, got "
+                f"{shown(aggregator)} and {shown(num_clients)}"
             )
+        if not isinstance(aggregator, Aggregator):
+            raise TypeError(
+                f"aggregator must be an aggregator, got {shown(aggregator)}; for example FedAvg()"
+            )
+        seed = integer("seed", seed)
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         limits = Limits(max_rounds, max_time, max_updates)
+        until = f", got {limits}"
         history: Sequence[RoundRecord]
         history = dry_run(run, deepcopy(aggregator), federation, limits).history
         arrivals = run
+    elif not hasattr(run, "history") or not hasattr(run, "federation"):
+        raise TypeError(
+            "run must be a trainer after fit, an arrival process or a schedule, got "
+            f"{described(run)}"
+        )
     else:
         history, federation = run.history, run.federation
         aggregator, arrivals = run.aggregator, run.arrivals
     if not _anyone_counts(history):
         raise ValueError(
             "there is nothing to report, because no update was used with a weight above 0; let the "
-            "run last longer"
+            f"run last longer{until}"
         )
     return _report(history, aggregator, arrivals, federation, rtol)
 

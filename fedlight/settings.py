@@ -16,6 +16,7 @@ from math import sqrt
 import numpy as np
 
 from fedlight._support.checks import (
+    flag,
     fraction,
     non_negative_int,
     number,
@@ -38,6 +39,7 @@ from fedlight.arrivals import (
     UniformSpeeds,
     UniformSteps,
 )
+from fedlight.arrivals.durations import LONGEST
 
 __all__ = [
     "anarchic",
@@ -159,6 +161,11 @@ def sqrt_random(num_clients: int, noise: float = 1.0, seed: int | None = None) -
     if seed is not None:
         seed = non_negative_int("seed", seed)
         fixed = np.random.default_rng(seed).permutation(fixed).tolist()
+    if noise * sqrt(count) > LONGEST:
+        raise ValueError(
+            f"noise must be so small that durations of {count} clients are at most {LONGEST:,.0f} "
+            f"units, got {noise!r}"
+        )
     scales = [noise * sqrt(i + 1) for i in range(count)]
     return SumDurations([FixedDurations(fixed), HalfNormalDurations(scales)])
 
@@ -233,5 +240,7 @@ def anarchic(per_round: int = 5, steps: int = 5, dynamic: bool = False) -> Arriv
         >>> anarchic(steps=10)
         UniformArrivals(per_round=5, max_staleness=4, local_steps=ConstantSteps(10))
     """
-    policy = UniformSteps(1, 2 * positive_int("steps", steps)) if dynamic else ConstantSteps(steps)
+    steps = positive_int("steps", steps)
+    drawn = flag("dynamic", dynamic)
+    policy = UniformSteps(1, 2 * steps) if drawn else ConstantSteps(steps)
     return UniformArrivals(per_round, max_staleness=4, local_steps=policy)

@@ -12,12 +12,19 @@ Moulines, [Queuing dynamics of asynchronous Federated Learning](https://arxiv.or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import number, positive, positive_int
+from fedlight._support.checks import (
+    items,
+    non_negative_int,
+    number,
+    positive,
+    positive_int,
+    shown,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,13 +168,22 @@ def search(
     """
     means = _all_positive("durations", durations)
     tried = []
-    for concurrency in concurrencies:
-        for power in powers:
-            probabilities = _shares(means ** -number("power", power))
+    sweeps = non_negative_int("sweeps", sweeps)
+    if not callable(objective) or isinstance(objective, type):
+        raise TypeError(
+            "objective must be a function of a ClosedNetwork that returns a number, got "
+            f"{shown(objective)}"
+        )
+    listed = items("concurrencies", concurrencies)
+    numbers = [positive_int("concurrencies", each) for each in listed]
+    exponents = [number("powers", each) for each in items("powers", powers)]
+    for concurrency in numbers:
+        for power in exponents:
+            probabilities = _shares(means**-power)
             network = ClosedNetwork(means, concurrency, probabilities)
             tried.append((_cost(objective, network), network))
     if not tried:
-        raise ValueError("there is nothing to try: give at least one of concurrencies and powers")
+        raise ValueError("concurrencies and powers must hold at least one number each, got none")
     cost, best = min(tried, key=lambda pair: pair[0])
     for _ in range(sweeps):
         before = cost
@@ -195,7 +211,9 @@ def _shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _all_positive(name: str, values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    checked = [positive(f"{name}[{i}]", value) for i, value in enumerate(np.asarray(values))]
+    if isinstance(values, Mapping | Set):
+        raise TypeError(f"{name} must be a list of numbers, got {shown(values)}")
+    checked = [positive(f"{name}[{i}]", each) for i, each in enumerate(items(name, values))]
     if not checked:
         raise ValueError(f"{name} must hold one number for each client, got none")
     return np.array(checked)

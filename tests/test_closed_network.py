@@ -206,7 +206,7 @@ def test_the_search_finds_the_best_of_a_dense_grid() -> None:
         (lambda: ClosedNetwork([1.0, 1.0], 2, [0.5, 0.4]), "that add up to 1, got 2 with the sum"),
         (lambda: ClosedNetwork([1.0, 1.0], 2, [1.0]), "2 numbers that add up to 1, got 1 with"),
         (lambda: ClosedNetwork(np.ones(50_000)), "is more than can be computed"),
-        (lambda: search([1.0], [], lambda network: 0.0), "there is nothing to try"),
+        (lambda: search([1.0], [], lambda network: 0.0), "must hold at least one number each"),
         (lambda: search([1.0], [1], lambda network: math.nan), "must be finite, got nan"),
     ],
 )

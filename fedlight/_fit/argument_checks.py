@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlight._fit.callback_adapters import AdaptedSummary, Mirror
 from fedlight._fit.lightning_arguments import LightningSettings, refuse_arguments
 from fedlight._fit.lightning_callbacks import adapt
-from fedlight._support.checks import non_negative_int
+from fedlight._support.checks import described, flag, non_negative_int, shown
 from fedlight._support.files import user_path
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
@@ -45,7 +45,7 @@ def instance_of(kind: type[Any], name: str, value: object, example: str) -> Any:
                 "from lightning.pytorch"
             )
         raise TypeError(
-            f"{name} must be of type {kind.__name__}, got {value!r} ({type(value).__name__}); "
+            f"{name} must be of type {kind.__name__}, got {shown(value)} ({type(value).__name__}); "
             f"for example {example}"
         )
     return value
@@ -80,7 +80,7 @@ def as_module(module: object) -> LightningModule:
         for child in module.children() if isinstance(module, torch.nn.Module) else ():
             if isinstance(child, LightningModule):  # as wrapped by DataParallel or Fabric
                 advice = f"pass the {type(child).__name__} in it"
-        raise TypeError(f"module must be a LightningModule, got {type(module).__name__}; {advice}")
+        raise TypeError(f"module must be a LightningModule, got {described(module)}; {advice}")
     return module
 
 
@@ -152,7 +152,6 @@ def check_data(datamodule: object) -> FederatedDataModule:
         TypeError: It is something else.
     """
     if not isinstance(datamodule, FederatedDataModule):
-        kind = type(datamodule).__name__
         if isinstance(datamodule, LightningDataModule):
             way = "write FederatedDataModule.from_lightning(datamodule, partitioner)"
         else:
@@ -160,7 +159,9 @@ def check_data(datamodule: object) -> FederatedDataModule:
                 "wrap your data: FederatedDataModule(dataset, partitioner) or "
                 "FederatedDataModule.from_client_datasets([...])"
             )
-        raise TypeError(f"datamodule must be a FederatedDataModule, got {kind}; {way}")
+        raise TypeError(
+            f"datamodule must be a FederatedDataModule, got {described(datamodule)}; {way}"
+        )
     return datamodule
 
 
@@ -266,7 +267,8 @@ def as_callbacks(
         _warn_of_callback_hooks(each)
     if settings is not None:
         given += _asked_for(settings, given, root)
-    if (bar or bar is None) and not any(isinstance(each, ProgressBar) for each in given):
+    wanted = bar is None or flag("enable_progress_bar", bar)
+    if wanted and not any(isinstance(each, ProgressBar) for each in given):
         given.append(ProgressBar())
     # Checkpoints come last, as in Lightning: they then hold the effect of the other callbacks.
     return sorted(given, key=lambda each: isinstance(each, FedCheckpoint | Mirror))
@@ -294,9 +296,12 @@ def _asked_for(
 
 def _listed(value: Any, kind: Any) -> list[Any]:
     """One object or several as a list; the caller checks the kind of each."""
-    if isinstance(value, Iterable) and not isinstance(value, str | kind):
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping | kind):
+        return [value]
+    try:
         return list(value)
-    return [value]
+    except TypeError:  # an array without an axis
+        return [value]
 
 
 def _warn_of_callback_hooks(callback: Callback) -> None:

@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning import Fabric
+from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
+from lightning.fabric.accelerators.accelerator import Accelerator
 from lightning.fabric.loggers.logger import Logger
 from lightning.fabric.plugins.precision import MixedPrecision
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from fedlight._support.checks import non_negative_int, positive_int
+from fedlight._support.checks import non_negative_int, one_of, positive_int
+
+_PRECISIONS = (
+    *("32-true", "64-true", "bf16-true", "bf16-mixed", "16-true", "16-mixed"),
+    *("32", "64", "16", "bf16", "transformer-engine", "transformer-engine-float16"),
+)
 
 
 def fabric_of(
@@ -21,15 +29,43 @@ def fabric_of(
         TypeError: `devices` is of the wrong kind.
         ValueError: An argument is outside its range, or the precision needs a scaled loss.
     """
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=one_device(devices),
-        precision=precision,
-        loggers=list(loggers),
-        callbacks=callbacks,
-    )
+    chosen, device = _accelerator(accelerator), one_device(devices)
+    try:
+        fabric = Fabric(
+            accelerator=chosen,
+            devices=device,
+            precision=_precision(precision),
+            loggers=list(loggers),
+            callbacks=callbacks,
+        )
+    except (TypeError, MisconfigurationException) as error:
+        raise ValueError(
+            f"accelerator={accelerator!r} and devices={devices!r} do not fit this machine ({error})"
+        ) from error
     check_precision(fabric.strategy.precision)
     return fabric
+
+
+def _accelerator(value: Any) -> Any:
+    """`accelerator`, if it is an object of Lightning's or the name of one.
+
+    Raises:
+        ValueError: There is no accelerator of this name.
+    """
+    if isinstance(value, Accelerator):
+        return value
+    known = ("auto", "gpu", *ACCELERATOR_REGISTRY.available_accelerators())
+    return one_of("accelerator", value, known)
+
+
+def _precision(value: Any) -> Any:
+    """`precision`, if Lightning has it; None means single precision, as in Lightning.
+
+    Raises:
+        ValueError: Lightning has no such precision.
+    """
+    number = isinstance(value, int) and not isinstance(value, bool) and str(value) in _PRECISIONS
+    return value if value is None or number else one_of("precision", value, _PRECISIONS)
 
 
 def one_device(value: object) -> int | list[int]:
@@ -39,7 +75,7 @@ def one_device(value: object) -> int | list[int]:
         TypeError: It is neither a number, nor "auto", nor a list of one number.
         ValueError: It asks for another number of devices.
     """
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         return 1
     if isinstance(value, str):
         numbers = [part for part in value.split(",") if part.strip()]

@@ -23,7 +23,7 @@ def check_intervals(
         raise ValueError(
             f'check_val_every_n_rounds must be a number, None for never or "auto", got {rounds!r}'
         )
-    if rounds != "auto":
+    if not isinstance(rounds, str):
         rounds = optional(positive_int, "check_val_every_n_rounds", rounds)
     updates = optional(positive_int, "check_val_every_n_updates", updates)
     if updates is None:

@@ -128,7 +128,9 @@ def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> Traine
     limits = Limits(trial or given["max_rounds"], given["max_time"], given["max_updates"])
     setting = _setting_of(given, limits)
     rounds, updates = given["check_val_every_n_rounds"], given["check_val_every_n_updates"]
-    rounds, updates = check_intervals(1 if trial and rounds == "auto" else rounds, updates)
+    rounds, updates = check_intervals(
+        1 if trial and isinstance(rounds, str) and rounds == "auto" else rounds, updates
+    )
     root = as_folder(given["default_root_dir"])
     loggers = [] if trial else as_loggers(given["logger"], root)
     callbacks = as_callbacks(given["callbacks"], given["enable_progress_bar"], root, settings)

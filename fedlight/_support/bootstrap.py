@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import number
+from fedlight._support.checks import items, number, real
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,9 +79,9 @@ def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
         2.0
     """
     check_confidence(confidence)
-    if not len(values):
+    found = np.asarray([real("values", each) for each in items("values", values)])
+    if not len(found):
         raise ValueError("values must hold one or more, got none")
-    found = np.asarray(values, dtype=np.float64)
     # Also values whose sum is beyond the largest float.
     if len(found) < 2 or not math.isfinite(len(found) * float(np.abs(found).max())):
         return Interval(mean_of(found.tolist()), math.nan, math.nan, len(found))

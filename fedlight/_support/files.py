@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fedlight._support.checks import shown
+
 # A part file of a process that cannot be asked, as on another machine, is removed after this long.
 _OLD_SECONDS = 24 * 60 * 60
 
@@ -23,6 +25,49 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         True
     """
     return Path(path).expanduser()
+
+
+def new_file(name: str, path: object, example: str) -> Path:
+    """The file that an argument names, which may or may not exist.
+
+    Args:
+        name: Name of the argument.
+        path: Its value.
+        example: A path, for the error.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is empty, or a folder.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{name} must name a file, such as {example!r}, got {shown(path)}")
+    if not os.fspath(path):
+        raise ValueError(f"{name} must name a file, such as {example!r}, got {path!r}")
+    found = user_path(path)
+    if found.is_dir():
+        raise ValueError(f"{name} must name a file, but {os.fspath(path)!r} is a folder")
+    return found
+
+
+def existing_file(name: str, path: object, words: str) -> Path:
+    """The file that an argument names.
+
+    Args:
+        name: Name of the argument.
+        path: Its value.
+        words: What the file is, for the error.
+
+    Raises:
+        TypeError: It is no path.
+        FileNotFoundError: There is no such file.
+    """
+    if not isinstance(path, str | os.PathLike):
+        kind = type(path).__name__
+        raise TypeError(f"{name} must be a path, got {shown(path)} ({kind}); it names a {words}")
+    found = user_path(path)
+    if not found.is_file():
+        raise FileNotFoundError(f"there is no {words} {os.fspath(path)!r}; {name} must name one")
+    return found
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedlight._support.checks import Rate, rate, rate_at
+from fedlight._support.checks import Rate, rate, rate_at, shown
 from fedlight._support.flat_layout import FlatLayout
 from fedlight._support.memory import new_tensor
 from fedlight.parameters import weighted_sum
@@ -97,18 +97,18 @@ class ServerStep:
     def __init__(
         self, server_lr: Rate = 1.0, server_optimizer: OptimizerFactory | None = None
     ) -> None:
-        if server_optimizer is not None and server_lr != 1.0:
+        self.server_lr = rate("server_lr", server_lr)
+        if server_optimizer is not None and self.server_lr != 1.0:
             raise ValueError(
                 f"give server_lr ({server_lr!r}) or server_optimizer, not both: "
                 "the optimizer has its own learning rate"
             )
-        if server_optimizer is not None and not callable(server_optimizer):
+        if server_optimizer is not None and not _makes_optimizers(server_optimizer):
             raise TypeError(
                 "server_optimizer must be a function of the parameters that returns an optimizer, "
-                "got "
-                f"{server_optimizer!r}; for example lambda params: torch.optim.Adam(params, 0.01)"
+                f"got {shown(server_optimizer)}; for example "
+                "lambda params: torch.optim.Adam(params, 0.01)"
             )
-        self.server_lr = rate("server_lr", server_lr)
         self._factory = server_optimizer
         self._optimizers: list[Optimizer] = []
         # The parameters and their gradients are views of these.
@@ -399,3 +399,8 @@ def _merged_counters(state: ServerState, used: Sequence[UsedUpdate]) -> Tensor:
         return state.counters
     block = torch.stack([state.counters, *(update.local.counters for update, _ in used)])
     return block.amax(dim=0)
+
+
+def _makes_optimizers(value: object) -> bool:
+    """Whether a value may be called for an optimizer: a function, or an optimizer's class."""
+    return issubclass(value, Optimizer) if isinstance(value, type) else callable(value)

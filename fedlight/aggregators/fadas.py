@@ -11,6 +11,7 @@ import torch
 from fedlight._support.checks import (
     Rate,
     decay_rates,
+    flag,
     non_negative_int,
     one_of,
     positive,
@@ -79,7 +80,7 @@ class FADAS(BufferedAggregator):
         self.eps = positive("eps", eps)
         self.tau_c = non_negative_int("tau_c", tau_c)
         self.delay = one_of("delay", delay, ("reciprocal", "divided", "none"))
-        self.bias_correction = bool(bias_correction)
+        self.bias_correction = flag("bias_correction", bias_correction)
 
     def start(self, federation: Federation, state: ServerState) -> None:
         """Both moments and the maximum are zero."""

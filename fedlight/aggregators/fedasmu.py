@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedlight._support.checks import (
     Rate,
+    flag,
     non_negative,
     non_negative_int,
     optional,
@@ -118,7 +119,7 @@ class FedASMU(BufferedAggregator):
         self.local_lr = optional(rate, "local_lr", local_lr)
         self.max_staleness = optional(non_negative_int, "max_staleness", max_staleness)
         self.fresh = positive_int("fresh", fresh)
-        self.own_versions = bool(own_versions)
+        self.own_versions = flag("own_versions", own_versions)
 
     def start(self, federation: Federation, state: ServerState) -> None:
         """Each client has the first values, and no update yet."""

@@ -51,8 +51,10 @@ class GeneralizedAsyncSGD(BufferedAggregator):
         each = one_for_each("probabilities", probabilities, positive, equal="1 / num_clients")
         self.probabilities = tuple(each)
         total = sum(self.probabilities)
-        if abs(total - 1) > 0.01:
-            raise ValueError(f"probabilities must sum to 1, got a sum of {total:.6g}")
+        if abs(total - 1) > 1e-6:
+            raise ValueError(
+                f"probabilities must sum to 1, got a sum of {total:.6g}; divide each by it"
+            )
 
     def start(self, federation: Federation, state: ServerState) -> None:
         """Check that there is one probability for each client."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-from fedlight._support.checks import non_negative, positive
+from fedlight._support.checks import non_negative, positive, shown
 from fedlight._support.strategy import Strategy
 
 
@@ -171,7 +171,7 @@ class DelayAdaptive(Discount):
         return min(1.0, self.c / max(staleness, 1))
 
 
-def check_staleness(value: object) -> Staleness:
+def check_staleness(value: object, name: str = "staleness") -> Staleness:
     """Return `staleness` as a function; None means `Constant`.
 
     Raises:
@@ -181,7 +181,7 @@ def check_staleness(value: object) -> Staleness:
         return Constant()
     if isinstance(value, type) or not callable(value):
         raise TypeError(
-            f"staleness must be a function of an integer staleness, got {value!r}; "
+            f"{name} must be a function of an integer staleness, got {shown(value)}; "
             "for example Polynomial(0.5), Hinge(a=10, b=4) or None for no discount"
         )
     return value  # `discount` checks its values

@@ -49,7 +49,7 @@ class Participants:
             self._clients(f"{name}[{k}]", each) for k, each in enumerate(rounds)
         ]
         for number, clients in enumerate(self.listed):
-            if not clients and not empty:
+            if not clients and (not empty or not any(self.listed)):
                 raise ValueError(f"{name}[{number}] must name at least one client, got none")
 
     @staticmethod

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedlight._support.checks import number, one_of, positive, positive_int
+from fedlight._support.checks import (
+    items,
+    number,
+    one_of,
+    optional,
+    positive,
+    positive_int,
+    shown,
+    word,
+)
+from fedlight._support.files import existing_file
 from fedlight.arrivals.table import ReplayEvent
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT
 
@@ -67,6 +77,12 @@ def read_device_log(
     sep: str,
 ) -> DeviceLog:
     """Read a log; see `ReplayArrivals.from_csv`."""
+    word("client", client)
+    word("start", start)
+    optional(word, "duration", duration)
+    optional(word, "end", end)
+    if sep is not None and len(word("sep", sep)) != 1 and sep not in (r"\s+", r"\t"):
+        raise ValueError(f"sep must be one character, got {sep!r}")
     if (duration is None) == (end is None):
         raise ValueError(
             "either duration= or end= must name the column that says how long a local run took, "
@@ -83,7 +99,7 @@ def read_device_log(
     left_out, why = rows.drop_missing(missing, client, list(columns.values()))
 
     starts = rows.times(start)
-    origin = _origin(starts, origin)
+    given, origin = origin, _origin(starts, origin)
     begin = (starts.values - origin) / starts.scale
     if end is not None:
         ends = rows.times(end)
@@ -97,11 +113,12 @@ def read_device_log(
         assert duration is not None
         finish = begin + rows.numbers(duration) * duration_unit
     begin, finish = (np.round(times / unit * TICKS_PER_UNIT) for times in (begin, finish))
+    how = f"unit={unit:g}, duration_unit={duration_unit:g}, origin={given!r}"
     rule = "must be after its start" if end is not None else "must be larger than 0"
-    rule += " by at least 1e-9 virtual time"
+    rule += f" by at least 1e-9 virtual time ({how})"
     rows.refuse(finish <= begin, end or duration or "", rule)
-    rows.check_ticks(begin, start)
-    rows.check_ticks(finish, start)
+    rows.check_ticks(begin, start, how)
+    rows.check_ticks(finish, start, how)
 
     index, names = rows.clients(client, clients)
     overlaps = _overlaps(rows, client, index, begin, finish, keep=overlap == "keep")
@@ -131,11 +148,8 @@ class _Rows:
     def __init__(self, path: str | Path, columns: Mapping[str, str], sep: str) -> None:
         import pandas as pd
 
-        if not isinstance(path, str | Path):
-            raise TypeError(f"path must be a path, got {path!r} ({type(path).__name__})")
-        self._name, file = repr(str(path)), Path(path).expanduser()
-        if not file.is_file():
-            raise FileNotFoundError(f"there is no log {self._name}")
+        file = existing_file("path", path, "log")
+        self._name = repr(str(path))
         try:
             table = pd.read_csv(
                 file,
@@ -156,6 +170,7 @@ class _Rows:
                 raise ValueError(
                     f"{argument}={name!r} is not a column of {self._name}, which has "
                     f"{list(table.columns)}{f'; did you mean {near[0]!r}?' if near else ''}"
+                    f"{f' with sep={sep!r}' if len(table.columns) == 1 else ''}"
                 )
         table = table[list(dict.fromkeys(columns.values()))].fillna("")
         table = table.apply(lambda column: column.str.strip())
@@ -227,17 +242,17 @@ class _Rows:
         self.refuse(stamps.isna(), column, f"{rule}, of one kind in all rows")
         return _Times(stamps.dt.as_unit("ns").astype("int64").to_numpy(), 1e9)
 
-    def check_ticks(self, ticks: NDArray[np.float64], column: str) -> None:
-        """Check that times lie between virtual time 0 and the largest one."""
+    def check_ticks(self, ticks: NDArray[np.float64], column: str, how: str) -> None:
+        """Check that times lie between virtual time 0 and the largest one; `how` they are read."""
         units = ticks / TICKS_PER_UNIT
         early, late = ticks < 0, ticks > MAX_TICKS
         rule = (
             f"must be at or after virtual time 0, which is {-units[early.argmax()]:g} units later"
         )
-        self.refuse(early, column, f'{rule} (write origin="first" for the earliest start)')
+        self.refuse(early, column, f'{rule} (write origin="first" for the earliest start; {how})')
         most = MAX_TICKS // TICKS_PER_UNIT
         rule = f"must be at most {most} units of virtual time, not {units[late.argmax()]:g}"
-        self.refuse(late, column, f'{rule} (write origin="first", or a larger unit)')
+        self.refuse(late, column, f'{rule} (write origin="first", or a larger unit; {how})')
 
     def clients(self, column: str, clients: Clients) -> tuple[NDArray[np.int64], dict[str, int]]:
         """The data client of each row and of each name."""
@@ -247,24 +262,25 @@ class _Rows:
         names = pd.Series(found)
         places = np.arange(len(names))
         are_numbers = names.str.fullmatch(r"0|[1-9]\d{0,17}").all()
-        if clients is None or clients == "names":
+        if clients is None or (isinstance(clients, str) and clients == "names"):
             if are_numbers:
                 numbers = names.astype("int64").to_numpy()
                 places = numbers if clients is None else numbers.argsort().argsort()
-        elif isinstance(clients, str) or not isinstance(clients, Iterable):
+        elif isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
             raise TypeError(
                 'clients must be a list of names in the order of the data\'s clients, "names" or '
                 f"None, got {clients!r}"
             )
         else:
-            listed = [str(name) for name in clients]
+            listed = [str(name) for name in items("clients", clients)]
             given = {name: place for place, name in enumerate(listed)}
             if len(given) < len(listed):
                 ((twice, _),) = Counter(listed).most_common(1)
                 raise ValueError(f"clients must hold each name once, got {twice!r} more than once")
             places = names.map(given).fillna(-1).to_numpy(np.int64)
             unknown = places[codes] < 0
-            self.refuse(unknown, column, f"must be one of the {len(given)} names in clients=")
+            rule = f"must be one of the {len(given)} names in clients={shown(listed)}"
+            self.refuse(unknown, column, rule)
         order = places.argsort()
         by_name = zip(names.iloc[order].tolist(), places[order].tolist(), strict=True)
         return places[codes], dict(by_name)
@@ -273,7 +289,7 @@ class _Rows:
 def _origin(starts: _Times, origin: float | str | None) -> Any:
     """The time of the log at which virtual time is 0, in the unit of its values."""
     stamps = starts.scale != 1
-    if origin == "first" or (origin is None and stamps):
+    if (origin is None and stamps) or (isinstance(origin, str) and origin == "first"):
         return starts.values.min()
     if not stamps:
         return number("origin", 0.0 if origin is None else origin)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fedlight._support.checks import shown
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -49,7 +51,7 @@ def one_for_each(
     listed = as_list(name, value)
     if listed is None:
         raise TypeError(
-            f"{name} must be a list of one number for each client, got {value!r}; "
+            f"{name} must be a list of one number for each client, got {shown(value)}; "
             f"for equal numbers write {name}=[{equal}] * num_clients"
         )
     if not listed:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from fedlight._support.checks import one_of
 from fedlight.arrivals._state import Saved
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
-from fedlight.arrivals.windows import Intervals, IntervalWindows, Window, Windows
+from fedlight.arrivals.windows import (
+    Intervals,
+    IntervalWindows,
+    Window,
+    Windows,
+    checked_intervals,
+    intervals_of_file,
+)
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.events import to_ticks, to_time
 
@@ -66,9 +73,13 @@ class Availability(Wrapper):
     ) -> None:
         super().__init__(arrivals)
         if isinstance(windows, str | Path):
-            windows = IntervalWindows.from_file(windows)
+            windows = intervals_of_file("windows", windows)
         elif not isinstance(windows, Windows):
-            windows = IntervalWindows(windows)
+            given = checked_intervals("windows", windows)
+            try:
+                windows = IntervalWindows(given)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"windows: {error}") from None
         self.windows = windows
         self.unfinished = one_of("unfinished", unfinished, ("finish", "lose"))
 

@@ -45,7 +45,7 @@ class ClientSelection(Wrapper):
 
     def __init__(self, arrivals: ArrivalProcess) -> None:
         # A copy, since the process may serve another run, whose clients are drawn.
-        super().__init__(deepcopy(arrivals))
+        super().__init__(deepcopy(arrivals) if isinstance(arrivals, ArrivalProcess) else arrivals)
         self.arrivals.choose_by(self._chosen)
 
     @abstractmethod

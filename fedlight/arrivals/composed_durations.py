@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import non_negative, optional, positive
+from fedlight._support.checks import flag, items, non_negative, optional, pairs, positive
 from fedlight.arrivals._per_client import of_client, one_for_all_or_each, spread_out
 from fedlight.arrivals.durations import (
     LONGEST,
@@ -52,13 +52,16 @@ class MixedDurations(DurationModel):
     _repr_optional = ("drawn",)
 
     def __init__(self, classes: Sequence[tuple[float, DurationModel]], drawn: bool = False) -> None:
-        if isinstance(classes, Mapping | str):
-            raise TypeError(f"classes must be a list of pairs (share, durations), got {classes!r}")
-        self.classes = [(positive("a share of classes", s), as_durations(d)) for s, d in classes]
+        self.classes = [
+            (positive(f"{name} (a share)", share), as_durations(model, f"{name} (durations)"))
+            for name, (share, model) in pairs("classes", classes, "(share, durations)")
+        ]
+        if not self.classes:
+            raise ValueError("classes must hold at least one pair (share, durations), got none")
         total = sum(share for share, _ in self.classes)
         if abs(total - 1) > 1e-9:
             raise ValueError(f"the shares of classes must add up to 1, got {total:g}")
-        self.drawn = bool(drawn)
+        self.drawn = flag("drawn", drawn)
         self.uses_rng = any(durations.uses_rng for _, durations in self.classes)
 
     def class_of(self, client_id: int, federation: Federation) -> int:
@@ -169,7 +172,10 @@ class SumDurations(DurationModel):
     """
 
     def __init__(self, parts: Sequence[DurationModel]) -> None:
-        self.parts = [as_durations(part) for part in parts]
+        self.parts = [
+            as_durations(part, f"parts[{place}]")
+            for place, part in enumerate(items("parts", parts))
+        ]
         if not self.parts:
             raise ValueError("parts must hold at least one duration model, got none")
         self.uses_rng = any(part.uses_rng for part in self.parts)
@@ -282,8 +288,8 @@ class ChangingDurations(DurationModel):
         self.uses_rng = self.durations.uses_rng
         self.period = optional(positive, "period", period)
         self.factors = [
-            (non_negative("a start of factors", start), positive("a factor of factors", factor))
-            for start, factor in factors
+            (non_negative(f"{name} (a start)", start), positive(f"{name} (a factor)", factor))
+            for name, (start, factor) in pairs("factors", factors, "(start, factor)")
         ]
         self._starts = [start for start, _ in self.factors]
         if self._starts != sorted(set(self._starts)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from fedlight._support.checks import fraction, non_negative, positive
+from fedlight._support.checks import fraction, non_negative, positive, shown
 from fedlight._support.strategy import Strategy
 from fedlight.arrivals._per_client import (
     check_length,
@@ -287,7 +287,9 @@ class LogNormalDurations(ClientDurations):
         self.sigma = non_negative("sigma", sigma)
         # In logarithms, since the mean itself overflows from sigma = 38 on. With this bound and
         # medians of a tick or more, exp(sigma * z) in `draw` is finite for every z.
-        if np.log(np.max(self.median)) + self.sigma**2 / 2 > math.log(LONGEST):
+        # The square itself overflows from 1e154 on.
+        spread = min(self.sigma, 1e9) ** 2 / 2
+        if np.log(np.max(self.median)) + spread > math.log(LONGEST):
             raise ValueError(
                 f"sigma={sigma!r} is too large: the mean duration, median * exp(sigma**2 / 2), "
                 f"would be above {LONGEST:,.0f} units of virtual time, the longest possible; "
@@ -345,8 +347,8 @@ class StepDurations(ClientDurations):
         return np.round(self.overhead + spread_out(self.per_step, federation) * num_steps, 9)
 
 
-def as_durations(value: object) -> DurationModel:
-    """Return `value` if it is a duration model.
+def as_durations(value: object, name: str = "durations") -> DurationModel:
+    """Return `value` if it is a duration model; `name` is that of the argument.
 
     Raises:
         TypeError: It is something else.
@@ -354,7 +356,7 @@ def as_durations(value: object) -> DurationModel:
     if isinstance(value, DurationModel):
         return value
     raise TypeError(
-        f"durations must be a duration model, got {value!r}; "
+        f"{name} must be a duration model, got {shown(value)}; "
         "for example UniformSpeeds(0.8) or FixedDurations([1.0, 0.5])"
     )
 

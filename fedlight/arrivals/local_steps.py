@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import positive, positive_int
+from fedlight._support.checks import positive, positive_int, shown
 from fedlight._support.strategy import Strategy
 from fedlight.arrivals._per_client import check_length, one_for_each
 from fedlight.arrivals.durations import DurationModel
@@ -316,9 +316,9 @@ def as_local_steps(value: LocalSteps | int) -> LocalSteps:
     if isinstance(value, LocalSteps):
         return value
     if isinstance(value, Integral) and not isinstance(value, bool):
-        return ConstantSteps(int(value))
+        return ConstantSteps(_num_steps("local_steps", value))
     raise TypeError(
-        f"local_steps must be a LocalSteps policy or an integer, got {value!r}; "
+        f"local_steps must be a LocalSteps policy or an integer, got {shown(value)}; "
         "for example ConstantSteps(5), UniformSteps(1, 10) or LocalEpochs(1)"
     )
 

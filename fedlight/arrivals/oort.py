@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlight._support.checks import (
+    flag,
     fraction,
     non_negative,
     one_of,
@@ -124,7 +125,7 @@ class Oort(ClientSelection):
                 f"Oort chooses the clients of a round, but {arrivals!r} has no rounds; write "
                 "Oort(SynchronousArrivals(per_round=…)), or take Pisces"
             )
-        self.metric, self.squared = metric_name(metric), bool(squared)
+        self.metric, self.squared = metric_name(metric), flag("squared", squared)
         self.exploration = fraction("exploration", exploration)
         self.exploration_decay = fraction("exploration_decay", exploration_decay)
         self.least_exploration = fraction("least_exploration", least_exploration)
@@ -138,7 +139,7 @@ class Oort(ClientSelection):
         if self.reading == "paper" and self.pacer_step is None:
             raise ValueError(
                 "reading='paper' needs pacer_step, by which the preferred duration of a round "
-                "grows, in virtual time; for example pacer_step=1.0"
+                "grows, in virtual time, got None; for example pacer_step=1.0"
             )
 
     def setup(self, federation: Federation) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fedlight._support.checks import fraction, non_negative, optional, positive, positive_int
+from fedlight._support.checks import (
+    flag,
+    fraction,
+    non_negative,
+    optional,
+    positive,
+    positive_int,
+)
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound, Wake
 from fedlight.arrivals.client_selection import ClientSelection, statistical_utility
 from fedlight.arrivals.power_of_choice import metric_name
@@ -85,7 +92,7 @@ class Pisces(ClientSelection):
         staleness_bound: float | None = None,
     ) -> None:
         super().__init__(arrivals)
-        self.metric, self.squared = metric_name(metric), bool(squared)
+        self.metric, self.squared = metric_name(metric), flag("squared", squared)
         self.beta = non_negative("beta", beta)
         self.exploration = fraction("exploration", exploration)
         self.exploration_decay = fraction("exploration_decay", exploration_decay)

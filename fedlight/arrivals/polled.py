@@ -9,7 +9,13 @@ import numpy as np
 
 from fedlight._support.checks import positive, positive_int
 from fedlight.arrivals._cohorts import Cohorts, Participants
-from fedlight.arrivals._per_client import as_list, check_length, of_client, one_for_all_or_each
+from fedlight.arrivals._per_client import (
+    as_list,
+    check_length,
+    of_client,
+    one_for_all_or_each,
+    one_for_each,
+)
 from fedlight.arrivals._task_draws import Visits
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch, EndRound
 from fedlight.arrivals.durations import SHORTEST, DurationModel, FixedDurations, as_durations
@@ -75,8 +81,9 @@ class PolledArrivals(ArrivalProcess):
         if self.interval < SHORTEST:
             raise ValueError(f"interval must be at least 1e-9 of virtual time, got {interval!r}")
         if as_list("step_durations", step_durations) is not None:
-            step_durations = FixedDurations(step_durations)  # type: ignore[arg-type]
-        self.step_durations = as_durations(step_durations)
+            listed = one_for_each("step_durations", step_durations, positive)
+            step_durations = FixedDurations(listed)
+        self.step_durations = as_durations(step_durations, "step_durations")
         self.max_steps = one_for_all_or_each("max_steps", max_steps, positive_int)
 
     def setup(self, federation: Federation) -> None:

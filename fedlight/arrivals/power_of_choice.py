@@ -111,9 +111,9 @@ def metric_name(name: object) -> str:
     """Check the argument `metric`.
 
     Raises:
-        TypeError: It is not a string.
+        TypeError: It is not a string, or an empty one.
     """
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not name:
         raise TypeError(
             "metric must be the name under which training_step logs the loss, such as "
             f'"train_loss", got {brief(name)}'

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlight._support.files import user_path
+from fedlight._support.files import new_file
 from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.actions import Action
 from fedlight.arrivals.base import ArrivalProcess
@@ -45,9 +45,7 @@ class Recording(Wrapper):
 
     def __init__(self, arrivals: ArrivalProcess, path: str | Path | None = None) -> None:
         super().__init__(arrivals)
-        if path is not None and not isinstance(path, str | Path):
-            raise TypeError(f'path must name a file, such as "schedule.parquet", got {path!r}')
-        self.path = None if path is None else user_path(path)
+        self.path = None if path is None else new_file("path", path, "schedule.parquet")
 
     def setup(self, federation: Federation) -> None:
         """Start with an empty table.

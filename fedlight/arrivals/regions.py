@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import non_negative, one_of, positive_int
+from fedlight._support.checks import non_negative, one_of, positive_int, shown
 from fedlight.arrivals._per_client import as_list
 from fedlight.arrivals.base import Action, ArrivalProcess, EndRound
 from fedlight.arrivals.tiers import Tiers
@@ -147,12 +147,12 @@ class Regions(Tiers):
         """
         names = cls(processes, clients, arrivals_per_send).groups  # checked
         place = names.index(one_of("home", home, names))
-        listed = not isinstance(times, str | Mapping) and isinstance(times, Iterable)
-        given = [as_list("times", row) or [] for row in times] if listed else []
+        table = times.tolist() if hasattr(times, "tolist") else times
+        given = [as_list("times", row) or [] for row in as_list("times", table) or []]
         if [len(row) for row in given] != [len(names)] * len(names):
             raise ValueError(
                 f"times must have a row for each of the {len(names)} regions, with a number for "
-                f"each of them, got {times!r}"
+                f"each of them, got {shown(times)}"
             )
         rows = [
             [_time(f"times[{r}][{s}]", time) for s, time in enumerate(row)]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import one_of, positive
+from fedlight._support.checks import described, items, one_of, positive, shown
+from fedlight._support.files import existing_file
 from fedlight._support.strategy import Summary, digest
 from fedlight.arrivals._device_log import Clients, read_device_log
 from fedlight.arrivals._per_client import as_list, no_client
@@ -80,7 +81,7 @@ class ReplayArrivals(ArrivalProcess):
         pull: str = "recorded",
     ) -> None:
         if isinstance(events, str | Path):
-            events = ScheduleTable.load(events)
+            events = ScheduleTable.load(existing_file("events", events, "schedule file"))
         ends = as_list("round_ends", round_ends)
         if ends is None:
             raise TypeError(
@@ -467,13 +468,13 @@ def _as_events(events: object) -> list[Any]:
     # Iterating over a data frame or a mapping gives names of columns; the error would name those.
     if isinstance(events, Mapping) or hasattr(events, "columns"):
         raise TypeError(
-            f"events must be ReplayEvent objects, got {type(events).__name__}; for a table with "
+            f"events must be ReplayEvent objects, got {described(events)}; for a table with "
             "the columns of ReplayEvent write [ReplayEvent(**row) for row in rows], with one "
             "mapping for each row"
         )
-    if not isinstance(events, Iterable):
+    if not isinstance(events, Iterable) or isinstance(events, bytes):
         raise TypeError(
             f"events must be a list of ReplayEvent objects, a ScheduleTable or the path of a "
-            f"schedule file, got {events!r}"
+            f"schedule file, got {shown(events)}"
         )
-    return list(events)
+    return items("events", events)

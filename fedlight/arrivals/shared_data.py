@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import one_of, optional, positive_int
+from fedlight._support.checks import flag, one_of, optional, positive_int
 from fedlight.arrivals.base import Action, ArrivalProcess
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.types import Chunk
@@ -28,12 +28,10 @@ class _SharedData(Wrapper):
                 "arrivals must be a process whose clients have data of their own, got "
                 f"{arrivals!r}, which says itself what tasks read; leave {type(self).__name__} out"
             )
-        if not isinstance(shuffle, bool):
-            raise TypeError(f"shuffle must be True or False, got {shuffle!r}")
         self.shares_data = True
         self.num_clients = optional(positive_int, "num_clients", num_clients)
         self.shared_by = self.num_clients
-        self.shuffle = shuffle
+        self.shuffle = flag("shuffle", shuffle)
 
     def setup(self, federation: Federation) -> None:
         """Set up the wrapped process, and start with data that no task has read."""

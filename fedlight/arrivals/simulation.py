@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import integer, optional, positive, positive_int
+from fedlight._support.checks import integer, optional, positive, positive_int, shown
+from fedlight._support.strategy import Strategy
+from fedlight.arrivals._per_client import one_for_all_or_each
 from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.schedule import Schedule
-from fedlight.events import Kind
+from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, Kind
 from fedlight.loop import Counts, Event, Handled, Limits, Stop, play
 from fedlight.types import Federation
 
@@ -126,6 +128,11 @@ def simulate(
         >>> len(table), table.staleness().tolist()[:6]
         (20, [0, 0, 0, 1, 0, 1])
     """
+    if not isinstance(arrivals, Strategy):  # the class of processes imports this module
+        raise TypeError(
+            f"arrivals must be an arrival process, got {shown(arrivals)}; for example "
+            "UniformArrivals(per_round=5)"
+        )
     check_no_feedback(arrivals, "a schedule made without a model")
     limits = Limits(max_rounds, max_time, max_updates)
     limits.check(arrivals)
@@ -135,7 +142,10 @@ def simulate(
             "updates) or interval (the virtual time between server updates)"
         )
     optional(positive_int, "buffer_size", buffer_size)
-    optional(positive, "interval", interval)
+    interval = optional(positive, "interval", interval)
+    if interval is not None and interval > MAX_TICKS // TICKS_PER_UNIT:
+        most = MAX_TICKS // TICKS_PER_UNIT
+        raise ValueError(f"interval must be at most {most} units of virtual time, got {interval!r}")
     regional = arrivals.arrivals_per_send is not None
     if regional and (buffer_size not in (None, 1) or interval is not None):
         raise ValueError(
@@ -200,12 +210,13 @@ def federation_of(
         TypeError: A number is of the wrong kind.
         ValueError: A number is outside its range, or there is not one size for each client.
     """
-    positive_int("num_clients", num_clients)
-    positive_int("batch_size", batch_size)
-    if isinstance(num_examples, int):
-        sizes = np.broadcast_to(np.int64(num_examples), (num_clients,))
+    num_clients = positive_int("num_clients", num_clients)
+    batch_size = positive_int("batch_size", batch_size)
+    given = one_for_all_or_each("num_examples", num_examples, positive_int)
+    if isinstance(given, int):
+        sizes = np.broadcast_to(np.int64(given), (num_clients,))
     else:
-        sizes = np.array(list(num_examples), dtype=np.int64)
+        sizes = np.array(given, dtype=np.int64)
     if arrivals.shares_data and arrivals.shared_by not in (None, num_clients):
         raise ValueError(
             f"num_clients={num_clients} here, but {arrivals!r} has {arrivals.shared_by} clients; "
@@ -216,8 +227,6 @@ def federation_of(
             f"num_examples has {len(sizes)} numbers, but there are {num_clients} clients; "
             "give one number for all, or one for each"
         )
-    if (sizes < 1).any():
-        raise ValueError(f"num_examples must be at least 1 for each client, got {sizes.min()}")
     federation = Federation(num_clients, sizes, batch_size, seed=seed)
     return sharing(federation, num_clients) if arrivals.shares_data else federation
 

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import non_negative_int, number, optional, positive, positive_int
-from fedlight._support.files import replacing, user_path
+from fedlight._support.checks import (
+    flag,
+    non_negative_int,
+    number,
+    optional,
+    positive,
+    positive_int,
+    shown,
+)
+from fedlight._support.files import existing_file, replacing, user_path
 from fedlight.types import Chunk
 
 if TYPE_CHECKING:
@@ -104,11 +112,15 @@ class ReplayEvent:
             )
         if self.pulled_version is None and self.dispatched_at is None:
             raise ValueError(
-                "ReplayEvent needs pulled_version, the server version that the client pulled, or "
-                "dispatched_at, the virtual time at which it pulled the newest one"
+                "ReplayEvent.pulled_version must be the server version that the client pulled, got "
+                "None; or give dispatched_at, the virtual time at which it pulled the newest one"
             )
         if self.tag is not None and not isinstance(self.tag, str):
-            raise TypeError(f"ReplayEvent.tag must be a string or None, got {self.tag!r}")
+            raise TypeError(f"ReplayEvent.tag must be a string or None, got {shown(self.tag)}")
+        object.__setattr__(self, "cut", flag("ReplayEvent.cut", self.cut))
+        if self.chunk_shuffle is not None:
+            shuffle = flag("ReplayEvent.chunk_shuffle", self.chunk_shuffle)
+            object.__setattr__(self, "chunk_shuffle", shuffle)
         if self.chunk_start is None and self.chunk_shard is not None:
             raise ValueError(
                 f"ReplayEvent.chunk_shard={self.chunk_shard} needs chunk_start, the number of "
@@ -285,9 +297,7 @@ class ScheduleTable:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        path = user_path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no schedule file {str(path)!r}")
+        path = existing_file("path", path, "schedule file")
         try:
             table = pq.read_table(path)
             metadata = table.schema.metadata or {}

@@ -298,7 +298,8 @@ def _tick(name: str, value: object) -> int:
 
 
 def _rows(name: str, value: object) -> list[Any]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    alone = isinstance(value, str | bytes | Mapping) or not getattr(value, "shape", (1,))
+    if alone or not isinstance(value, Iterable):
         raise TypeError(
             f"{name} must be a list, got {value!r}; communicates has one list of clients for each "
             "tick, such as [[0, 2], [], [1]]"

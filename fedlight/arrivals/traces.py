@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedlight._support.checks import non_negative, positive
-from fedlight._support.files import user_path
+from fedlight._support.files import existing_file
 from fedlight._support.strategy import Summary, digest
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, Means
 from fedlight.arrivals.windows import Window, Windows, first_after, united
@@ -74,11 +74,7 @@ def read_traces(path: str | Path) -> list[Device]:
         >>> len(devices), devices[0].windows[0], devices[0].computation
         (8, (0.0, 21600.0), 12.0)
     """
-    if not isinstance(path, str | Path):
-        raise TypeError(f"path must be a path, got {path!r} ({type(path).__name__})")
-    path = user_path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file of traces {str(path)!r}")
+    path = existing_file("path", path, "file of traces")
     kind = path.suffix.lower()
     if kind not in _READERS:
         raise ValueError(f"path must end in {', '.join(_READERS)}, got {str(path)!r}")

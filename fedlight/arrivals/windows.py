@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedlight._support.checks import fraction, non_negative, non_negative_int, number, positive
-from fedlight._support.files import user_path
+from fedlight._support.checks import (
+    fraction,
+    non_negative,
+    non_negative_int,
+    number,
+    positive,
+    shown,
+)
+from fedlight._support.files import existing_file
 from fedlight._support.strategy import Strategy, Summary, digest
 from fedlight.arrivals._per_client import check_length, no_client, of_client, one_for_all_or_each
 from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
@@ -106,20 +113,14 @@ class IntervalWindows(Windows):
     """
 
     def __init__(self, intervals: Intervals | Mapping[int, Intervals]) -> None:
-        if isinstance(intervals, np.ndarray):
-            intervals = intervals.tolist()
-        if isinstance(intervals, str) or not isinstance(intervals, Sequence | Mapping):
-            raise TypeError(
-                f"intervals must be a list of (start, end) or a mapping to such lists, got "
-                f"{intervals!r}; for example [(0, 8), (24, 32)]"
-            )
+        intervals = checked_intervals("intervals", intervals)
         self._windows: dict[int | None, list[Window]] = {}
         given = intervals if isinstance(intervals, Mapping) else {None: intervals}
         for client, pairs in given.items():
             name = "intervals"
             if client is not None:
                 name = f"intervals[{non_negative_int('a client of intervals', client)}]"
-            if isinstance(pairs, str | Mapping) or not isinstance(pairs, Iterable):
+            if isinstance(pairs, str | bytes | Mapping) or not isinstance(pairs, Iterable):
                 raise TypeError(f"{name} must be a list of (start, end), got {pairs!r}")
             self._windows[client] = united(_window(name, pair) for pair in pairs)
         if not any(self._windows.values()):
@@ -134,27 +135,7 @@ class IntervalWindows(Windows):
             FileNotFoundError: There is no such file.
             ValueError: A column is missing, or a line does not hold numbers.
         """
-        path = user_path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file of intervals {str(path)!r}")
-        intervals: dict[int, list[tuple[float, float]]] = {}
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            if not {"client", "start", "end"} <= set(rows.fieldnames or ()):
-                raise ValueError(
-                    f"{str(path)!r} must have the columns client,start,end in its first line, "
-                    f"got {rows.fieldnames}"
-                )
-            for row in rows:
-                try:
-                    pair = float(row["start"]), float(row["end"])
-                    intervals.setdefault(int(row["client"]), []).append(pair)
-                except (TypeError, ValueError):
-                    raise ValueError(
-                        f"line {rows.line_num} of {str(path)!r} must hold numbers, "
-                        f"got {list(row.values())}"
-                    ) from None
-        return cls(intervals)
+        return intervals_of_file("path", path)
 
     def setup(self, federation: Federation) -> None:
         """Check the clients.
@@ -220,7 +201,10 @@ class DiurnalWindows(Windows):
             )
         self._length = to_ticks(self.period * self.share)
         if self._length < 1:
-            raise ValueError(f"share of the period must last at least 1e-9, got share={share!r}")
+            raise ValueError(
+                "share of the period must last at least 1e-9, got "
+                f"share={share!r} and period={period!r}"
+            )
         self.phases = None if phases is None else one_for_all_or_each("phases", phases, _phase)
 
     def setup(self, federation: Federation) -> None:
@@ -264,3 +248,45 @@ def _window(name: str, pair: tuple[float, float]) -> Window:
     if window.start >= window.end:
         raise ValueError(f"{name} must hold pairs with start < end, got {pair!r}")
     return window
+
+
+def intervals_of_file(name: str, path: str | Path) -> IntervalWindows:
+    """See `IntervalWindows.from_file`; `name` is that of the argument."""
+    path = existing_file(name, path, "file of intervals")
+    intervals: dict[int, list[tuple[float, float]]] = {}
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        if not {"client", "start", "end"} <= set(rows.fieldnames or ()):
+            raise ValueError(
+                f"{str(path)!r} must have the columns client,start,end in its first line, "
+                f"got {rows.fieldnames}"
+            )
+        for row in rows:
+            try:
+                pair = float(row["start"]), float(row["end"])
+                intervals.setdefault(int(row["client"]), []).append(pair)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"line {rows.line_num} of {str(path)!r} must hold numbers, "
+                    f"got {list(row.values())}"
+                ) from None
+    return IntervalWindows(intervals)
+
+
+def checked_intervals(name: str, intervals: Any) -> Any:
+    """Return `intervals` if they are a list or a mapping that is not empty; `name` is the argument.
+
+    Raises:
+        TypeError: They are something else.
+        ValueError: They are empty.
+    """
+    if isinstance(intervals, np.ndarray):
+        intervals = intervals.tolist()
+    if isinstance(intervals, str | bytes) or not isinstance(intervals, Sequence | Mapping):
+        raise TypeError(
+            f"{name} must be a list of (start, end) or a mapping to such lists, got "
+            f"{shown(intervals)}; for example [(0, 8), (24, 32)]"
+        )
+    if not intervals:
+        raise ValueError(f"{name} must hold at least one (start, end), got {intervals!r}")
+    return intervals

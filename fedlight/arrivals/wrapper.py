@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from fedlight._support.checks import shown
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Wrapper(ArrivalProcess):
     def __init__(self, arrivals: ArrivalProcess) -> None:
         if not isinstance(arrivals, ArrivalProcess):
             raise TypeError(
-                f"arrivals must be an arrival process, got {arrivals!r}; for example "
+                f"arrivals must be an arrival process, got {shown(arrivals)}; for example "
                 f"{type(self).__name__}(ContinuousArrivals(UniformSpeeds(0.8)), …)"
             )
         self.arrivals = arrivals

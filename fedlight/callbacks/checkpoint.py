@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fedlight._support.checks import integer, one_of, optional, positive, positive_int
+from fedlight._support.checks import (
+    flag,
+    integer,
+    one_of,
+    optional,
+    positive,
+    positive_int,
+    shown,
+)
 from fedlight._support.files import remove_torn, user_path
 from fedlight.callbacks._monitoring import check_logged, no_validation
 from fedlight.callbacks.base import Callback
@@ -85,9 +93,11 @@ class FedCheckpoint(Callback):
         if not isinstance(dirpath, str | Path):
             raise TypeError(f'dirpath must be a path, got {dirpath!r}; for example "checkpoints"')
         if dirpath == "":
-            raise ValueError('dirpath must not be empty; write "." for the working directory')
-        if not isinstance(monitor, str | None):
-            raise TypeError(f"monitor must be the name of a metric, got {monitor!r}")
+            raise ValueError(
+                f'dirpath must not be empty, got {dirpath!r}; write "." for the working directory'
+            )
+        if not isinstance(monitor, str | None) or monitor == "":
+            raise TypeError(f"monitor must be the name of a metric, got {shown(monitor)}")
         self.dirpath = user_path(dirpath)
         self.every_n_rounds = optional(positive_int, "every_n_rounds", every_n_rounds) or 1
         self.every_n_updates = optional(positive_int, "every_n_updates", every_n_updates)
@@ -99,7 +109,7 @@ class FedCheckpoint(Callback):
         self.save_top_k = integer("save_top_k", save_top_k)
         if self.save_top_k < -1:
             raise ValueError(f"save_top_k must be -1 (all), 0 or more, got {save_top_k}")
-        self.save_last = save_last
+        self.save_last = flag("save_last", save_last)
         self.best_k: dict[str, float] = {}  # the best comes first
         self._suffix = ""
         self._names_taken = self._validated = False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlight._support.checks import positive_int
-from fedlight._support.files import appending, replacing, user_path
+from fedlight._support.files import appending, new_file, replacing
 from fedlight.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ class CSVMetrics(Callback):
     """
 
     def __init__(self, path: str | Path, flush_every_n_rounds: int = 10) -> None:
-        if not isinstance(path, str | Path):
-            raise TypeError(f'path must name a file, such as "metrics.csv", got {path!r}')
-        self.path = user_path(path)
+        self.path = new_file("path", path, "metrics.csv")
         self.flush_every_n_rounds = positive_int("flush_every_n_rounds", flush_every_n_rounds)
         self._columns: list[str] = []
         self._seen = 0

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from fedlight._support.checks import number, one_of, optional, positive_int
+from fedlight._support.checks import (
+    flag,
+    number,
+    one_of,
+    optional,
+    positive_int,
+    word,
+)
 from fedlight._support.messages import Note, voice
 from fedlight.callbacks._monitoring import check_logged, no_validation
 from fedlight.callbacks.base import Callback
@@ -67,13 +74,13 @@ class EarlyStopping(Callback):
         stopping_threshold: float | None = None,
         divergence_threshold: float | None = None,
     ) -> None:
-        self.monitor = monitor
+        self.monitor = word("monitor", monitor)
         self.min_delta = number("min_delta", min_delta)
         self.patience = positive_int("patience", patience)
-        self.verbose = verbose
+        self.verbose = flag("verbose", verbose)
         self.mode = one_of("mode", mode, ("min", "max"))
-        self.strict = strict
-        self.check_finite = check_finite
+        self.strict = flag("strict", strict)
+        self.check_finite = flag("check_finite", check_finite)
         self.stopping_threshold = optional(number, "stopping_threshold", stopping_threshold)
         self.divergence_threshold = optional(number, "divergence_threshold", divergence_threshold)
         self._forget()

@@ -52,6 +52,8 @@ class ProgressBar(Callback):
 
     def __init__(self, refresh_rate: float = 8.0, console: Console | None = None) -> None:
         self._refresh_rate = positive("refresh_rate", refresh_rate)
+        if not isinstance(console, Console | None):
+            raise TypeError(f"console must be a rich.console.Console or None, got {console!r}")
         self._console = console
         self._progress: Progress | _TextLine | None = None
 

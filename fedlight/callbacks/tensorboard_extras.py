@@ -12,7 +12,14 @@ from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlight._runs.loggers import CellLogger, log_first_cards
-from fedlight._support.checks import names, one_of, optional, positive, positive_int
+from fedlight._support.checks import (
+    names,
+    one_of,
+    optional,
+    positive,
+    positive_int,
+    word,
+)
 from fedlight.callbacks._tensorboard_pages import layout_of, summary_of
 from fedlight.callbacks.base import Callback
 from fedlight.callbacks.client_evaluation import likely_mode
@@ -102,14 +109,14 @@ class TensorBoardMetrics(Callback):
         metric: str | None = None,
         mode: str | None = None,
     ) -> None:
-        self.axes = tuple(one_of("axes", axis, tuple(AXES)) for axis in names("axes", axes))
+        self.axes = tuple(one_of("axes", each, tuple(AXES)) for each in names("axes", axes))
         self.metrics = None if metrics is None else frozenset(names("metrics", metrics))
         self.time_resolution = positive("time_resolution", time_resolution)
         every = histogram_every_n_rounds
         self.histogram_every_n_rounds = optional(positive_int, "histogram_every_n_rounds", every)
         every = picture_every_n_rounds
         self.picture_every_n_rounds = optional(positive_int, "picture_every_n_rounds", every)
-        self.metric = None if metric is None else names("metric", [metric])[0]
+        self.metric = optional(word, "metric", metric)
         self.mode = None if mode is None else one_of("mode", mode, ("min", "max"))
         self._laid_out, self._started = False, 0.0
         self._folders: list[str] = []

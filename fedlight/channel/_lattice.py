@@ -9,6 +9,9 @@ from torch import Tensor
 
 from fedlight._support.checks import positive, positive_int
 
+# A number of a float32 model divided by the side, and 2^bits times the side, stay finite.
+_FINEST, _COARSEST = 1e-30, 1e30
+
 
 @dataclass(frozen=True)
 class Lattice:
@@ -25,7 +28,7 @@ class Lattice:
 
     Raises:
         TypeError: An argument is not a number.
-        ValueError: `side` is not above 0, or `bits` is not between 1 and 32.
+        ValueError: `side` is not between 1e-30 and 1e30, or `bits` is not between 1 and 32.
 
     Source: Davies et al., New Bounds for Distributed Mean Estimation and Variance Reduction,
     https://arxiv.org/abs/2002.09268; in this form in the code of Zakerinia et al., QuAFL,
@@ -40,9 +43,17 @@ class Lattice:
     bits: int = 14
 
     def __post_init__(self) -> None:
-        positive("side", self.side)
-        if positive_int("bits", self.bits) > 32:
-            raise ValueError(f"bits must be at most 32, got {self.bits}")
+        side, bits = positive("side", self.side), positive_int("bits", self.bits)
+        if bits > 32:
+            raise ValueError(f"bits must be at most 32, got {bits}")
+        if not _FINEST <= side <= _COARSEST:
+            raise ValueError(
+                f"side must lie between {_FINEST:g} and {_COARSEST:g}, got {self.side!r}: places "
+                "in a finer or coarser lattice are not exact in double precision"
+            )
+        # Both may have been numbers of NumPy.
+        object.__setattr__(self, "side", side)
+        object.__setattr__(self, "bits", bits)
 
     def nbytes(self, size: int) -> int:
         """Return the bytes of `size` numbers of b bits."""

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedlight._support.checks import items, shown
 from fedlight._support.strategy import Strategy
 from fedlight.channel._draws import keys_of, normal, uniform, words
 
@@ -142,13 +143,7 @@ class Chain(Channel):
     """
 
     def __init__(self, channels: Iterable[Channel]) -> None:
-        self.channels = list(channels)
-        for each in self.channels:
-            if not isinstance(each, Channel):
-                raise TypeError(
-                    f"channel must hold channels only, got {each!r}; for example "
-                    "[Clip(10.0), TopK(0.01)]"
-                )
+        self.channels = _only_channels("channels", channels)
         if sum(each.remembers for each in self.channels) > 1:
             raise ValueError(
                 f"a channel can have one ErrorFeedback, got {self!r}; write "
@@ -190,8 +185,19 @@ def as_channel(name: str, value: object) -> Channel:
     if isinstance(value, Channel):
         return value
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
-        return Chain(value)
+        return Chain(_only_channels(name, value))
     hint = "for example TopK(0.01) or [Clip(10.0), QSGD(8)]"
     if isinstance(value, type):
         hint = f"write {value.__name__}(…)"
-    raise TypeError(f"{name} must be a channel or a list of channels, got {value!r}; {hint}")
+    raise TypeError(f"{name} must be a channel or a list of channels, got {shown(value)}; {hint}")
+
+
+def _only_channels(name: str, value: Iterable[Channel]) -> list[Channel]:
+    channels = items(name, value)
+    for each in channels:
+        if not isinstance(each, Channel):
+            raise TypeError(
+                f"{name} must hold channels only, got {shown(each)}; for example "
+                "[Clip(10.0), TopK(0.01)]"
+            )
+    return channels

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedlight._support.checks import fraction
-from fedlight.channel.base import Channel, Message, Senders, as_channel
+from fedlight.channel.base import Chain, Channel, Message, Senders, as_channel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,6 +67,11 @@ class ErrorFeedback(Channel):
 
     def __init__(self, channel: Channel | Iterable[Channel], decay: float = 1.0) -> None:
         channel = as_channel("channel", channel)
+        if isinstance(channel, Chain) and not channel.channels:
+            raise ValueError(
+                "channel must hold at least one channel, got none: nothing is left out, so that "
+                "there is nothing to remember; for example ErrorFeedback(TopK(0.01))"
+            )
         if channel.remembers:
             raise ValueError(
                 f"channel must not contain error feedback already, got {channel!r}; write "

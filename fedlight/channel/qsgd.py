@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedlight._support.checks import integer
+from fedlight._support.checks import flag, integer
 from fedlight.channel._draws import row_norms
 from fedlight.channel.base import Channel, Message, Senders
 
@@ -55,7 +55,7 @@ class QSGD(Channel):
                 f"bits must be from 2 to 16, got {bits!r}: one for the sign, the others for the "
                 "level; for example QSGD(8)"
             )
-        self.scaled = bool(scaled)
+        self.scaled = flag("scaled", scaled)
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
         """Return the updates with each number rounded to a level."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedlight._support.checks import flag
 from fedlight.channel._shares import largest, number_of, share_of
 from fedlight.channel.base import Channel, Message, Senders
 
@@ -47,7 +48,7 @@ class RandomK(Channel):
 
     def __init__(self, share: float, scaled: bool = True) -> None:
         self.share = share_of(share)
-        self.scaled = bool(scaled)
+        self.scaled = flag("scaled", scaled)
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
         """Return the updates with k of their numbers."""

@@ -42,7 +42,7 @@ def checked_cache(cache: object) -> bool | Path:
     """
     if isinstance(cache, bool):
         return cache
-    if not isinstance(cache, str | os.PathLike):
+    if not isinstance(cache, str | os.PathLike) or not os.fspath(cache):
         raise TypeError(
             "cache must be True (keep decoded columns beside the datasets library's cache), False "
             f"or a folder, got {cache!r}"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
+from fedlight._support.checks import shown
 from fedlight.data._tensors import chosen
 from fedlight.data.sources import is_a
 
@@ -52,6 +53,8 @@ def labels_table(dataset: Any, labels: Labels | None) -> datasets.Dataset:
         with suppress(TypeError, ValueError):
             columns = {} if known is None else {_COLUMN: _values(_COLUMN, dataset, known)}
     elif isinstance(labels, Mapping):
+        if not labels:
+            raise ValueError(f"labels must name at least one column, got {labels!r}")
         columns = {str(name): _values(str(name), dataset, each) for name, each in labels.items()}
     else:
         columns = {_COLUMN: _values(_COLUMN, dataset, labels)}
@@ -67,6 +70,8 @@ def _values(column: str, dataset: Any, labels: Any) -> NDArray[Any]:
         name = labels
         found = _attribute(dataset, name)
         labels = (lambda example: _item(argument, example, name)) if found is None else found
+    if isinstance(labels, type):
+        raise TypeError(f"{argument} must be labels or a function, got {shown(labels)}")
     if callable(labels):
         with isolate_rng(include_cuda=False):  # reading an example may draw random numbers
             labels = [labels(dataset[row]) for row in range(len(dataset))]
@@ -75,16 +80,19 @@ def _values(column: str, dataset: Any, labels: Any) -> NDArray[Any]:
     try:
         values = np.asarray(labels)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{argument} cannot be read as an array ({error})") from error
+        raise TypeError(
+            f"{argument} cannot be read as an array ({error}), got {shown(labels)}"
+        ) from error
     if values.ndim != 1 or values.dtype.kind not in "biufUO":
         raise ValueError(
-            f"{argument} must hold one number or text for each example, got values of shape "
-            f"{values.shape} and type {values.dtype}; for one-hot labels write labels.argmax(1)"
+            f"{argument} must hold one number or text for each example, got {shown(labels)} of "
+            f"shape {values.shape} and type {values.dtype}; for one-hot labels write "
+            "labels.argmax(1)"
         )
     if len(values) != len(dataset):
         raise ValueError(
             f"{argument} must hold one label for each of the {len(dataset)} examples of "
-            f"{type(dataset).__name__}, got {len(values)}"
+            f"{type(dataset).__name__}, got {len(values)}: {shown(labels)}"
         )
     return values
 

@@ -21,6 +21,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from fedlight._support.checks import described
 from fedlight.data._map_style import check_map_style
 
 _HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -60,6 +61,8 @@ def read_loaders(datamodule: object) -> Loaders:
     if not isinstance(datamodule, LightningDataModule):
         kind = type(datamodule)
         got = f"{kind.__module__}.{kind.__qualname__}"
+        if kind.__module__ == "builtins":
+            got = described(datamodule)
         if isinstance(datamodule, type):
             got = f"the class {datamodule.__qualname__}; call it"
         raise TypeError(f"datamodule must be a lightning.LightningDataModule, got {got}")

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from fedlight._support.checks import described, shown
 from fedlight.data.sources import is_a, is_data_frame
 
 _ARRAYS = (Tensor, np.ndarray)
@@ -34,9 +35,10 @@ def client_datasets(given: Any) -> tuple[list[Any], list[str], tuple[str, ...] |
             "FederatedDataModule(splits, partitioner), or from_client_datasets(dict(splits)) if "
             "each split is one client's"
         )
-    if _is_data_set(given) or isinstance(given, (*_ARRAYS, str)) or is_data_frame(given):
+    if _is_data_set(given) or isinstance(given, (*_ARRAYS, str, bytes)) or is_data_frame(given):
         raise TypeError(
-            f"datasets must hold one data set per client, got a single {type(given).__name__}; "
+            f"datasets must hold one data set per client, got a single {type(given).__name__}"
+            f"{f' ({shown(given)})' if isinstance(given, str | bytes) else ''}; "
             "write [data] for one client, or divide it, for example with "
             "torch.utils.data.random_split"
         )
@@ -97,16 +99,19 @@ def check_map_style(name: str, data: Any) -> None:
         ValueError: They are empty.
     """
     if mistake := _mistaken(data):
-        raise TypeError(f"{name} is {mistake}")
+        value = f", got {shown(data)}" if isinstance(data, bytes) else ""
+        raise TypeError(f"{name} is {mistake}{value}")
     if (
-        isinstance(data, IterableDataset)
+        isinstance(data, IterableDataset | type)
         or not hasattr(data, "__len__")
         or not hasattr(data, "__getitem__")
     ):
         raise TypeError(
             f"{name} must be a map-style data set, with a length and items by number, got "
-            f"{type(data).__name__}{_REMEDY if isinstance(data, IterableDataset) else ''}"
+            f"{described(data)}{_REMEDY if isinstance(data, IterableDataset) else ''}"
         )
+    if not getattr(data, "shape", (1,)):
+        raise TypeError(f"{name} must be a map-style data set, got {shown(data)}, without an axis")
     if len(data) == 0:
         raise ValueError(f"{name} is empty; leave it out or give it an example")
 

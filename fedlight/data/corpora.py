@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from fedlight._support.checks import names as names_of
+from fedlight._support.checks import word
 from fedlight.data.reading import chunks_of
 from fedlight.data.sources import checked_source, load_splits
 
@@ -39,7 +41,8 @@ def shakespeare_texts(
     Source: Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018,
     https://arxiv.org/abs/1812.01097.
     """
-    splits = load_splits(checked_source(source), None, None, split)
+    word("split", split)
+    splits = load_splits(checked_source(source, "source"), None, None, split)
     if split not in splits:
         raise ValueError(
             f"split={split!r} is not a split of the data set, which has {list(splits)}"
@@ -89,9 +92,7 @@ def python_texts(names: Iterable[str] | None = None) -> dict[str, bytes]:
         if path.suffix == ".py" or (path / "__init__.py").is_file()
         if path.name not in _LEFT_OUT
     }
-    if isinstance(names, str):
-        raise ValueError(f"names must be a list of names, got {names!r}; write [{names!r}]")
-    wanted = list(known) if names is None else list(names)
+    wanted = list(known) if names is None else names_of("names", names)
     if unknown := [name for name in wanted if name not in known]:
         raise ValueError(
             f"names has {unknown[0]!r}, which is no module of the standard library with source in "
@@ -118,6 +119,7 @@ def django_texts(languages: Iterable[str] | None = None) -> dict[str, str]:
         ImportError: Django is not installed.
         ValueError: There is no such language.
     """
+    chosen = [] if languages is None else names_of("languages", languages)
     spec = find_spec("django")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError(
@@ -129,9 +131,7 @@ def django_texts(languages: Iterable[str] | None = None) -> dict[str, str]:
         for file in sorted(folder.rglob("locale/*/LC_MESSAGES/*.po")):
             found[file.parts[-3]] += _translations(file.read_text(encoding="utf-8"))
     texts = {name: "\n".join(found[name]) + "\n" for name in sorted(found) if found[name]}
-    if isinstance(languages, str):
-        raise ValueError(f"languages must be a list, got {languages!r}; write [{languages!r}]")
-    wanted = list(texts) if languages is None else list(languages)
+    wanted = list(texts) if languages is None else chosen
     if unknown := [name for name in wanted if name not in texts]:
         raise ValueError(
             f"languages has {unknown[0]!r}, which Django is not translated to; it has {list(texts)}"

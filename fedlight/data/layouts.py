@@ -246,7 +246,8 @@ def checked_statistics(normalize: object) -> Statistics | None:
     """
     if normalize is None:
         return None
-    if not isinstance(normalize, Sequence) or isinstance(normalize, str) or len(normalize) != 2:
+    is_text = isinstance(normalize, str | bytes)
+    if not isinstance(normalize, Sequence) or is_text or len(normalize) != 2:
         raise TypeError(
             "normalize must be (mean, std), numbers or one number per channel, such as "
             f"(0.5, 0.5); got {normalize!r}"

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from data_partitioners import Partition, Partitioner
 from data_partitioners._columns import MissingColumnError
-from fedlight._support.checks import integer, positive_int
+from fedlight._support.checks import integer, optional, positive_int, shown, word
 from fedlight.data._cache import checked_cache
 from fedlight.data._labels import Labels, labels_table
 from fedlight.data._lightning import Loaded, read_loaders
@@ -228,6 +228,11 @@ class FederatedDataModule(LightningDataModule):
         self._statistics = checked_statistics(normalize)
         self._transform = transform
         self._collate_fn = collate_fn
+        word("train_split", train_split)
+        optional(word, "val_split", val_split)
+        optional(word, "test_split", test_split)
+        optional(word, "name", name)
+        optional(word, "revision", revision)
         self._split_names = (train_split, val_split, test_split)
         self._partition_seed = integer("partition_seed", partition_seed)
         self._config = (name, revision)
@@ -533,9 +538,9 @@ class FederatedDataModule(LightningDataModule):
         least, most = sizes.min(), sizes.max()
         each = f"{least} examples" if least == most else f"{least} to {most} examples"
         words.append(f"{len(sizes)} client{'s' if len(sizes) > 1 else ''} with {each}")
-        for word, parts in (("validation", self._loaded.val), ("test", self._loaded.test)):
+        for part, parts in (("validation", self._loaded.val), ("test", self._loaded.test)):
             if parts:
-                words.append(f"{' + '.join(str(len(part)) for part in parts)} for {word}")
+                words.append(f"{' + '.join(str(len(each)) for each in parts)} for {part}")
         return f"{type(self).__name__}({', '.join(words)})"
 
     def __str__(self) -> str:
@@ -606,7 +611,7 @@ def checked_partitioner(partitioner: object) -> None:
         is_class = isinstance(partitioner, type) and issubclass(partitioner, Partitioner)
         raise TypeError(
             "partitioner must be a data_partitioners.Partitioner such as "
-            f"IidPartitioner(num_partitions=10), got {partitioner!r}"
+            f"IidPartitioner(num_partitions=10), got {shown(partitioner)}"
             f"{', which is a class; call it' if is_class else ''}"
         )
 
@@ -685,9 +690,9 @@ def _read(where: str, loaders: list[Loaded]) -> list[Examples] | None:
 
 
 def _check_maker_of_batches(name: str, function: object, given: str) -> None:
-    if function is not None and not callable(function):
+    if function is not None and (isinstance(function, type) or not callable(function)):
         raise TypeError(
-            f"{name} must be a function of {given} that returns a batch, got {function!r}"
+            f"{name} must be a function of {given} that returns a batch, got {shown(function)}"
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lightning import LightningDataModule
 
+from fedlight._support.checks import described
 from fedlight._support.files import user_path
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def is_a(kind: str, value: object, library: str = "datasets") -> bool:
     return isinstance(value, getattr(sys.modules.get(library), kind, ()))
 
 
-def checked_source(dataset: object) -> Source:
-    """Check the argument `dataset`, and return a folder as a `Path`.
+def checked_source(dataset: object, name: str = "dataset") -> Source:
+    """Check an argument, by default `dataset`, and return a folder as a `Path`.
 
     Raises:
         TypeError: It is neither a name, a folder nor a data set of the `datasets` library.
@@ -48,20 +49,22 @@ def checked_source(dataset: object) -> Source:
         return given
     if not isinstance(dataset, str | os.PathLike):
         raise TypeError(
-            "dataset must be a hub id such as 'ylecun/mnist', a folder, 'mnist-mini', a "
+            f"{name} must be a hub id such as 'ylecun/mnist', a folder, 'mnist-mini', a "
             "datasets.Dataset, a datasets.DatasetDict or a map-style torch.utils.data.Dataset, got "
-            f"{type(dataset).__name__}; "
+            f"{described(dataset)}; "
             f"{_way_out(dataset)}"
         )
     if dataset == BUNDLED:
         return BUNDLED
+    if not os.fspath(dataset):
+        raise ValueError(f"{name} must name a data set or a folder, got {dataset!r}")
     folder = user_path(dataset)
     if folder.is_dir():
         return folder.resolve()
     if isinstance(dataset, str) and _HUB_ID.fullmatch(dataset):
         return dataset
     raise FileNotFoundError(
-        f"dataset={os.fspath(dataset)!r} is not a folder; give a folder with the data set's files, "
+        f"{name}={os.fspath(dataset)!r} is not a folder; give a folder with the data set's files, "
         "a hub id such as 'ylecun/mnist', or 'mnist-mini'"
     )
 

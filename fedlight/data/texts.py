@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from data_partitioners import Partition, Partitioner
-from fedlight._support.checks import integer, number, one_of, positive_int
+from fedlight._support.checks import (
+    described,
+    integer,
+    number,
+    one_of,
+    positive_int,
+    word,
+)
 from fedlight._support.files import user_path
 from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleList, ExampleTable
@@ -93,6 +100,8 @@ def text_data(
     one_of("short", short, ("raise", "drop"))
     if partitioner is not None:
         checked_partitioner(partitioner)
+    word("pattern", pattern)
+    partition_seed = integer("partition_seed", partition_seed)
     if val_texts is not None and val_share is not None:
         raise ValueError(f"val_share={val_share!r} and val_texts exclude each other; give one")
     share = 0.0 if val_texts is not None else _VAL_SHARE if val_share is None else val_share
@@ -115,7 +124,7 @@ def text_data(
         offsets = np.array([0, *accumulate(sizes)], dtype=np.int64)
         partition = Partition(np.arange(len(examples)), offsets, client_ids=tuple(names))
     else:
-        partition = checked_partition(partitioner, rows, integer("partition_seed", partition_seed))
+        partition = checked_partition(partitioner, rows, partition_seed)
     val: list[ExampleTable | ExampleList] = []
     test: list[ExampleTable | ExampleList] = []
     for argument, given, found in (("val_texts", val_texts, val), ("test_texts", test_texts, test)):
@@ -162,7 +171,7 @@ def _too_short(name: str, length: int, context: int, texts: Texts) -> str:
     if isinstance(given, str) and "\n" not in given and Path(given).exists():
         return f"texts[{name!r}] is the text {given!r} itself; a file is given as Path({given!r})"
     return (
-        f"the text {name!r} has {length:,} bytes for training, and a block takes context + 1 = "
+        f"texts[{name!r}] has {length:,} bytes for training, and a block takes context + 1 = "
         f"{context + 1}; give a smaller context, join short texts to one (a list is one text), or "
         'leave them out with short="drop"'
     )
@@ -186,7 +195,7 @@ def _read(argument: str, texts: Any, pattern: str) -> dict[str, Tensor]:
     else:
         raise TypeError(
             f"{argument} must be texts by name, a list of texts or a folder as a pathlib.Path, got "
-            f"{type(texts).__name__}; write {argument}=[…] for one text"
+            f"{described(texts)}; write {argument}=[…] for one text"
         )
     if not named:
         raise ValueError(f"{argument} must have one or more texts, got none")
@@ -216,7 +225,7 @@ def _bytes(argument: str, text: Any, pattern: str) -> bytes:
         return b"".join(_bytes(argument, part, pattern) for part in text)
     raise TypeError(
         f"{argument} must be a str, bytes, a pathlib.Path, or a list of these, got "
-        f"{type(text).__name__}"
+        f"{described(text)}"
     )
 
 

@@ -101,7 +101,7 @@ class RayExecutor(Executor):
         self.max_batch = positive_int("max_batch", max_batch)
         self.num_cpus = positive("num_cpus", num_cpus)
         self.num_gpus = None if num_gpus is None else checked_gpus(num_gpus)
-        if address is not None and not isinstance(address, str):
+        if address is not None and (not isinstance(address, str) or not address):
             raise TypeError(f'address must name a cluster, such as "auto", got {address!r}')
         self.address = address
         self.share = positive_int("share", share)

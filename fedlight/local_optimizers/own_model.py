@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import Rate, optional, positive_int, rate_at
+from fedlight._support.checks import (
+    Rate,
+    flag,
+    items,
+    non_negative_int,
+    optional,
+    positive_int,
+    rate_at,
+    shown,
+)
 from fedlight.channel._lattice import Lattice, as_quantizer
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, keeps_state, per_client
 from fedlight.local_optimizers.rates import ByStep
@@ -73,7 +82,7 @@ class OwnModel(LocalOptimizer):
         self.needs_full_gradient = optimizer.needs_full_gradient
         self.stackable = optimizer.stackable
         self.per_poll = optional(_sizes, "per_poll", per_poll)
-        self.lr_correction = bool(lr_correction)
+        self.lr_correction = flag("lr_correction", lr_correction)
         if self.lr_correction and self.per_poll is None:
             raise ValueError("lr_correction=True needs per_poll, the s of its factor (s + 1) / s")
         self.quantizer = as_quantizer(quantizer)
@@ -144,12 +153,25 @@ def _sizes(name: str, per_poll: object) -> int | tuple[int, ...]:
 
     Raises:
         TypeError: It is neither a number nor a list of lists.
-        ValueError: The number is below 1.
+        ValueError: The number is below 1, a list names a client twice, or there is no client.
     """
-    if isinstance(per_poll, Sequence) and not isinstance(per_poll, str):
-        if not all(isinstance(each, Sequence) for each in per_poll):
+    if not isinstance(per_poll, Iterable) or isinstance(per_poll, str | bytes):
+        return positive_int(name, per_poll)
+    polls = items(name, per_poll)
+    if not polls:
+        raise ValueError(f"{name} must hold one list of clients for each poll, got none")
+    sizes = []
+    for number, clients in enumerate(polls):
+        alone = isinstance(clients, str | bytes) or not getattr(clients, "shape", (1,))
+        if alone or not isinstance(clients, Iterable):
             raise TypeError(
-                f"{name} must be a number or one list of clients for each poll, got {per_poll!r}"
+                f"{name} must be a number or one list of clients for each poll, got "
+                f"{shown(clients)} as {name}[{number}]"
             )
-        return tuple(map(len, per_poll))
-    return positive_int(name, per_poll)
+        found = [non_negative_int(f"{name}[{number}][{k}]", e) for k, e in enumerate(clients)]
+        if len(set(found)) < len(found):
+            raise ValueError(f"{name}[{number}] must name each client once, got {found}")
+        sizes.append(len(found))
+    if not any(sizes):
+        raise ValueError(f"{name} must name a client in at least one poll, got {shown(polls)}")
+    return tuple(sizes)

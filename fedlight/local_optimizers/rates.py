@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedlight._support.checks import Rate, non_negative, non_negative_int, positive, positive_int
+from fedlight._support.checks import (
+    Rate,
+    non_negative,
+    non_negative_int,
+    positive,
+    positive_int,
+    shown,
+)
 from fedlight._support.checks import rate as rate_of
 from fedlight._support.strategy import Strategy
 
@@ -47,10 +54,10 @@ class ByStep(Strategy):
     _repr_positional = 1
 
     def __init__(self, rate: Callable[[int], float]) -> None:
-        if not callable(rate):
+        if isinstance(rate, type) or not callable(rate):
             raise TypeError(
-                f"rate must be a function of the number of steps, got {rate!r}; a number is given "
-                "as it is, such as LocalSGD(lr=0.1)"
+                f"rate must be a function of the number of steps, got {shown(rate)}; a number is "
+                "given as it is, such as LocalSGD(lr=0.1)"
             )
         self.rate = rate
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
@@ -69,12 +70,12 @@ class Scaffold(LocalOptimizer):
                 "(server_optimizer=lambda params: torch.optim.SGD(params, 1.0, momentum=0.9))"
             )
         self.lr: Rate = rate("lr", lr)
-        if isinstance(option, bool) or option not in (1, 2):
+        if not isinstance(option, Integral) or isinstance(option, bool) or option not in (1, 2):
             raise ValueError(
                 "option must be 1 (c_i+ is the gradient at the pulled model) or 2 (c_i+ comes from "
                 f"the local steps), got {option!r}"
             )
-        self.option = int(option)  # a NumPy number would be written otherwise in checkpoints
+        self.option: int = int(option)  # a NumPy number would be written otherwise in checkpoints
         self.needs_full_gradient = option == 1
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:

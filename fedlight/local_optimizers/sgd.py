@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedlight._support.checks import below_one, non_negative, one_of, optional, positive
+from fedlight._support.checks import (
+    below_one,
+    flag,
+    non_negative,
+    one_of,
+    optional,
+    positive,
+)
 from fedlight._support.strategy import arguments
 from fedlight.local_optimizers.base import LocalOptimizer, LocalRun, clipped
 from fedlight.local_optimizers.rates import LocalRate, local_rate
@@ -67,9 +74,9 @@ class LocalSGD(LocalOptimizer):
         self.lr = local_rate("lr", lr)
         self.momentum = below_one("momentum", momentum)
         self.weight_decay = non_negative("weight_decay", weight_decay)
-        if nesterov and self.momentum == 0:
+        self.nesterov = flag("nesterov", nesterov)
+        if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs a momentum above 0, got momentum=0")
-        self.nesterov = bool(nesterov)
         self.max_grad_norm = optional(positive, "max_grad_norm", max_grad_norm)
         self.keep = one_of("keep", keep, ("task", "client"))
         if self.keep == "client":

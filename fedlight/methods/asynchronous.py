@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedlight import settings
-from fedlight._support.checks import Rate, positive_int
+from fedlight._support.checks import (
+    Rate,
+    flag,
+    non_negative,
+    non_negative_int,
+    number,
+    positive_int,
+)
+from fedlight._support.checks import rate as as_rate
 from fedlight.aggregators import (
     AFACD,
     AFACS,
@@ -289,7 +297,7 @@ def dc_asgd(
         >>> dc_asgd(lr=0.1, lam=2.0, decay=0.95)["aggregator"]
         DCASGD(lam=2.0, local_lr=0.1, decay=0.95, eps=1e-07)
     """
-    aggregator = DCASGD(lam, server_lr, local_lr=lr, decay=decay)
+    aggregator = DCASGD(lam, server_lr, local_lr=as_rate("lr", lr), decay=decay)
     arrivals = _at_once(durations, concurrency, local_steps)
     return bundle("DC-ASGD", arrivals, aggregator, sgd(lr))
 
@@ -328,7 +336,8 @@ def ringmaster(
         6
     """
     aggregator = Ringmaster(positive_int("max_delay", max_delay) - 1, server_lr)
-    arrivals = _at_once(durations, concurrency, local_steps, max_delay if stops else None)
+    restart = max_delay if flag("stops", stops) else None
+    arrivals = _at_once(durations, concurrency, local_steps, restart)
     return bundle("Ringmaster ASGD", arrivals, aggregator, sgd(lr))
 
 
@@ -365,7 +374,7 @@ def rennala(
         Rennala(buffer_size=6)
     """
     aggregator = Rennala(positive_int("batch_size", batch_size), server_lr)
-    arrivals = _at_once(durations, concurrency, local_steps, 1 if stops else None)
+    arrivals = _at_once(durations, concurrency, local_steps, 1 if flag("stops", stops) else None)
     return bundle("Rennala SGD", arrivals, aggregator, sgd(lr))
 
 
@@ -400,7 +409,7 @@ def malenia(
         >>> malenia(lr=0.1)["aggregator"]
         Malenia(batch_size=None)
     """
-    arrivals = _at_once(durations, None, local_steps, 1 if stops else None)
+    arrivals = _at_once(durations, None, local_steps, 1 if flag("stops", stops) else None)
     return bundle("Malenia SGD", arrivals, Malenia(batch_size, server_lr), sgd(lr))
 
 
@@ -551,6 +560,7 @@ def fedasync(
         >>> fedasync(lr=0.1)["arrivals"]
         UniformArrivals(per_round=1, max_staleness=4, local_steps=LocalEpochs(1))
     """
+    rho = non_negative("rho", rho)
     if rho and lr is None:
         raise ValueError(f"rho={rho!r} needs lr, the learning rate of the clients")
     arrivals = _drawn_or_by_the_clock(1, max_staleness, local_steps, durations, concurrency)
@@ -800,16 +810,19 @@ def fedasmu(
     """
     times = settings.fedbuff() if durations is None else durations
     arrivals: ArrivalProcess = _at_once(times, concurrency, local_steps)
+    rate = non_negative("rate", rate)
     aggregator = FedASMU(
         mu,
         lam_rate=rate,
         sigma_rate=rate,
         iota_rate=rate,
-        local_lr=lr,
+        local_lr=as_rate("lr", lr),
         max_staleness=max_staleness,
     )
     if refresh is None:
         return bundle("FedASMU", arrivals, aggregator, LocalSGD(lr))
+    if not 0 < number("refresh", refresh) < 1:
+        raise ValueError(f"refresh must lie between 0 and 1, got {refresh!r}; or None for none")
     arrivals = RefreshedTasks(arrivals, refresh)
     local = FreshModel(LocalSGD(lr), mu, gamma_rate=rate, upsilon_rate=rate)
     return bundle("FedASMU", arrivals, aggregator, local)
@@ -837,18 +850,21 @@ def _after_aggregation(
 
 
 def _drawn_or_by_the_clock(
-    per_round: int,
+    buffer_size: int,
     max_staleness: int,
     local_steps: LocalSteps | int,
     durations: DurationModel | None,
     concurrency: int | None,
 ) -> ArrivalProcess:
     """Rounds with a drawn staleness, as in the papers' experiments; by the clock with durations."""
+    buffer_size = positive_int("buffer_size", buffer_size)
+    max_staleness = non_negative_int("max_staleness", max_staleness)
     if durations is not None:
         return _at_once(durations, concurrency, local_steps)
     if concurrency is not None:
         raise ValueError(
-            f"concurrency={concurrency!r} needs durations, such as ExponentialDurations(1.0); "
-            "without them the staleness is drawn, and nobody is at work by a clock"
+            f"concurrency={concurrency!r} needs durations, such as ExponentialDurations(1.0), "
+            "got durations=None; without them the staleness is drawn, and nobody is at work by a "
+            "clock"
         )
-    return UniformArrivals(per_round, max_staleness, local_steps)
+    return UniformArrivals(buffer_size, max_staleness, local_steps)

@@ -7,7 +7,14 @@ from functools import partial
 
 import torch
 
-from fedlight._support.checks import Rate, below_one, decay_rates, positive, positive_int
+from fedlight._support.checks import (
+    Rate,
+    below_one,
+    decay_rates,
+    positive,
+    positive_int,
+    shown,
+)
 from fedlight.aggregators import (
     DelayedNesterov,
     FedAvg,
@@ -18,7 +25,7 @@ from fedlight.aggregators import (
     Ringmaster,
     ServerParams,
 )
-from fedlight.aggregators.staleness import Staleness
+from fedlight.aggregators.staleness import Staleness, check_staleness
 from fedlight.arrivals import (
     ContinuousArrivals,
     DurationModel,
@@ -134,6 +141,10 @@ def sparse_loco(
     )
     chosen: list[Channel] = [TopK(share)]
     if quantizer is not None:
+        if not isinstance(quantizer, Channel):
+            raise TypeError(
+                f"quantizer must be a channel or None, got {shown(quantizer)}; for example QSGD(4)"
+            )
         chosen.append(quantizer)
     channel = ErrorFeedback(chosen[0] if quantizer is None else chosen, decay=decay)
     return Method("SparseLoCo", {**rounds, "channel": channel})
@@ -312,6 +323,14 @@ def halos(
             "regions must be a mapping from names of regions to lists of clients, got "
             f'{regions!r}; for example {{"west": [0, 1], "east": [2, 3]}}'
         )
+    if not regions:
+        raise ValueError(f"regions must hold at least one region, got {shown(regions)}")
+    for name, clients in regions.items():
+        if not isinstance(name, str) or isinstance(clients, str) or clients is None:
+            raise TypeError(
+                "regions must be a mapping from names of regions to lists of clients, got "
+                f"{shown(regions)}"
+            )
     own = durations if isinstance(durations, Mapping) else dict.fromkeys(regions, durations)
     if set(own) != set(regions):
         raise ValueError(
@@ -360,6 +379,7 @@ def cgad(
             "gate must be a function of the staleness, got None; for example "
             "fedlight.aggregators.staleness.Exponential(0.5), or Constant() for none"
         )
+    check_staleness(gate, "gate")
     adam = partial(
         torch.optim.Adam,
         lr=positive("server_lr", server_lr),

@@ -10,7 +10,17 @@ import numpy as np
 import torch
 
 from fedlight import settings
-from fedlight._support.checks import Rate, decay_rates, fraction, positive
+from fedlight._support.checks import (
+    Rate,
+    below_one,
+    decay_rates,
+    fraction,
+    non_negative,
+    optional,
+    positive,
+    rate,
+    shown,
+)
 from fedlight.aggregators import (
     FAVAS,
     MIFA,
@@ -29,6 +39,7 @@ from fedlight.arrivals import (
     CommunicationPattern,
     DurationModel,
     ExponentialDurations,
+    FixedDurations,
     LocalEpochs,
     LocalSteps,
     PartialWork,
@@ -38,12 +49,15 @@ from fedlight.arrivals import (
     Tiers,
     TrialRounds,
     UniformDurations,
+    Windows,
 )
+from fedlight.arrivals._per_client import as_list
+from fedlight.arrivals.durations import as_durations
 from fedlight.local_optimizers import SAM, FedDyn, FedProx, OwnModel, Scaffold
 from fedlight.methods._method import Method, bundle, sgd
 
 if TYPE_CHECKING:
-    from fedlight.arrivals import ArrivalProcess, Windows
+    from fedlight.arrivals import ArrivalProcess
 
 
 def fedavg(
@@ -231,8 +245,11 @@ def fednova(
         >>> method["aggregator"].momentum == method["local_optimizer"].momentum
         True
     """
-    if mu and lr is None:
-        raise ValueError(f"mu={mu!r} needs lr, the learning rate of the clients")
+    mu, momentum = non_negative("mu", mu), below_one("momentum", momentum)
+    lr = optional(rate, "lr", lr)
+    if lr is None and (mu or momentum):
+        name = f"mu={mu:g}" if mu else f"momentum={momentum:g}"
+        raise ValueError(f"{name} needs lr, the learning rate of the clients, got None")
     aggregator = FedNova(server_lr=server_lr, momentum=momentum, mu=mu, local_lr=lr)
     arrivals = SynchronousArrivals(per_round, durations, local_steps)
     local = FedProx(lr, mu) if mu and lr is not None else sgd(lr, momentum)
@@ -335,6 +352,11 @@ def mifa(
     """
     arrivals: ArrivalProcess = SynchronousArrivals(per_round, durations, local_steps)
     if windows is not None:
+        if not isinstance(windows, Windows):
+            raise TypeError(
+                f"windows must be a windows object or None, got {shown(windows)}; for example "
+                "DiurnalWindows(24.0, 0.5)"
+            )
         arrivals = Availability(arrivals, windows)
     return bundle("MIFA", arrivals, MIFA(None, server_lr), sgd(lr))
 
@@ -404,7 +426,7 @@ def _in_time(durations: DurationModel, allotted: float | Sequence[float]) -> flo
 def fedvarp(
     *,
     lr: Rate | None,
-    per_round: int,
+    per_round: int | None,
     server_lr: Rate = 1.0,
     local_steps: LocalSteps | int = LocalEpochs(1),
     durations: DurationModel | None = None,
@@ -435,7 +457,7 @@ def fedstale(
     *,
     lr: Rate | None,
     beta: float,
-    per_round: int,
+    per_round: int | None,
     server_lr: Rate = 1.0,
     local_steps: LocalSteps | int = LocalEpochs(1),
     durations: DurationModel | None = None,
@@ -504,13 +526,21 @@ def fedat(
         >>> method["arrivals"].groups
         ('fast', 'slow')
     """
+    for name, value in (("tiers", tiers), ("durations", durations)):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{name} must be a mapping from the names of tiers, got {shown(value)}")
+    if not tiers:
+        raise ValueError(f"tiers must hold at least one tier, got {shown(tiers)}")
     if list(tiers) != list(durations):
         raise ValueError(
             f"durations must have one entry for each tier, {list(tiers)} in this order, got "
-            f"{list(durations)}"
+            f"{list(durations)}, from durations={shown(durations)} and tiers={shown(tiers)}"
         )
     processes = {
-        name: SynchronousArrivals(per_round, each, local_steps) for name, each in durations.items()
+        name: SynchronousArrivals(
+            per_round, as_durations(each, f"durations[{name!r}]"), local_steps
+        )
+        for name, each in durations.items()
     }
     return bundle("FedAT", Tiers(processes, tiers), FedAT(), FedProx(lr, mu))
 
@@ -620,5 +650,10 @@ def _polled(
     per_poll: int, interval: float, max_steps: int, durations: DurationModel | None
 ) -> PolledArrivals:
     """The polls of QuAFL and FAVAS."""
-    times = settings.quafl() if durations is None else durations
+    if durations is None:
+        times: DurationModel = settings.quafl()
+    elif as_list("durations", durations) is None:
+        times = as_durations(durations)
+    else:
+        times = FixedDurations(durations)  # type: ignore[arg-type]
     return PolledArrivals(per_poll, interval, times, max_steps)

@@ -42,13 +42,14 @@ class CharLSTM(Classifier):
         lr: float = 0.8,
     ) -> None:
         """Creates the layers with torch's default initial weights."""
+        num_classes = positive_int("num_classes", num_classes)
         super().__init__(num_classes, lr)
+        embedding_dim = positive_int("embedding_dim", embedding_dim)
+        hidden_size = positive_int("hidden_size", hidden_size)
+        num_layers = positive_int("num_layers", num_layers)
         self.save_hyperparameters()
-        positive_int("hidden_size", hidden_size)
-        self.embedding = nn.Embedding(num_classes, positive_int("embedding_dim", embedding_dim))
-        self.lstm = nn.LSTM(
-            embedding_dim, hidden_size, positive_int("num_layers", num_layers), batch_first=True
-        )
+        self.embedding = nn.Embedding(num_classes, embedding_dim)
+        self.lstm = nn.LSTM(embedding_dim, hidden_size, num_layers, batch_first=True)
         self.dense = nn.Linear(hidden_size, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

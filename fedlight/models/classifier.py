@@ -31,7 +31,8 @@ class Classifier(LightningModule):
     def __init__(self, num_classes: int, lr: float) -> None:
         """Creates the metrics."""
         super().__init__()
-        if integer("num_classes", num_classes) < 2:
+        num_classes = integer("num_classes", num_classes)
+        if num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {num_classes}")
         self.lr = positive("lr", lr)
         self.val_acc = MulticlassAccuracy(num_classes, average="micro")

@@ -45,15 +45,18 @@ class CNN(Classifier):
         lr: float = 0.1,
     ) -> None:
         """Creates the layers with torch's default initial weights."""
+        num_classes = positive_int("num_classes", num_classes)
         super().__init__(num_classes, lr)
+        in_channels = positive_int("in_channels", in_channels)
+        image_size = positive_int("image_size", image_size)
         self.save_hyperparameters()
-        side = ((positive_int("image_size", image_size) - 4) // 2 - 4) // 2
+        side = ((image_size - 4) // 2 - 4) // 2
         if side < 1:
             raise ValueError(
                 f"image_size must be at least 16, so that both convolutions fit, got {image_size}"
             )
         self.convolutions = nn.Sequential(
-            nn.Conv2d(positive_int("in_channels", in_channels), 32, kernel_size=5),
+            nn.Conv2d(in_channels, 32, kernel_size=5),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(32, 64, kernel_size=5),

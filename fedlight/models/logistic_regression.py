@@ -30,9 +30,11 @@ class LogisticRegression(Classifier):
 
     def __init__(self, in_features: int, num_classes: int, lr: float = 0.1) -> None:
         """Creates the layer with torch's default initial weights."""
+        num_classes = positive_int("num_classes", num_classes)
         super().__init__(num_classes, lr)
+        in_features = positive_int("in_features", in_features)
         self.save_hyperparameters()
-        self.dense = nn.Linear(positive_int("in_features", in_features), num_classes)
+        self.dense = nn.Linear(in_features, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores `[batch, num_classes]` for inputs `[batch, ...]`."""

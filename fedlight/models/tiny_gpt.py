@@ -77,21 +77,26 @@ class TinyGPT(LanguageModel):
     ) -> None:
         """Creates the layers; initial weights follow from torch's seed."""
         super().__init__(lr)
+        vocab_size = positive_int("vocab_size", vocab_size)
+        context = positive_int("context", context)
+        num_layers = positive_int("num_layers", num_layers)
+        num_heads = positive_int("num_heads", num_heads)
+        width = positive_int("width", width)
+        dropout = number("dropout", dropout)
         self.save_hyperparameters()
-        if positive_int("vocab_size", vocab_size) < 2:
+        if vocab_size < 2:
             raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
-        if positive_int("width", width) % positive_int("num_heads", num_heads):
+        if width % num_heads:
             raise ValueError(
                 f"num_heads must divide width={width}, got {num_heads}; write one of "
                 f"{[heads for heads in range(1, width + 1) if width % heads == 0]}"
             )
-        if not 0 <= number("dropout", dropout) < 1:
+        if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
-        self.context = positive_int("context", context)
+        self.context = context
         self.embedding = nn.Embedding(vocab_size, width)
         self.positions = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
-        positive_int("num_layers", num_layers)
         self.layers = nn.ModuleList([Layer(width, num_heads, dropout) for _ in range(num_layers)])
         self.norm = nn.LayerNorm(width)
         for name, parameter in self.named_parameters():

@@ -13,7 +13,17 @@ import numpy as np
 
 from data_partitioners import Partition
 from fedlight._support.bootstrap import bootstrap_band
-from fedlight._support.checks import one_of, positive_int
+from fedlight._support.checks import (
+    described,
+    items,
+    one_of,
+    optional,
+    positive_int,
+    shown,
+    word,
+)
+from fedlight._support.checks import names as names_of
+from fedlight._support.checks import number as finite_number
 from fedlight._support.files import user_path
 from fedlight.data import FederatedDataModule
 from fedlight.plot._pictures import Timeline, Work, label_table, shade, staleness_shade, work_of
@@ -130,7 +140,7 @@ class Band:
     def __post_init__(self) -> None:
         if self.kind is not None:
             one_of("band", self.kind, ("interval", "std"))
-        if not 0 < self.confidence < 1:
+        if not 0 < finite_number("confidence", self.confidence) < 1:
             raise ValueError(f"confidence must be between 0 and 1, got {self.confidence!r}")
 
     def of(
@@ -202,7 +212,11 @@ def timeline(
     """
     positive_int("max_clients", max_clients)
     events = getattr(events, "history", events)
-    if isinstance(events, Sequence) and not isinstance(events, str):
+    start = optional(finite_number, "start", start)
+    end = optional(finite_number, "end", end)
+    if isinstance(events, Sequence) and not isinstance(events, str | bytes):
+        for each in events:
+            _check_record("events", each)
         work, lost = work_of(events), list[tuple[int, float]]()
         updates = [record.now for record in events]
     else:
@@ -212,7 +226,9 @@ def timeline(
     right = max(ends, default=0.0) if end is None else end
     made = Timeline.of(work, updates, left, right, lambda clients: clients[:max_clients])
     if not made.bars:
-        raise ValueError(f"there is no task between start={left!r} and end={right!r}")
+        raise ValueError(
+            f"events must hold a task between start={left!r} and end={right!r}, got none there"
+        )
     clients = made.clients
     ax = _axes(ax, (8.0, 1.3 + 0.24 * len(clients)))
     for bar in made.bars:
@@ -277,15 +293,19 @@ def partition(
             "data must be a FederatedDataModule or a Partition, got "
             f"{data!r} ({type(data).__name__})"
         )
-    elif labels is None:
-        raise ValueError("labels must hold one label for each row of the data set, got None")
+    elif labels is None or (np.ndim(labels) != 1 and not hasattr(labels, "column_names")):
+        raise ValueError(
+            f"labels must hold one label for each row of the data set, got {shown(labels)}"
+        )
     else:
         counts = data.label_counts(labels)
         known = [str(label) for label in np.unique(np.asarray(labels))]
         known = known if len(known) == counts.shape[1] else list(map(str, range(counts.shape[1])))
-    names = known if names is None else list(names)
+    names = known if names is None else names_of("names", names)
     if len(names) != counts.shape[1]:
-        raise ValueError(f"names must hold {counts.shape[1]} names of classes, got {len(names)}")
+        raise ValueError(
+            f"names must hold {counts.shape[1]} names of classes, got {len(names)}: {shown(names)}"
+        )
     total = len(counts)
     counts = counts[:max_clients]
     size = (1.6 + 0.45 * len(names), 1.2 + (0.3 if len(counts) <= 20 else 0.13) * len(counts))
@@ -345,6 +365,10 @@ def curve(
         ValueError: No round has a place on the axis.
     """
     one_of("x", x, tuple(X_AXES))
+    word("metric", metric)
+    history = items("history", history)
+    for each in history:
+        _check_record("history", each)
     records = [record for record in history if metric in record.metrics]
     key = "fed/time" if x == "virtual_time" else f"fed/{x}"
     if x != "round" and records:
@@ -392,16 +416,28 @@ def _named(runs: Any) -> dict[str, list[History]]:
     for name, given in runs.items():
         of = f" of {name!r}" if name else ""
         given = getattr(given, "history", given)
-        if isinstance(given, str) or not isinstance(given, Sequence):
+        if isinstance(given, str | bytes) or not isinstance(given, Sequence):
             raise TypeError(
                 f"runs must be a trainer's history, several by name, or the result of compare; "
                 f"got {given!r} ({type(given).__name__}){of}"
             )
         histories = [given] if all(isinstance(each, RoundRecord) for each in given) else [*given]
-        if not all(isinstance(each, Sequence) and len(each) for each in histories):
-            raise ValueError(f"the history{of} has no round; draw it after fit")
+        for history in histories:
+            if not isinstance(history, Sequence) or isinstance(history, str | bytes):
+                raise TypeError(f"runs must hold histories, got {shown(history)}{of}")
+            if not history:
+                raise ValueError(
+                    f"runs must hold rounds, but the history{of} has none; draw it after fit"
+                )
+            for each in history:
+                _check_record("runs", each)
         named[name] = histories
     return named
+
+
+def _check_record(name: str, value: object) -> None:
+    if not isinstance(value, RoundRecord):
+        raise TypeError(f"{name} must hold the rounds of a trainer's history, got {shown(value)}")
 
 
 def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[float]]:
@@ -410,9 +446,13 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
     from pyarrow import ArrowInvalid, Table
 
     if isinstance(events, str | Path):
+        given = str(events)
         events = user_path(events)
         if not events.is_file():
-            raise FileNotFoundError(f"there is no file {str(events)!r}")
+            raise FileNotFoundError(
+                f"there is no file {given!r}; events must be the file of an EventLog, its table, "
+                "or a trainer's history"
+            )
         try:
             events = pq.read_table(events)
         except ArrowInvalid as error:
@@ -422,7 +462,7 @@ def _logged(events: Any) -> tuple[list[Work], list[tuple[int, float]], list[floa
     if not isinstance(events, Table) or "arrives_at" not in events.column_names:
         raise TypeError(
             "events must be the file or the table of an EventLog, or a trainer's history, got "
-            f"{type(events).__name__}"
+            f"{described(events)}"
         )
     rows = events.to_pylist()
     staleness = {row["serial"]: row["staleness"] for row in rows if row["event"] == "use"}

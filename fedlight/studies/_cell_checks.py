@@ -22,16 +22,18 @@ def check_cell(cell: Cell) -> None:
     """
     arguments = cell.arguments
     module, data = arguments["module"], arguments["datamodule"]
-    if isinstance(module, LightningModule) or not callable(module):
+    other_class = isinstance(module, type) and not issubclass(module, LightningModule)
+    if isinstance(module, LightningModule) or not callable(module) or other_class:
         as_module(module)
     else:
         _takes("module", module, (), "lambda: LogisticRegression(784, 10)")
-    if callable(data):
+    if callable(data) and not isinstance(data, type):
         _takes("datamodule", data, (0,), "lambda seed: data.repartition(partitioner, seed)")
     else:
         check_data(data)
     check_callbacks(arguments.get("callbacks"))
-    FedTrainer(**trainer_options(arguments), logger=False, enable_progress_bar=False)
+    options = trainer_options(arguments, copies=False)
+    FedTrainer(**options, logger=False, enable_progress_bar=False)
 
 
 def check_callbacks(callbacks: object) -> None:

@@ -25,7 +25,7 @@ def mode_of(metric: str, mode: str | None) -> str:
         TypeError: `metric` is no name.
         ValueError: `mode` is another word.
     """
-    if not isinstance(metric, str):
+    if not isinstance(metric, str) or not metric:
         raise TypeError(f"metric must be the name of one, such as 'val_acc', got {metric!r}")
     if mode is not None:
         return one_of("mode", mode, ("min", "max"))

@@ -8,8 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlight._support.checks import one_of
-from fedlight._support.files import user_path
+from fedlight._fit.argument_checks import instance_of
+from fedlight._support.checks import flag, one_of, optional
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ScheduleTable
 from fedlight.callbacks import Callback
@@ -24,7 +24,7 @@ from fedlight.studies.one_run import Data, OneRun, Start, StudySettings, folder_
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned, StudyRun
 from fedlight.studies.shared_workers import WorkerExecutor
-from fedlight.studies.store import made_folder
+from fedlight.studies.store import folder_of, made_folder
 from fedlight.studies.study import Study
 from fedlight.studies.tables import Entry, StudyTable
 from fedlight.studies.together import MOST_TOGETHER
@@ -313,6 +313,8 @@ def compare(
     seeds = seeds_of(seeds, _MOST_SEEDS)
     one_of("schedule", schedule, ("recorded", "live"))
     mode = chosen_mode(metric, mode)
+    enable_progress_bar = flag("enable_progress_bar", enable_progress_bar)
+    board = optional(folder_of, "logger_dir", logger_dir)
     check_callbacks(callbacks)
     for taken in ("seed", "logger", "aggregator", "default_root_dir", "on_interrupt"):
         if taken in trainer_options:
@@ -327,13 +329,15 @@ def compare(
         "max_updates": max_updates,
         **trainer_options,
     }
+    for name, each in aggregators.items() if isinstance(aggregators, Mapping) else ():
+        instance_of(Aggregator, f"aggregators[{name!r}]", each, '{"FedAvg": FedAvg()}')
     cells = cells_of({_AXIS: aggregators}, given)
     for cell in cells:  # errors in the arguments appear before the first run
         check_cell(cell)
     how = chosen_workers(workers, cells)
     shared = StudySettings(
         callbacks=callbacks,
-        logger_dir=None if logger_dir is None else _fresh_folder(user_path(logger_dir)),
+        logger_dir=None if board is None else _fresh_folder(board),
         metric=metric,
         mode=mode,
         axes_in_folders=False,

@@ -12,7 +12,7 @@ import numpy as np
 from lightning import LightningModule
 
 from fedlight._fit.lightning_arguments import ARGUMENTS, LightningArguments
-from fedlight._support.checks import integer
+from fedlight._support.checks import integer, shown
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.arrivals.durations import DurationModel
@@ -257,10 +257,13 @@ def seeds_of(seeds: object, most: int = MOST_RUNS) -> list[int]:
         TypeError: They are no integers.
         ValueError: There are none, too many, or some twice.
     """
-    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
+    if not isinstance(seeds, Iterable) or isinstance(seeds, str | bytes | Mapping):
         several = f"range({seeds if isinstance(seeds, int) else 5})"
         raise TypeError(f"seeds must be several, such as {several}, got {seeds!r}")
-    chosen = list(islice(seeds, most + 1))
+    try:
+        chosen = list(islice(seeds, most + 1))
+    except TypeError:
+        raise TypeError(f"seeds must be several integers, got {shown(seeds)}") from None
     if len(chosen) > most:
         raise ValueError(f"seeds must be at most {most:,}, got {seeds!r}")
     found = [integer("seeds", seed) for seed in chosen]

@@ -252,10 +252,15 @@ def _logger_of(folder: Path, planned: Planned, axes: bool) -> CellLogger:
     )
 
 
-def trainer_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `FedTrainer` of a run, with strategies of its own: each run changes them."""
+def trainer_options(arguments: Mapping[str, Any], copies: bool = True) -> dict[str, Any]:
+    """The arguments of `FedTrainer` of a run, with strategies of its own: each run changes them.
+
+    Args:
+        arguments: The arguments of the run.
+        copies: False for the strategies themselves, to check them.
+    """
     options = {k: v for k, v in arguments.items() if k not in ("module", "datamodule", "callbacks")}
-    for name in _STRATEGIES:
+    for name in _STRATEGIES if copies else ():
         if options.get(name) is not None:
             options[name] = deepcopy(options[name])
     return options

@@ -6,7 +6,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from fedlight._support.checks import non_negative, positive
+from fedlight._support.checks import flag, non_negative, positive
 from fedlight._support.messages import speaking
 from fedlight.executors._remote.cluster import Cluster, Wanted, import_ray
 from fedlight.studies._messages import StudyVoice
@@ -47,12 +47,12 @@ class RayWorkers(Workers):
         num_gpus: float = 0.0,
         shared_folder: bool = False,
     ) -> None:
-        if address is not None and not isinstance(address, str):
+        if address is not None and (not isinstance(address, str) or not address):
             raise TypeError(f'address must name a cluster, such as "auto", got {address!r}')
         self.address = address
         self.num_cpus = positive("num_cpus", num_cpus)
         self.num_gpus = non_negative("num_gpus", num_gpus)
-        self.shared_folder = bool(shared_folder)
+        self.shared_folder = flag("shared_folder", shared_folder)
         self._ray = import_ray("RayWorkers")
 
     def run(self, pending: PendingRuns) -> None:

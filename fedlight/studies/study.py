@@ -105,10 +105,13 @@ class Study:
             raise FileNotFoundError(
                 f"there is no study in {str(path)!r}; sweep(…, path=…) makes one"
             )
+        if mode is not None:
+            mode_of("val_acc" if metric is None else metric, mode)
         store = Store(path)
         settings = store.settings()
         if metric is None:
-            metric, mode = settings.get("metric", "val_acc"), mode or settings.get("mode")
+            metric = settings.get("metric", "val_acc")
+            mode = settings.get("mode") if mode is None else mode
         runs, missing = store.load()
         if not runs:
             raise FileNotFoundError(f"no run of the study in {str(path)!r} is finished yet")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from fedlight._support.checks import one_of, optional, positive
+from fedlight._support.checks import flag, one_of, optional, positive
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
@@ -164,8 +164,8 @@ def sweep(
     """
     chosen = seeds_of(seeds)
     mode = chosen_mode(metric, mode)
-    if not isinstance(fresh, bool):
-        raise TypeError(f"fresh must be True or False, got {fresh!r}")
+    fresh = flag("fresh", fresh)
+    enable_progress_bar = flag("enable_progress_bar", enable_progress_bar)
     one_of("schedule", schedule, ("live", "recorded"))
     check_callbacks(callbacks)
     refuse_own(trainer_options, "sweep")
@@ -185,7 +185,9 @@ def sweep(
     for cell in cells:
         for name in ("module", "datamodule", "arrivals", "aggregator"):
             if cell.arguments.get(name) is None:
-                raise TypeError(f"sweep needs {name}=, or an axis that gives it ({cell} has none)")
+                raise TypeError(
+                    f"sweep needs {name}=, or an axis that gives it, got None ({cell} has none)"
+                )
         check_cell(cell)
     _warn_without_validation(metric, cells)
     how = chosen_workers(workers, cells)

@@ -157,7 +157,7 @@ def test_a_frozen_distribution_of_scipy() -> None:
         (lambda: DistributionDurations(Gamma), TypeError, "must have the method rvs"),
         (lambda: DistributionDurations(3.0), TypeError, "method rvs(random_state=…), got 3.0"),
         (lambda: MixedDurations([(0.5, UniformSpeeds(0))]), ValueError, "add up to 1, got 0.5"),
-        (lambda: MixedDurations([(1.0, 2.0)]), TypeError, "durations must be a duration model"),
+        (lambda: MixedDurations([(1.0, 2.0)]), TypeError, "must be a duration model"),
         (lambda: MixedDurations({1.0: 2}), TypeError, "classes must be a list of pairs"),
         (lambda: SumDurations([]), ValueError, "at least one duration model"),
         (lambda: TransferDurations(1, 0), ValueError, "bandwidth must be larger than 0"),

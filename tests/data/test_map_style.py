@@ -116,7 +116,10 @@ def test_named_tensors_become_a_table_of_dicts():
     ("dataset", "says"),
     [
         (pandas.DataFrame({"x": [1]}), "got DataFrame; write datasets.Dataset.from_pandas"),
-        ({"x": [1]}, r"got dict; for columns write datasets.Dataset.from_dict\(dataset\)"),
+        (
+            {"x": [1]},
+            r"got .'x': .1.}; for columns write datasets.Dataset.from_dict\(dataset\)",
+        ),
         (HF.to_iterable_dataset(), "got IterableDataset; .*without streaming=True"),
         (X, "got ndarray; for a list of torch data sets"),
     ],

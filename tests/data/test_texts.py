@@ -46,7 +46,7 @@ def test_each_byte_but_the_first_is_predicted_once(length, context):
     blocks = (length - 1) // context
     if not blocks:
         with pytest.raises(
-            ValueError, match=f"'0' has {length} bytes .*context . 1 = {context + 1}"
+            ValueError, match=f"'0'. has {length} bytes .*context . 1 = {context + 1}"
         ):
             text_data([text], context, val_share=0)
         return
@@ -104,7 +104,7 @@ def test_a_partitioner_divides_the_blocks():
 def test_short_texts_are_refused_or_left_out():
     texts = {"long": "abcdef", "short": "xy", "empty": ""}
     with pytest.raises(
-        ValueError, match=r"'short' has 2 bytes for training.*short=.drop."
+        ValueError, match=r"'short'. has 2 bytes for training.*short=.drop."
     ) as caught:
         text_data(texts, 2, val_share=0)
     assert "context + 1 = 3" in str(caught.value)
@@ -116,9 +116,9 @@ def test_short_texts_are_refused_or_left_out():
     ("texts", "kwargs", "error", "message"),
     [
         ({}, {}, ValueError, "texts must have one or more texts, got none"),
-        ("abc", {}, TypeError, r"texts must be texts by name.*got str; write texts=\[…\]"),
+        ("abc", {}, TypeError, r"texts must be texts by name.*got 'abc'; write texts=\[…\]"),
         (3, {}, TypeError, "texts must be texts by name, a list"),
-        ({"a": 3}, {}, TypeError, r"texts\['a'\] must be a str, bytes, a pathlib.Path.*got int"),
+        ({"a": 3}, {}, TypeError, r"texts\['a'\] must be a str, bytes, a pathlib.Path.*got 3"),
         ({1: "abc"}, {}, TypeError, "the names of texts must be strings, got 1"),
         (["ab"], {"short": "drop"}, ValueError, r"texts must hold a block of context \+ 1 = 4"),
         (["abcd"], {"context": 0}, ValueError, "context must be"),

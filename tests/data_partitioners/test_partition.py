@@ -62,7 +62,7 @@ def test_contradictions_are_refused(changes, message):
 
 @pytest.mark.parametrize("rows", [np.array([4.0, 0, 1, 3]), np.array([[4, 0, 1, 3]])])
 def test_rows_are_flat_integers(rows):
-    with pytest.raises(TypeError, match="rows is an array of"):
+    with pytest.raises(TypeError, match=r"rows is array\(.*, an array of"):
         make(rows=rows)
 
 

@@ -222,8 +222,8 @@ def table():
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        ([1, 2], TypeError, "must be a FederatedDataModule, got list; wrap your data"),
-        (None, TypeError, "must be a FederatedDataModule, got NoneType"),
+        ([1, 2], TypeError, "must be a FederatedDataModule, got .1, 2.; wrap your data"),
+        (None, TypeError, "must be a FederatedDataModule, got None"),
         (
             FederatedDataModule(table(), IidPartitioner(2), columns=("pixels", "y")),
             ValueError,

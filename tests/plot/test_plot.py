@@ -163,9 +163,9 @@ def test_it_draws_where_it_is_told():
     ("runs", "error", "message"),
     [
         ({}, ValueError, "runs must hold one or more"),
-        ([], ValueError, "the history has no round; draw it after fit"),
-        ({"a": []}, ValueError, "the history of 'a' has no round"),
-        ({"a": [history([0.1]), []]}, ValueError, "the history of 'a' has no round"),
+        ([], ValueError, "the history has none; draw it after fit"),
+        ({"a": []}, ValueError, "the history of 'a' has none"),
+        ({"a": [history([0.1]), []]}, ValueError, "the history of 'a' has none"),
         (None, TypeError, "got None"),
         ("run.csv", TypeError, "got 'run.csv'"),
         ({"a": 3}, TypeError, r"got 3 \(int\) of 'a'"),
@@ -190,7 +190,7 @@ def test_the_events_and_the_data_are_of_their_kinds(tmp_path):
     for wrong in (None, 3, pyarrow.table({"time": [1.0]})):
         with pytest.raises(TypeError, match="events must be the file or the table of an EventLog"):
             plot.timeline(wrong)
-    with pytest.raises(ValueError, match="there is no task between"):
+    with pytest.raises(ValueError, match="events must hold a task between"):
         plot.timeline([])
     with pytest.raises(TypeError, match="data must be a FederatedDataModule or a Partition, got 3"):
         plot.partition(3)
@@ -209,7 +209,7 @@ def test_what_cannot_be_drawn_is_named():
         plot.curves(history([0.1]), x="time")
     with pytest.raises(FileNotFoundError, match=r"no.parquet"):
         plot.timeline("no.parquet")
-    with pytest.raises(ValueError, match="no task between start=5"):
+    with pytest.raises(ValueError, match="a task between start=5"):
         plot.timeline(history([0.1]), start=5.0)
     with pytest.raises(ValueError, match="labels must hold"):
         plot.partition(Partition(np.arange(2), np.array([0, 2])))

@@ -413,7 +413,7 @@ def test_the_progress_can_be_shown(capsys):
     [
         ({"aggregators": {}}, ValueError, "aggregators must name one or more"),
         ({"aggregators": [AFACD()]}, ValueError, "aggregators must name one or more"),
-        ({"aggregators": {"a": AFACD}}, TypeError, "aggregator must be an object"),
+        ({"aggregators": {"a": AFACD}}, TypeError, r"aggregators\['a'\] must be an object"),
         ({"seeds": []}, ValueError, "seeds must be one or more"),
         ({"seeds": [1, 1]}, ValueError, "one or more different"),
         ({"seeds": range(10**12)}, ValueError, "seeds must be at most 10,000"),
