@@ -126,7 +126,7 @@ def test_newest_needs_no_version(drive):
     with pytest.raises(ValueError, match=r"events\[0\] has no pulled_version, .*pull='newest'"):
         ReplayArrivals([ReplayEvent(client=0, time=1.0, dispatched_at=0.0)])
     with pytest.raises(
-        ValueError, match=r"pulled_version must be the server version .* or give dispatched_at"
+        ValueError, match=r"pulled_version must be .* or give dispatched_at"
     ):
         ReplayEvent(client=0, time=1.0)
     with pytest.raises(ValueError, match=r"ReplayEvent\.time must be larger than 0"):
