@@ -125,9 +125,7 @@ def test_newest_needs_no_version(drive):
     assert [pulled for _, _, pulled, _, _ in runs()] == [0, 0, 1, 1]
     with pytest.raises(ValueError, match=r"events\[0\] has no pulled_version, .*pull='newest'"):
         ReplayArrivals([ReplayEvent(client=0, time=1.0, dispatched_at=0.0)])
-    with pytest.raises(
-        ValueError, match=r"pulled_version must be .* or give dispatched_at"
-    ):
+    with pytest.raises(ValueError, match=r"pulled_version must be .* or give dispatched_at"):
         ReplayEvent(client=0, time=1.0)
     with pytest.raises(ValueError, match=r"ReplayEvent\.time must be larger than 0"):
         ReplayEvent(client=0, dispatched_at=0.0)
