@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedlight._support.checks import positive, positive_int
+from fedlight._support.checks import described, integer, positive, positive_int, shown
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.simulation import federation_of
@@ -159,23 +159,40 @@ def privacy_report(
     Corollaries 2.13 and 3.3, computed by Opacus. Zero-out neighbours: Kairouz et al., Practical and
     Private (Deep) Learning without Sampling or Shuffling, https://arxiv.org/abs/2103.00039.
     """
-    positive("delta", delta)
+    delta = positive("delta", delta)
     if delta >= 1:
         raise ValueError(f"delta must be below 1, and well below 1 / num_clients, got {delta!r}")
     if isinstance(run, ScheduleTable):
         num_clients = num_clients or run.num_clients
         run = ReplayArrivals(run)
+    until = ""
     history: Sequence[RoundRecord]
     if isinstance(run, ArrivalProcess):
         if aggregator is None or num_clients is None:
-            raise ValueError("a schedule has no noise: give aggregator= and num_clients=")
+            raise ValueError(
+                "a schedule has no noise by itself: give aggregator= and num_clients=, got "
+                f"{shown(aggregator)} and {shown(num_clients)}"
+            )
+        if not isinstance(aggregator, Aggregator):
+            raise TypeError(
+                f"aggregator must be an aggregator, got {shown(aggregator)}; for example "
+                "PrivateSum(FedBuff(10), noise_multiplier=1.0, clipping_norm=1.0)"
+            )
+        seed = integer("seed", seed)
         channel = None if channel is None else as_channel("channel", channel)
         _check_one(aggregator, channel)
         _check_schedule(run)
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         aggregator = deepcopy(aggregator)
-        rounds = dry_run(run, aggregator, federation, Limits(max_rounds, max_time, max_updates))
+        limits = Limits(max_rounds, max_time, max_updates)
+        until = f", got {limits}"
+        rounds = dry_run(run, aggregator, federation, limits)
         history, dropped, arrived = rounds.history, rounds.dropped, None
+    elif not hasattr(run, "history") or not hasattr(run, "federation"):
+        raise TypeError(
+            "run must be a trainer after fit, an arrival process or a schedule, got "
+            f"{described(run)}"
+        )
     else:
         if aggregator is not None or channel is not None:
             raise ValueError("a trainer has its own aggregator and channel: leave them out")
@@ -193,6 +210,11 @@ def privacy_report(
                 "the noise on them counts; give the arrivals, the aggregator, the channel and the "
                 "limits of the run instead of the trainer"
             )
+    if not used:
+        raise ValueError(
+            "there is nothing to account for, because no update was used; let the run last "
+            f"longer{until}"
+        )
     z = local or aggregator.noise_multiplier
     assert z is not None
     return _report(used, z, "local" if local else "central", num_clients, delta)
@@ -379,10 +401,6 @@ def _local(history: Sequence[RoundRecord], last: Iterable[int]) -> _Used:
 
 
 def _report(used: _Used, z: float, mechanism: str, clients: int, delta: float) -> PrivacyReport:
-    if not used:
-        raise ValueError(
-            "there is nothing to account for, because no update was used; let the run last longer"
-        )
     counts = np.zeros(clients, dtype=np.int64)
     squares = np.zeros(clients)
     gaps: list[int] = []

@@ -316,7 +316,7 @@ class Study:
         self, table: StudyTable, reference: Any, shown: str | Sequence[str], confidence: float
     ) -> StudyTable:
         """A table with the published numbers or the differences that `reference` asks for."""
-        check_confidence(confidence)
+        confidence = check_confidence(confidence)
         if reference is None:
             return table
         if isinstance(reference, Mapping):
