@@ -230,7 +230,7 @@ def reported(run=CLOCK, aggregator=PRIVATE, channel=None, **given):
         (lambda: reported(aggregator=FedBuff(2), channel=Clip(1.0)), "epsilon is infinite"),
         (lambda: reported(channel=NOISE), "both the channel and the aggregator add noise"),
         (lambda: reported(SharedStream(CLOCK, 4)), "lets all clients read the same data"),
-        (lambda: reported(aggregator=None), "a schedule has no noise: give aggregator="),
+        (lambda: reported(aggregator=None), "a schedule has no noise by itself: give aggregator="),
         (lambda: reported(delta=1.0), "delta must be below 1, and well below 1 / num_clients"),
         (lambda: reported(delta=0), "delta must be larger than 0, got 0"),
         (lambda: reported(FEEDBACK), "chooses clients by what they have sent"),

@@ -76,6 +76,7 @@ def python_texts(names: Iterable[str] | None = None) -> dict[str, bytes]:
         The bytes of the files by name.
 
     Raises:
+        TypeError: `names` is no list of names.
         ValueError: There is no such module with source in Python.
         FileNotFoundError: Python's library is not in a folder, as in a frozen program.
 
@@ -117,6 +118,7 @@ def django_texts(languages: Iterable[str] | None = None) -> dict[str, str]:
 
     Raises:
         ImportError: Django is not installed.
+        TypeError: `languages` is no list of names.
         ValueError: There is no such language.
     """
     chosen = [] if languages is None else names_of("languages", languages)
