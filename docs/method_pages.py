@@ -313,9 +313,10 @@ def with_paper() -> set[str]:
             value = getattr(package, name)
             if isclass(value) and issubclass(value, base) and name not in REPEATED:
                 found.add(name)
-    # The first is the module's own, of no paper; the others are on the pages of their kin.
+    # The first is the module's own, of no paper; `PrivateSum` is put around others and has a page
+    # of the guide; the others are on the pages of their kin.
     covered = {name for text in TEXTS.values() for name in text.get("covers", ())}
-    return found - {"ModuleOptimizer", "ClientSelection", *covered}
+    return found - {"ModuleOptimizer", "ClientSelection", "PrivateSum", *covered}
 
 
 def on_config(config: Any) -> Any:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedlight.data import FederatedDataModule
     from fedlight.independence import check_independence
     from fedlight.participation import participation_report
+    from fedlight.privacy import privacy_report
     from fedlight.studies import Study, sweep
     from fedlight.studies.comparison import compare
     from fedlight.trainer import FedTrainer
@@ -32,6 +33,7 @@ __all__ = [
     "compare",
     "methods",
     "participation_report",
+    "privacy_report",
     "sweep",
 ]
 
@@ -45,6 +47,7 @@ _HOMES = {
     "cite": "fedlight.citation",
     "compare": "fedlight.studies.comparison",
     "participation_report": "fedlight.participation",
+    "privacy_report": "fedlight.privacy",
     "sweep": "fedlight.studies",
 }
 

@@ -44,12 +44,14 @@ class Handled(NamedTuple):
         retried: Failed tasks that are to be dispatched again, from the newest version.
         answer: The version that the released clients pull if they continue at once, or None for the
             newest one.
+        dropped: Whether the update that has arrived was dropped.
     """
 
     version: int
     released: Collection[int] = ()
     retried: Sequence[Task] = ()
     answer: int | None = None
+    dropped: bool = False
 
 
 class Stop(NamedTuple):

@@ -23,7 +23,7 @@ from fedlight._support.messages import Note, voice
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.schedule import Schedule
-from fedlight.arrivals.simulation import check_no_feedback, federation_of
+from fedlight.arrivals.simulation import check_no_feedback, federation_of, warn_if_over
 from fedlight.clients import Clients
 from fedlight.clients.pool import Pool
 from fedlight.executors.base import Executor
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from fedlight.executors.base import Job, Workplace
     from fedlight.theory import ClosedNetwork
-    from fedlight.types import Federation, RoundRecord
+    from fedlight.types import ClientUpdate, Federation, RoundRecord
 
 _MOST_CELLS = 20_000_000
 
@@ -225,7 +225,8 @@ def participation_report(
         limits = Limits(max_rounds, max_time, max_updates)
         until = f", got {limits}"
         history: Sequence[RoundRecord]
-        history, arrivals = _dry_run(run, deepcopy(aggregator), federation, limits), run
+        history = dry_run(run, deepcopy(aggregator), federation, limits).history
+        arrivals = run
     elif not hasattr(run, "history") or not hasattr(run, "federation"):
         raise TypeError(
             "run must be a trainer after fit, an arrival process or a schedule, got "
@@ -282,24 +283,34 @@ class _NoTraining(Executor):
 
 
 class _Rounds(Watcher):
-    """Keeps the records of all versions."""
+    """Keeps the records of all versions, and the clients of updates dropped after the last one."""
 
     def __init__(self) -> None:
         self.history: list[RoundRecord] = []
+        self.dropped: list[int] = []
+
+    def on_drop(self, update: ClientUpdate) -> None:
+        """Keep its client until there is a record of it."""
+        self.dropped.append(update.client_id)
 
     def on_version(self, record: RoundRecord) -> None:
         """Keep the record."""
         self.history.append(record)
+        self.dropped.clear()
 
 
-def _dry_run(
+def dry_run(
     arrivals: ArrivalProcess, aggregator: Aggregator, federation: Federation, limits: Limits
-) -> list[RoundRecord]:
+) -> _Rounds:
     """Return the rounds as they would be: the same loop and server, but no training."""
     check_no_feedback(arrivals, "a participation report")
     limits.check(arrivals)
     schedule = Schedule(
-        arrivals, federation, interval=aggregator.interval, max_time=limits.max_time
+        arrivals,
+        federation,
+        interval=aggregator.interval,
+        max_time=limits.max_time,
+        buffer_size=aggregator.buffer_size,
     )
     federation = replace(
         federation,
@@ -315,7 +326,8 @@ def _dry_run(
     server = Server(setting, federation, clients, schedule, state, rounds)
     for waiting in play(schedule, server, limits):
         pool.compute(waiting)
-    return rounds.history
+    warn_if_over(schedule, server.counts, limits)
+    return rounds
 
 
 def _report(

@@ -122,6 +122,7 @@ class Concern(IntEnum):
     FAILURES = 14
     SELECTION = 16
     CHANNEL = 20
+    PRIVACY = 21
 
 
 def stream(seed: int, concern: Concern, a: int = 0, b: int = 0) -> np.random.Generator:

@@ -21,8 +21,9 @@ from fedlight._module.current_stage import moment_of
 from fedlight._module.settings import LiveSettings
 from fedlight._runs import restoring
 from fedlight._runs.data_fingerprint import data_fingerprint
-from fedlight._runs.describe import check_same, describe_federation, describe_module
+from fedlight._runs.describe import OPTIMIZER, check_same, describe_federation, describe_module
 from fedlight._runs.loggers import go_on, position
+from fedlight._runs.own_settings import own_optimizer
 from fedlight._runs.own_state import StateWatch
 from fedlight._runs.records import record_from_list, record_to_list
 from fedlight._runs.setting import Setting
@@ -114,6 +115,7 @@ class Run:
             federation,
             interval=setting.aggregator.interval,
             max_time=setting.limits.max_time,
+            buffer_size=setting.aggregator.buffer_size,
         )
         self.federation = replace(
             federation,
@@ -143,6 +145,10 @@ class Run:
         module, datamodule, setting = self.module, self.datamodule, self.setting
         partition = datamodule.partition
         self.module_state = state = ModuleState(module)
+        # Now, since hooks may change later what the module's optimizer is made from.
+        self._description[OPTIMIZER] = own_optimizer(
+            module, setting.local_optimizer, setting.limits
+        )
         if self._checkpoint is not None:
             content, path = self._checkpoint
             check_same(content["fedlight"]["federation"], self._described(), path)
@@ -416,7 +422,7 @@ class Run:
         if restoring.fitting(self.module, weights).keys() != weights.keys():
             check_same(known, present | describe_module(ModuleState(self.module)), path)
         # Hooks may still change the module, so only `begin` can compare all of it.
-        check_same({name: known.get(name) for name in present}, present, path)
+        check_same({name: known[name] for name in present if name in known}, present, path)
         self.id = saved["run"]
         self.counts.load_state_dict(saved["server"])
         self.module.on_load_checkpoint(content)

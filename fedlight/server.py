@@ -182,6 +182,7 @@ class Server:
         released: list[int] = []
         retried: list[Task] = []
         answer: int | None = None
+        dropped = False
         if task is not None and task.lost:
             # A lost task is a part of the schedule, so it is never raised as an error.
             self._note(task, "lost")
@@ -189,6 +190,7 @@ class Server:
             due = False
         elif task is not None:
             due = self.receive(self.clients.arrive(task), released)
+            dropped = bool(released)
         elif kind is Kind.ROUND_END:
             due = self._end_round(group)
         else:
@@ -208,7 +210,7 @@ class Server:
                 released += [update.client_id for update in record.updates]
                 answer = self.counts.version - 1 if self._sends_before else None
                 self.watcher.on_version(record)
-        return Handled(self.counts.version, released, retried, answer)
+        return Handled(self.counts.version, released, retried, answer, dropped)
 
     def _end_round(self, group: str | None) -> bool:
         """Tell the aggregator; return whether a step is due."""
@@ -432,6 +434,8 @@ class Server:
             totals["fed/examples"] = float(counts.num_examples)
             if self._tokens_per_example is not None:
                 totals["fed/tokens"] = float(counts.num_examples * self._tokens_per_example)
+        if self.aggregator.noise_multiplier is not None:  # an epsilon follows from it later
+            totals["fed/noise_multiplier"] = self.aggregator.noise_multiplier
         return totals
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.scripts import Scripts, waiting_interpreter
+
 # Read by torch when it is first imported, here and in subprocesses; the models are too small for
 # threads to help. (Calling `torch.set_num_threads` would import torch for tests that need none.)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -87,7 +89,17 @@ def _read_entry_points_once() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # To wait for the disk keeps a file over a loss of power, which no test is about: what a killed
+    # process has written stays. A descriptor that is not open is still an error.
+    os.fsync = os.fstat
     config.pluginmanager.register(_EmptyFolder(), "fedlight-empty-folder")
+
+
+@pytest.fixture(scope="session")
+def scripts() -> Iterator[Scripts]:
+    """Starts scripts in processes of their own that need not import torch."""
+    with waiting_interpreter() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger
@@ -14,12 +11,6 @@ from lightning.pytorch.loggers import CSVLogger
 from fedlight.callbacks import FedCheckpoint
 from tests import kill_and_resume
 from tests.boring import Point, Recorder, points, trainer
-
-TESTS = Path(__file__).parent
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(TESTS.parent), "PYTHONUNBUFFERED": "1"}
 
 
 @pytest.mark.filterwarnings("ignore")  # as in a script
@@ -52,18 +43,12 @@ def go(rounds: int) -> str:
     return f"{run.version} {run.fingerprint()} {run.interrupted}"
 
 
-def test_an_interrupt_ends_the_event_saves_and_says_how_to_go_on(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from tests.test_kill import go; print(go(10**6))"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+def test_an_interrupt_ends_the_event_saves_and_says_how_to_go_on(scripts, tmp_path):
+    process = scripts.start("from tests.test_kill import go; print(go(10**6))")
     for _ in range(100):  # 10 rounds at least, less those that are computed before their turn
         assert process.stdout.readline() == "step\n"
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=600)
+    os.kill(process.pid, signal.SIGTERM)
+    out, err = process.communicate()
     assert process.returncode == 0, err
     version, _, interrupted = out.splitlines()[-1].split()
     assert interrupted == "True"
@@ -89,18 +74,12 @@ def loop() -> None:
         run.fit(Slow(), points([1.0, 2.0], [3.0]))
 
 
-def test_an_interrupt_ends_a_scripts_loop_over_runs(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from tests.test_kill import loop; loop()"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+def test_an_interrupt_ends_a_scripts_loop_over_runs(scripts, tmp_path):
+    process = scripts.start("from tests.test_kill import loop; loop()")
     assert process.stdout.readline() == "run 0\n"
     assert process.stdout.readline() == "step\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=600)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate()
     assert process.returncode == -signal.SIGINT, err
     assert "run 1" not in out
     assert "stopped by SIGINT" in err

@@ -67,14 +67,15 @@ def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None)
             f"after {where}",
         )
     elif run.schedule.exhausted and not (arrivals.finite or run.over or stopped):
-        waits = (
-            f"; {held} update{'s wait' if held > 1 else ' waits'} in a buffer that never fills: "
-            'make it smaller, or let clients continue at once (resume="on_arrival")'
-        )
+        waits = ""
+        if held and not run.schedule.given_up:
+            waits = (
+                f"; {held} update{'s wait' if held > 1 else ' waits'} in a buffer that never "
+                'fills: make it smaller, or let clients continue at once (resume="on_arrival")'
+            )
         tell(
             "no arrivals",
-            f"no client can arrive any more: the run ends after {where}, before its "
-            f"limit{waits if held else ''}",
+            f"{run.schedule.why_over}: the run ends after {where}, before its limit{waits}",
         )
     if held and stopped_by is None:
         tell(

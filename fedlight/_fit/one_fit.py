@@ -16,7 +16,11 @@ from fedlight._fit.module_hooks import warn_of_hooks
 from fedlight._fit.options import TrainerOptions
 from fedlight._fit.profiling import each_profiled
 from fedlight._fit.start_order import set_up, start_training
-from fedlight._fit.strategy_checks import warn_of_own_optimizer, warn_of_single_examples
+from fedlight._fit.strategy_checks import (
+    refuse_open_statistics,
+    warn_of_own_optimizer,
+    warn_of_single_examples,
+)
 from fedlight._module.evaluation import Evaluator
 from fedlight._module.log_recorder import LogRecorder
 from fedlight._runs.loggers import finalize, log_hyperparams, log_points, open_again
@@ -106,6 +110,7 @@ class Fit:
             run.restore(self._checkpoint, self._path)
             voice().checkpoint(f"resumed after round {run.counts.version} from {self._path}")
         resumed = bool(run.counts.version or run.counts.num_updates)
+        refuse_open_statistics(run)
         start_training(run.module, hooks, None if resumed else self._check_sanity)
         warn_of_own_optimizer(run.module, run.setting.local_optimizer)
         run.begin()

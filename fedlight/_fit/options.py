@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, Never, TypeVar, overload
@@ -37,6 +37,7 @@ from fedlight.channel import as_channel
 from fedlight.executors._choice.choose_executor import check_executor
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
 from fedlight.loop import Limits
+from fedlight.privacy import check_private
 
 T = TypeVar("T")
 
@@ -134,13 +135,14 @@ def options_of(given: Mapping[str, Any], lightning: Mapping[str, Any]) -> Traine
     loggers = [] if trial else as_loggers(given["logger"], root)
     callbacks = as_callbacks(given["callbacks"], given["enable_progress_bar"], root, settings)
     device = given["accelerator"], given["devices"], given["precision"]
+    fabric = fabric_of(*device, loggers, callbacks)
     return TrainerOptions(
-        setting=setting,
+        setting=replace(setting, precision=str(fabric.strategy.precision.precision)),
         settings=settings,
         callbacks=callbacks,
         loggers=loggers,
         open_loggers=left_open(loggers),
-        fabric=fabric_of(*device, loggers, callbacks),
+        fabric=fabric,
         check_val_every_n_rounds=rounds,
         check_val_every_n_updates=updates,
         default_root_dir=root,
@@ -170,6 +172,7 @@ def _setting_of(given: Mapping[str, Any], limits: Limits) -> Setting:
     )
     limits.check(setting.arrivals)
     check_partners(setting.aggregator, setting.arrivals, setting.local_optimizer)
+    check_private(setting)
     if setting.on_client_failure != "raise" or setting.max_update_norm is not None:
         check_can_discard(setting.aggregator)
     return setting

@@ -9,6 +9,7 @@ from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedlight._module.rng import isolated_rng
 from fedlight._module.snapshot import Snapshot
@@ -173,6 +174,25 @@ def warn_of_own_optimizer(module: LightningModule, optimizer: LocalOptimizer) ->
             f"fedlight: {method} also trains {_some(left)}, which the optimizer of "
             f"{name}.configure_optimizers leaves out; freeze them (param.requires_grad_(False) in "
             "__init__ or setup), or leave local_optimizer out to train with the module's own"
+        )
+
+
+def refuse_open_statistics(run: Run) -> None:
+    """Refuse statistics of normalisation that clients would send beside updates with noise.
+
+    Raises:
+        ValueError: The module has some.
+    """
+    channel = run.setting.channel
+    noise = run.setting.aggregator.noise_multiplier
+    if noise is None and (channel is None or channel.noise_multiplier is None):
+        return
+    kinds = (_BatchNorm, _InstanceNorm)
+    norms = [m for m in run.module.modules() if isinstance(m, kinds) and m.track_running_stats]
+    if norms:
+        raise ValueError(
+            f"{type(run.module).__name__} has {type(norms[0]).__name__}, whose running statistics "
+            "clients send without noise; take GroupNorm, or track_running_stats=False"
         )
 
 

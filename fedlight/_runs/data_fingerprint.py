@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from data_partitioners import Partition
-from fedlight._runs.identity import content, in_words
+from fedlight._runs.content import Content, content_of
+from fedlight._runs.identity import in_words
 from fedlight.data import FederatedDataModule
 from fedlight.data.examples import ExampleList, ExampleTable
 
@@ -48,22 +49,40 @@ def data_fingerprint(partition: Partition, examples: ExampleTable | ExampleList)
     return digest.hexdigest()
 
 
-def data_content(data: FederatedDataModule) -> str:
+def data_content(data: FederatedDataModule) -> Content:
     """The content of all data of a run, which are set up already: clients, and validation.
 
-    Unlike the fingerprint, it is taken before a run, and of whole data sets of any kind.
+    Unlike the fingerprint, it is taken before a run, and of whole data sets of any kind; files
+    count that they name.
     """
+    hashed = hashlib.blake2b(digest_size=8)
     partition = data.partition
-    parts = []
+    held: list[Any] = [partition.rows, partition.offsets, data.batch_size, data.eval_batch_size]
     for examples in (data.train_data, *data.evaluation_data("validation")):
-        parts += [data_fingerprint(partition, examples), content(_held(examples))]
-    return " ".join([*parts, str(data.batch_size), str(data.eval_batch_size)])
+        if isinstance(examples, ExampleTable):
+            held.append(examples.keys)
+            for text in _converted(examples):
+                hashed.update(text)
+        held.append(_held(examples))
+        held.append([*_functions(examples)])
+    found = content_of(held, "data", files=True)
+    hashed.update(found.digest.encode())
+    return Content(hashed.hexdigest(), found.hidden)
+
+
+def _converted(examples: ExampleTable) -> Iterator[bytes]:
+    """The values of a table as batches have them: how it keeps them is a matter of speed."""
+    for column in examples.columns:
+        yield f"{column.dtype}{tuple(column.values.shape)}".encode()
+        for start in range(0, len(column.values), _ROWS):
+            rows = torch.arange(start, min(start + _ROWS, len(column.values)))
+            yield from _bytes(column.take(rows.to(column.values.device)))
 
 
 def _held(examples: ExampleTable | ExampleList) -> list[Any]:
-    """All that examples are made of. None is asked for: that may draw random numbers."""
+    """The data sets. No example is asked for: that may draw random numbers."""
     if isinstance(examples, ExampleTable):
-        return [column.values for column in examples.columns]
+        return []
     library = sys.modules.get("datasets")
     hub: Any = () if library is None else library.Dataset  # such a data set knows its content
     return [each._fingerprint if isinstance(each, hub) else each for each in examples.datasets]

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedlight._runs.identity import in_words
+from fedlight._runs.own_settings import differing, differing_optimizers, own_settings
 from fedlight._runs.setting import Setting
 from fedlight._support.flat_layout import FlatLayout
 from fedlight.checkpoint import CheckpointError
 from fedlight.parameters import ModuleState
 from fedlight.types import Federation
+
+OPTIMIZER = "optimizer of the module"
+_OWN = "attributes of own strategies"
 
 
 def numbers(federation: Federation) -> dict[str, int]:
@@ -43,6 +47,8 @@ def describe_federation(setting: Setting, federation: Federation, data: str) -> 
         "on_client_failure": setting.on_client_failure,
         "max_update_norm": limit,
         "on_large_update": None if limit is None else setting.on_large_update,
+        "precision": setting.precision,
+        _OWN: own_settings(setting.strategies),
     }
 
 
@@ -70,13 +76,19 @@ def check_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: str) 
         # Nothing has failed so far, or the run would have ended. Failures to come may therefore
         # be treated in another way: the result is that of a run which always treated them so.
         saved["on_client_failure"] = present.get("on_client_failure")
+    told = [
+        *differing(saved.pop(_OWN, {}), present.pop(_OWN, {})),
+        *differing_optimizers(saved.pop(OPTIMIZER, {}), present.pop(OPTIMIZER, {})),
+    ]
+    saved.setdefault("precision", present.get("precision"))  # one of 0.2 does not name it
     different = [
         f"{name} was {saved.get(name)!r}, is {present.get(name)!r}"
         for name in present | saved
         if saved.get(name) != present.get(name)
     ]
-    if different:
-        raise CheckpointError(f"{path!r} is of another federation: {'; '.join(different)}")
+    if different or told:
+        words = "; ".join(different + told)
+        raise CheckpointError(f"{path!r} is of another federation: {words}")
 
 
 def _shapes(layout: FlatLayout) -> list[str]:

@@ -31,6 +31,7 @@ class Setting:
         max_update_norm: The largest norm that an update may have; None for any.
         on_large_update: The treatment of a larger one, "clip" or "drop".
         channel: Changes updates on their way to the server, or None.
+        precision: The floating-point types of local runs, as Lightning calls them.
     """
 
     arrivals: ArrivalProcess
@@ -43,6 +44,7 @@ class Setting:
     max_update_norm: float | None = None
     on_large_update: str = "clip"
     channel: Channel | None = None
+    precision: str = "32-true"
 
     @property
     def strategies(self) -> dict[str, Strategy]:

@@ -50,6 +50,19 @@ def std_of(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
 
 
+def check_confidence(confidence: object) -> float:
+    """Return the confidence of an interval, checked.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is not between 0 and 1.
+    """
+    value = number("confidence", confidence)
+    if not 0 < value < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}")
+    return value
+
+
 def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """The mean of some values, with the percentile interval of its bootstrap distribution.
 
@@ -67,9 +80,7 @@ def bootstrap(values: Sequence[float], confidence: float = 0.95) -> Interval:
         >>> bootstrap([1.0, 2.0, 3.0]).mean
         2.0
     """
-    confidence = number("confidence", confidence)
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}")
+    confidence = check_confidence(confidence)
     found = np.asarray([real("values", each) for each in items("values", values)])
     if not len(found):
         raise ValueError("values must hold one or more, got none")

@@ -32,6 +32,7 @@ from fedlight.aggregators.look_ahead import LookAhead
 from fedlight.aggregators.malenia import Malenia
 from fedlight.aggregators.mifa import MIFA
 from fedlight.aggregators.mindflayer import MindFlayer
+from fedlight.aggregators.private_sum import PrivateSum
 from fedlight.aggregators.quafl import QuAFL
 from fedlight.aggregators.rennala import Rennala
 from fedlight.aggregators.ringleader import Ringleader
@@ -71,6 +72,7 @@ __all__ = [
     "LookAhead",
     "Malenia",
     "MindFlayer",
+    "PrivateSum",
     "QuAFL",
     "Rennala",
     "Ringleader",

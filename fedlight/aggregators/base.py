@@ -53,6 +53,9 @@ class Aggregator(Strategy, ABC):
     client_weights: str = "uniform"
     """The intended importance p_i: "uniform" for 1/M, "examples" for n_i / sum of n."""
 
+    noise_multiplier: float | None = None
+    """z, if it adds Gaussian noise to a sum of clipped updates (`PrivateSum`)."""
+
     speed_counts: bool = False
     """Whether clients that arrive more often are meant to count for more, as islands that all read
     the same data are. A run then does not warn of it, unless some clients never arrive."""

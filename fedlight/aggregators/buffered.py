@@ -81,6 +81,8 @@ class BufferedAggregator(Aggregator):
     _repr_optional = ("server_lr", "server_optimizer", "interval")
     federation: Federation
     _made = False
+    # Settings with a state of their own, which the subclass saves and restores itself.
+    _saved_apart: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -254,7 +256,8 @@ class BufferedAggregator(Aggregator):
 
     def _attributes(self) -> Iterator[tuple[str, Any]]:
         """All attributes but those of this class's own machinery."""
-        return ((name, value) for name, value in vars(self).items() if name not in _MACHINERY)
+        left_out = _MACHINERY | self._saved_apart
+        return ((name, value) for name, value in vars(self).items() if name not in left_out)
 
     def _state(self) -> Iterator[tuple[str, Any]]:
         """Attributes that the constructor did not assign, or that were assigned again since."""

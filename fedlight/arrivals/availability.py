@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlight._support.checks import one_of
+from fedlight.arrivals._state import Saved
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.windows import (
     Intervals,
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 class Availability(Wrapper):
     """A client pulls the model only within its windows of virtual time.
 
-    ``start <= t < end`` for a pull at time t and one of the client's windows.
+    ``start <= t < end`` for a pull at time t and one of the client's windows. Windows that overlap
+    are one.
 
     The process decides about a task that would start outside all windows. With arrivals by rounds,
     the client does not take part. With arrivals by the clock, it starts when its next window
@@ -43,7 +45,7 @@ class Availability(Wrapper):
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: A window ends before it starts, or two overlap.
+        ValueError: A window ends before it starts.
         FileNotFoundError: There is no such file.
 
     Source: Bonawitz et al., [Towards Federated Learning at Scale: System
@@ -61,6 +63,7 @@ class Availability(Wrapper):
     """
 
     _repr_positional = 2
+    _saved_attributes = ("_refusals",)
 
     def __init__(
         self,
@@ -88,15 +91,43 @@ class Availability(Wrapper):
         """
         super().setup(federation)
         self.windows.setup(federation)
+        self._refusals = Refusals()
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
         """Let the available clients start; ask the process about the others."""
         late = _lost if self.unfinished == "lose" else None
-        return within_windows(self, actions, now, self.windows.find, late)
+        return within_windows(self, actions, now, self.windows.find, late, self._refusals)
+
+    def silent_until(self) -> float:
+        """The time at which the windows open whose clients could not start."""
+        return max(self._refusals.until, super().silent_until())
 
     def over(self, now: float) -> bool:
         """Whether all windows of all clients are in the past."""
         return self.windows.over(to_ticks(now)) or super().over(now)
+
+
+class Refusals(Saved):
+    """The windows that a process waits for, since their clients could not start."""
+
+    _saved_attributes = ("_refused_at", "_opens_at")
+
+    def __init__(self) -> None:
+        self._refused_at = self._opens_at = 0  # in ticks
+
+    def add(self, ticks: int, opens_at: int) -> None:
+        """Note that a client could not start at a time, and when its next window opens."""
+        # Later refusals count only when this window has opened: windows that a process misses
+        # again and again must not put off the end of the run for ever.
+        if ticks >= self._opens_at:
+            self._refused_at, self._opens_at = ticks, opens_at
+        elif ticks == self._refused_at:
+            self._opens_at = max(self._opens_at, opens_at)
+
+    @property
+    def until(self) -> float:
+        """The virtual time before which silence is expected."""
+        return to_time(self._opens_at)
 
 
 def _lost(action: Dispatch, ticks: int) -> Dispatch:
@@ -110,6 +141,7 @@ def within_windows(
     now: float,
     find: Callable[[int, int], Window | None],
     late: Callable[[Dispatch, int], Dispatch] | None,
+    refusals: Refusals,
 ) -> Iterator[Action]:
     """Let the clients within their windows start; ask the wrapped process about the others.
 
@@ -120,6 +152,7 @@ def within_windows(
         find: As `Windows.find`.
         late: Changes a task that outlasts its window; it also gets the ticks from the pull to the
             end of the window. None to leave it as it is.
+        refusals: Notes the clients that could not start.
 
     Raises:
         ValueError: A client is postponed forever.
@@ -150,6 +183,8 @@ def within_windows(
                     f"finding a time within its windows: {wrapper!r}"
                 )
             until = None if window is None else to_time(window.start)
+            if window is not None:
+                refusals.add(ticks, window.start)
             instead = process.on_unavailable(action, until, now)
             pending.append(iter(instead))
             break

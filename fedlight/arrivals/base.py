@@ -199,6 +199,14 @@ class ArrivalProcess(Strategy, Saved, ABC):
         """Return whether no client will start again, although the process may still wake up."""
         return False
 
+    def silent_until(self) -> float:
+        """Return the virtual time before which no client may start, and the run is not over.
+
+        A run is given up if nothing comes of its schedule for long. Events before this time do not
+        count as such silence.
+        """
+        return 0.0
+
     def expected_durations(self) -> NDArray[np.float64] | None:
         """Return T_i, the expected duration of a task of each client, shape ``[M]``, or None."""
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import positive
 from fedlight.arrivals._per_client import check_length, of_client, one_for_all_or_each
-from fedlight.arrivals.availability import within_windows
+from fedlight.arrivals.availability import Refusals, within_windows
 from fedlight.arrivals.base import Action, ArrivalProcess, Dispatch
 from fedlight.arrivals.windows import Window, first_after
 from fedlight.arrivals.wrapper import Wrapper
@@ -59,6 +59,7 @@ class Failures(Wrapper):
     """
 
     _repr_positional = 1
+    _saved_attributes = ("_refusals",)
 
     def __init__(
         self,
@@ -81,10 +82,15 @@ class Failures(Wrapper):
         check_length("mttr", self.mttr, federation)
         self._streams = Streams(federation.seed, Concern.FAILURES)
         self._up: dict[int, list[Window]] = {}
+        self._refusals = Refusals()
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
         """Let the clients that are up start; end the tasks whose clients fail."""
-        return within_windows(self, actions, now, self._find, _lost)
+        return within_windows(self, actions, now, self._find, _lost, self._refusals)
+
+    def silent_until(self) -> float:
+        """The time at which the clients are up again that could not start."""
+        return max(self._refusals.until, super().silent_until())
 
     def _find(self, client: int, ticks: int) -> Window:
         """The time from repair to failure that contains `ticks`, or else the next one."""

@@ -27,7 +27,9 @@ class PartialWork(Wrapper):
     local steps and duration T that stops early.
 
     Durations do not change if the process works by rounds, since its results are due at the end of
-    a round. A task of one step cannot stop early.
+    a round; those of `Regions` do, whose clients work by the clock. There T has the transfers
+    within the region, too: wrap the process of each region to leave them whole. A task of one step
+    cannot stop early.
 
     Args:
         arrivals: Any arrival process.
@@ -54,6 +56,8 @@ class PartialWork(Wrapper):
         super().__init__(arrivals)
         self.probability = fraction("probability", probability)
         self.least = fraction("least", least)
+        # The rounds of regions are transfers between servers.
+        self._due_at_round_ends = self.by_rounds and self.arrivals_per_send is None
 
     def setup(self, federation: Federation) -> None:
         """Set up the wrapped process, and start with the first task of each client."""
@@ -74,12 +78,12 @@ class PartialWork(Wrapper):
             return action
         num_steps = int(rng.integers(fewest, action.num_steps))
         duration = action.duration
-        if not self.by_rounds:
+        if not self._due_at_round_ends:
             duration = max(SHORTEST, duration * num_steps / action.num_steps)
         return action._replace(num_steps=num_steps, duration=duration)
 
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of the wrapped process, or None if tasks are shortened."""
-        if self.probability == 0 or self.by_rounds:
+        if self.probability == 0 or self._due_at_round_ends:
             return self.arrivals.expected_durations()
         return None

@@ -41,6 +41,7 @@ class Regions(Tiers):
 
     Args:
         processes: A process for each region, by name, such as `ContinuousArrivals`; none by rounds.
+            Each region needs an object of its own.
         clients: The clients of each region, by name.
         arrivals_per_send: K. Lost tasks do not count.
         up: Virtual time of the transfer from a region's server to the global server: one number, or
@@ -52,7 +53,7 @@ class Regions(Tiers):
     Raises:
         TypeError: An argument is of the wrong kind.
         ValueError: There is no region, the names differ, a client is in two regions, a process
-            works by rounds, or a number is outside its range.
+            works by rounds or is that of two regions, or a number is outside its range.
 
     Source: Kim et al., [HALoS](https://arxiv.org/abs/2506.04531), ICML 2025, and its public code.
 
@@ -78,6 +79,7 @@ class Regions(Tiers):
     _repr_positional = 2
     _repr_optional = ("up", "down", "within")
     _called = "region"
+    _suits = "ContinuousArrivals(UniformSpeeds(0.8))"
 
     def __init__(
         self,
@@ -132,9 +134,9 @@ class Regions(Tiers):
 
         Example:
             >>> from fedlight.arrivals import ContinuousArrivals, FixedDurations
-            >>> one = ContinuousArrivals(FixedDurations([1.0]))
+            >>> names = ("west", "east")
             >>> arrivals = Regions.from_matrix(
-            ...     {"west": one, "east": one},
+            ...     {name: ContinuousArrivals(FixedDurations([1.0])) for name in names},
             ...     {"west": [0], "east": [1]},
             ...     arrivals_per_send=4,
             ...     times=[[0.1, 0.75], [0.5, 0.2]],
@@ -146,13 +148,16 @@ class Regions(Tiers):
         names = cls(processes, clients, arrivals_per_send).groups  # checked
         place = names.index(one_of("home", home, names))
         table = times.tolist() if hasattr(times, "tolist") else times
-        rows = [as_list("times", row) or [] for row in as_list("times", table) or []]
-        rows = [[non_negative("times", each) for each in row] for row in rows]
-        if [len(row) for row in rows] != [len(names)] * len(names):
+        given = [as_list("times", row) or [] for row in as_list("times", table) or []]
+        if [len(row) for row in given] != [len(names)] * len(names):
             raise ValueError(
                 f"times must have a row for each of the {len(names)} regions, with a number for "
                 f"each of them, got {shown(times)}"
             )
+        rows = [
+            [_time(f"times[{r}][{s}]", time) for s, time in enumerate(row)]
+            for r, row in enumerate(given)
+        ]
         return cls(
             processes,
             clients,

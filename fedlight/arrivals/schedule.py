@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedlight._support.checks import integer, non_negative_int
+from fedlight._support.checks import integer, non_negative_int, optional
+from fedlight.arrivals._silence import Silence
 from fedlight.arrivals._state import Saved
 from fedlight.arrivals.actions import Action, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.events import EventQueue, Kind, to_ticks, to_time
@@ -32,10 +33,12 @@ class Schedule(Saved):
         interval: Virtual time between deadlines, or None. There is a deadline at each multiple, as
             long as other events follow.
         max_time: There are no events later than this virtual time.
+        buffer_size: The number of updates that the server collects for a version, or None.
 
     Attributes:
         version: The server's version after the event handled last.
-        lost_in_a_row: Number of lost tasks since the last arrival of one that was not lost.
+        silence: What has come to nothing since the last update that the server may use.
+        given_up: Whether so much of it has come to nothing that there are no further events.
 
     Raises:
         ValueError: The process does not fit the federation, or `interval` is too short.
@@ -46,7 +49,7 @@ class Schedule(Saved):
         "_started",
         "_deadline_due",
         "_serial",
-        "lost_in_a_row",
+        "silence",
         "_visits",
         "_steps_made",
         "_newest_of",
@@ -60,6 +63,7 @@ class Schedule(Saved):
         *,
         interval: float | None = None,
         max_time: float | None = None,
+        buffer_size: int | None = None,
     ) -> None:
         self._interval = None if interval is None else to_ticks(interval)
         if self._interval is not None and self._interval < 1:
@@ -76,7 +80,10 @@ class Schedule(Saved):
         self._queue.push(0, Event(Kind.WAKE), kind=Kind.WAKE)
         self._max_ticks = None if max_time is None else to_ticks(max_time)
         self._started = False
-        self.lost_in_a_row = 0
+        self.silence = Silence(federation.num_clients, buffer_size)
+        self._silent = True  # something was counted since the last update that the server may use
+        self.given_up = False
+        self._ends = arrivals.finite  # by itself, however little comes of it
         self._coming = 0  # pulls and arrivals in the queue
         self._deadline_due = interval is not None
         self._serial = 0
@@ -104,7 +111,7 @@ class Schedule(Saved):
         """Return the next event and move the clock to it; None if there is no other event."""
         queue = self._queue
         ticks = queue.peek_ticks()
-        if ticks is None or ((self.lost_in_a_row or not self._coming) and self._over()):
+        if ticks is None or self.given_up or (not self._coming and self._over()):
             return None
         if self._deadline_due and ticks > queue.ticks:
             # Only now is it known that another event follows. Without one, deadlines would prolong
@@ -128,18 +135,22 @@ class Schedule(Saved):
             The tasks of the clients that pull the model now, and the local runs that are
             stopped, in their order.
         """
-        version, released, retried, self._answer = handled
+        version, released, retried, self._answer, dropped = handled
         if self._answer is not None:
             self._answered = frozenset(released)
-        news = version != self.version or bool(released)
+        before = self.version
+        news = version != before or bool(released)
         kind, task, action = event
-        if self._regional and version != self.version:
-            self._newest_of[action if task is None else task.tag] = version
+        if version != before:
+            self.silence.step()
+            if self._regional:
+                self._newest_of[action if task is None else task.tag] = version
         self.version = version
         self._kind = kind
         now = self._queue.now
         pulls: list[Task | Stop] = []
         self._pulls = pulls
+        expected = 0.0 if kind is Kind.ARRIVAL else self.arrivals.silent_until()
         if kind is Kind.ARRIVAL:
             assert task is not None
             self._coming -= 1
@@ -148,7 +159,7 @@ class Schedule(Saved):
             if not task.lost:
                 made = self._steps_made.get(task.client_id, 0)
                 self._steps_made[task.client_id] = made + task.num_steps
-            self.lost_in_a_row = self.lost_in_a_row + 1 if task.lost else 0
+            self._hear(task.lost, dropped)
             if not task.tries:
                 self._act(self.arrivals.on_arrival(task, now))
         elif kind is Kind.DISPATCH:
@@ -157,6 +168,7 @@ class Schedule(Saved):
             if action.pulled_version is not None:
                 self._named[action.pulled_version] -= 1
         elif kind is Kind.ROUND_END:
+            self.silence.ends += version == before
             if action is None:
                 self._act(self.arrivals.on_round_end(now))
             else:
@@ -175,12 +187,53 @@ class Schedule(Saved):
             if failed.chunk is not None:  # no other task reads these examples
                 again = again._replace(chunk=failed.chunk)
             self._pull(again, now, tries=failed.tries + 1)
+        resting = not self._coming and not pulls and now >= expected
+        if resting and kind in (Kind.ROUND_END, Kind.WAKE):
+            self.silence.rest(kind is Kind.ROUND_END)
+            self._give_up()
         return pulls
 
-    def _over(self) -> bool:
-        """Whether no result can arrive: every task is lost, or the process only wakes up."""
-        if self.lost_in_a_row >= 1000 + 10 * self._num_clients:
+    def _hear(self, lost: bool, dropped: bool) -> None:
+        """Note whether the server may use an update that has arrived."""
+        silence = self.silence
+        if lost:
+            silence.lose()
+        elif dropped:
+            silence.drop()
+        else:
+            if self._silent:
+                silence.hear()
+                self._silent = False
+            silence.received += 1
+            if silence.received < silence.most_received:
+                return
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Decide whether the run is given up, after something has come to nothing."""
+        self._silent = True
+        if self._ends:
+            return
+        silence = self.silence
+        self.given_up = silence.too_long or (
+            silence.received >= silence.most_received and not self._version_is_due()
+        )
+
+    def _version_is_due(self) -> bool:
+        """Whether a deadline or the end of a round is still to come, and may make a version."""
+        if self._interval is not None:
             return True
+        return self.silence.ends < 10 and any(kind == Kind.ROUND_END for _, kind, *_ in self._queue)
+
+    @property
+    def why_over(self) -> str | None:
+        """Why there is no other event, for a message; None if there is one."""
+        if self.given_up:
+            return self.silence.words
+        return "no client can arrive any more" if self.exhausted else None
+
+    def _over(self) -> bool:
+        """Whether the process only wakes up, and no client will start again."""
         return (
             self._started
             and not self._coming
@@ -191,7 +244,7 @@ class Schedule(Saved):
     @property
     def exhausted(self) -> bool:
         """Whether there is no other event."""
-        return self._queue.peek_ticks() is None or self._over()
+        return self._queue.peek_ticks() is None or self.given_up or self._over()
 
     def finish(self) -> None:
         """Tell the arrival process that the run is over."""
@@ -211,6 +264,8 @@ class Schedule(Saved):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, in a schedule made with the same arguments."""
         super().load_state_dict(state)
+        self.silence.lost = state.get("lost_in_a_row", self.silence.lost)  # of 0.2
+        self._give_up()
         self._named = Counter(dict(state["named"]))
         self._queue.load_state_dict(state["queue"], _decode)
         self._coming = sum(kind in (Kind.ARRIVAL, Kind.DISPATCH) for _, kind, *_ in self._queue)
@@ -271,6 +326,8 @@ class Schedule(Saved):
                 self._send(instead, self._queue.ticks)
             self._pulls.append(Stop(task, instead))
             if instead is None:
+                self.silence.lose(stopped=True)
+                self._give_up()
                 self.arrivals.on_stop(task, self.version, self._queue.now)
 
     def _steps_until_now(self, task: Task) -> int:
@@ -332,7 +389,11 @@ class Schedule(Saved):
         self._visits[client] = visit + 1
         # Not before the pull: only now are the number of steps and the order of the pulls final.
         if self._shares_data:
-            chunk = self._chunk(client, num_steps) if chunk is None else chunk
+            source = "as the chunk of a Dispatch"
+            if chunk is None:
+                chunk, source = self.arrivals.chunk(client, num_steps), "from chunk"
+            if chunk is not None:
+                chunk = self._checked(chunk, source)
         elif chunk is not None:
             raise ValueError(
                 f"{self.arrivals!r} returned {action!r}, but its shares_data is False; set "
@@ -354,23 +415,31 @@ class Schedule(Saved):
             self._in_flight.setdefault(client, []).append((number, task))
             self.arrivals.on_start(task)
 
-    def _chunk(self, client: int, num_steps: int) -> Chunk | None:
-        """What a task reads of shared data, as the process says."""
-        chunk = self.arrivals.chunk(client, num_steps)
-        if chunk is None:
-            return None
-        if not isinstance(chunk, Chunk):
-            raise TypeError(
-                f"{self.arrivals!r} returned {chunk!r} from chunk; return a fedlight.types.Chunk, "
-                "or None for the client's own examples"
-            )
+    def _checked(self, chunk: object, source: str) -> Chunk:
+        """What a task reads of shared data, as the process says it, in Python's own numbers.
+
+        Raises:
+            TypeError: It is not a chunk, or a part of it is of the wrong kind.
+            ValueError: There are no such examples.
+        """
         shards = self._num_shards
-        if chunk.start < 0 or (chunk.shard is not None and not 0 <= chunk.shard < shards):
-            raise ValueError(
-                f"{self.arrivals!r} returned {chunk!r} from chunk; start must be at least 0, and "
-                f"shard between 0 and {shards - 1} (the data have {shards} parts), or None"
-            )
-        return chunk
+        try:
+            if not isinstance(chunk, Chunk):
+                raise TypeError(
+                    "return a fedlight.types.Chunk, or None for the client's own examples"
+                )
+            start = integer("start", chunk.start)
+            shard = optional(integer, "shard", chunk.shard)
+            if not isinstance(chunk.shuffle, bool):
+                raise TypeError(f"shuffle must be True or False, got {chunk.shuffle!r}")
+            if start < 0 or (shard is not None and not 0 <= shard < shards):
+                raise ValueError(
+                    "start must be at least 0, and shard between 0 and "
+                    f"{shards - 1} (the data have {shards} parts), or None"
+                )
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.arrivals!r} returned {chunk!r} {source}; {error}") from None
+        return Chunk(start, shard, chunk.shuffle)
 
     def _push_deadline(self, earliest: int) -> int:
         """Add the next deadline to the queue, and return the time of the first event in it."""

@@ -176,6 +176,7 @@ class LeastVisitedShards(_SharedData):
     ) -> None:
         super().__init__(arrivals, num_clients, shuffle)
         self.by = one_of("by", by, ("visits", "examples"))
+        self._visits: list[int] = []  # no shard is known before `setup`
 
     def setup(self, federation: Federation) -> None:
         """Set up the wrapped process, and start with shards that nobody has visited."""

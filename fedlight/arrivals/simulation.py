@@ -54,7 +54,7 @@ class CountingServer:
                 self.counts.num_updates += 1
                 if task.is_first_half:  # the server does not accept it
                     self.writer.use([task.client_id], self.counts.version)
-                    return Handled(self.counts.version, [task.client_id])
+                    return Handled(self.counts.version, [task.client_id], dropped=True)
                 self._held.append(task)
                 due = self._buffer_size is not None and len(self._held) >= self._buffer_size
         elif kind is Kind.ROUND_END:
@@ -112,6 +112,9 @@ def simulate(
         batch_size: Examples per local step.
         seed: The run's seed.
 
+    A schedule of which nothing comes any more ends before its limit, with a warning: no client can
+    arrive, or 10,000 + 10 M tasks in a row were lost or stopped (M clients).
+
     Raises:
         TypeError: An argument is of the wrong kind.
         ValueError: The simulation would never stop, an argument is outside its range, the process
@@ -151,15 +154,33 @@ def simulate(
         )
     seed = integer("seed", seed)
     federation = federation_of(num_clients, num_examples, batch_size, seed, arrivals)
-    schedule = Schedule(arrivals, federation, interval=interval, max_time=max_time)
+    schedule = Schedule(
+        arrivals, federation, interval=interval, max_time=max_time, buffer_size=buffer_size
+    )
     by_rounds = regional or (buffer_size is None and interval is None)
     server = CountingServer(schedule, 1 if regional else buffer_size, by_rounds)
     for _ in play(schedule, server, limits):
         pass
+    warn_if_over(schedule, server.counts, limits)
     schedule.finish()
     return server.writer.table(
         num_clients, arrivals.expected_durations(), arrivals.groups, arrivals.arrivals_per_send
     )
+
+
+def warn_if_over(schedule: Schedule, counts: Counts, limits: Limits) -> None:
+    """Warn if a schedule without an end has ended before a number of updates or arrivals.
+
+    One that was to last for some virtual time only is complete if nothing happens any more.
+    """
+    numbers = limits.max_rounds is not None or limits.max_updates is not None
+    if schedule.arrivals.finite or limits.reached(counts.version, counts.num_updates):
+        return
+    if (why := schedule.why_over) and (numbers or schedule.given_up):
+        from fedlight._support.messages import Note, voice  # it loads torch
+
+        words = f"fedlight: {why}: the schedule ends at virtual time {schedule.now:g}"
+        voice().note(schedule, Note("no arrivals", f"{words}, before its limit", warns=True))
 
 
 def check_no_feedback(arrivals: ArrivalProcess, purpose: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _METADATA = b"fedlight.schedule"
+_HASH = b"fedlight.hash"
 _RARE = ("round_tags", "groups", "arrivals_per_send", "feedback")
 _MOST_SHOWN = 3  # the repr of a longer table is a summary
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
@@ -124,6 +126,18 @@ class ReplayEvent:
                 f"ReplayEvent.chunk_shard={self.chunk_shard} needs chunk_start, the number of "
                 "examples of the shard that earlier tasks have taken"
             )
+        if self.chunk_shuffle is not None:
+            if not isinstance(self.chunk_shuffle, bool | np.bool_):
+                raise TypeError(
+                    "ReplayEvent.chunk_shuffle must be True, False or None, got "
+                    f"{self.chunk_shuffle!r}"
+                )
+            object.__setattr__(self, "chunk_shuffle", bool(self.chunk_shuffle))
+            if self.chunk_start is None:
+                raise ValueError(
+                    f"ReplayEvent.chunk_shuffle={self.chunk_shuffle} needs chunk_start, the number "
+                    "of examples of the stream that earlier tasks have taken"
+                )
 
     @property
     def chunk(self) -> Chunk | None:
@@ -260,11 +274,17 @@ class ScheduleTable:
         return self.to_arrow().to_pandas()
 
     def save(self, path: str | Path) -> None:
-        """Write the schedule to a parquet file; an existing one is replaced when it is complete."""
+        """Write the schedule to a parquet file; an existing one is replaced when it is complete.
+
+        The file carries a hash of its content, by which `load` finds out whether it was changed.
+        """
         import pyarrow.parquet as pq
 
+        table = self.to_arrow()
+        metadata = table.schema.metadata
+        digest = _hash_of(table, metadata[_METADATA])
         with replacing(user_path(path)) as file:
-            pq.write_table(self.to_arrow(), file)
+            pq.write_table(table.replace_schema_metadata({**metadata, _HASH: digest}), file)
 
     @classmethod
     def load(cls, path: str | Path) -> ScheduleTable:
@@ -272,7 +292,7 @@ class ScheduleTable:
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: The file is not such a schedule.
+            ValueError: The file is not such a schedule, or was changed since.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -280,15 +300,39 @@ class ScheduleTable:
         path = existing_file("path", path, "schedule file")
         try:
             table = pq.read_table(path)
-            rest = json.loads((table.schema.metadata or {})[_METADATA])
+            metadata = table.schema.metadata or {}
+            rest = json.loads(metadata[_METADATA])
+            # Files of 0.2 have no hash.
+            if metadata.get(_HASH) not in (None, _hash_of(table, metadata[_METADATA])):
+                raise ValueError(
+                    f"{str(path)!r} was changed since fedlight has written it (its hash does not "
+                    "fit); record the schedule again, or write it with ScheduleTable.save"
+                )
             versions = None
             if "version" in table.column_names:
                 versions = table["version"].to_pylist()
                 table = table.drop_columns(["version"])
             events = [ReplayEvent(**row) for row in table.to_pylist()]
             return cls(events=events, versions=versions, **rest)
-        except (pa.ArrowInvalid, KeyError, TypeError, json.JSONDecodeError) as error:
+        except (pa.ArrowException, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(
                 f"{str(path)!r} is not a schedule written by fedlight "
                 "(ScheduleTable.save or Recording)"
             ) from error
+
+
+def _hash_of(table: pa.Table, rest: bytes) -> bytes:
+    """32 hexadecimal digits of a schedule, as it is written and as it is read."""
+    import pyarrow as pa
+
+    digest = hashlib.blake2b(rest, digest_size=16)
+    for name in table.column_names:
+        column = table[name]
+        digest.update(f"{name} {column.type} ".encode())
+        digest.update(column.is_null().to_numpy().tobytes())
+        if pa.types.is_string(column.type):
+            digest.update(repr(column.to_pylist()).encode())
+        else:  # what a missing value holds is not defined
+            zero = pa.scalar(0).cast(column.type)
+            digest.update(column.fill_null(zero).to_numpy().tobytes())
+    return digest.hexdigest().encode()

@@ -11,6 +11,7 @@ import numpy as np
 from fedlight._support.checks import non_negative_int
 from fedlight.arrivals._per_client import as_list, no_client
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Cut, Dispatch, EndRound, Wake
+from fedlight.arrivals.wrapper import Wrapper
 from fedlight.events import to_ticks
 from fedlight.randomness import Concern, derived_seed
 
@@ -31,14 +32,15 @@ class Tiers(ArrivalProcess):
 
     Args:
         processes: A process for each tier, by name, with the fastest tier first if the aggregator
-            requires this order.
+            requires this order. Each tier needs an object of its own.
         clients: The clients of each tier, by name. A tier's process then numbers them from 0 on, in
             the order of the list. None if the processes list clients of the whole federation
             themselves, as in ``SynchronousArrivals([[1, 3]] * 100)``.
 
     Raises:
         TypeError: An argument is of the wrong kind.
-        ValueError: There is no tier, the names differ, or a client is in two tiers.
+        ValueError: There is no tier, the names differ, a client is in two tiers, or two tiers have
+            the same process object.
 
     Source: Chai et al., [FedAT](https://arxiv.org/abs/2010.05958), Section 3.
 
@@ -59,6 +61,7 @@ class Tiers(ArrivalProcess):
     _repr_positional = 1
     _repr_optional: tuple[str, ...] = ("clients",)
     _called = "tier"
+    _suits = "SynchronousArrivals(per_round=5)"
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Tiers(ArrivalProcess):
         if not isinstance(processes, Mapping) or not all(isinstance(n, str) for n in processes):
             raise TypeError(
                 f"processes must be a mapping from names to arrival processes, got {processes!r}; "
-                'for example Tiers({"fast": SynchronousArrivals(…), "slow": …})'
+                f'for example {type(self).__name__}({{"fast": {self._suits}, "slow": …}}, …)'
             )
         if not processes:
             raise ValueError("processes must hold at least one arrival process, got none")
@@ -76,7 +79,7 @@ class Tiers(ArrivalProcess):
             if not isinstance(process, ArrivalProcess):
                 raise TypeError(
                     f"processes[{name!r}] must be an arrival process, got {process!r}; for example "
-                    "SynchronousArrivals(per_round=5)"
+                    f"{self._suits}"
                 )
             if process.groups:
                 raise TypeError(
@@ -92,6 +95,7 @@ class Tiers(ArrivalProcess):
         self.processes = dict(processes)
         self.groups = tuple(processes)
         self.clients = None if clients is None else _members(self.groups, clients, self._called)
+        _check_apart(processes)
         inner = list(processes.values())
         self.by_rounds = any(process.by_rounds for process in inner)
         self.finite = all(process.finite for process in inner)
@@ -228,6 +232,10 @@ class Tiers(ArrivalProcess):
         """Whether all tiers are over."""
         return all(process.over(now) for process in self.processes.values())
 
+    def silent_until(self) -> float:
+        """The latest of those of the tiers."""
+        return max(process.silent_until() for process in self.processes.values())
+
     def expected_durations(self) -> NDArray[np.float64] | None:
         """T_i of each client in its tier, shape ``[M]``; None if one of them is unknown."""
         found = (process.expected_durations() for process in self.processes.values())
@@ -265,6 +273,26 @@ class Tiers(ArrivalProcess):
 
     def _kept_otherwise(self) -> dict[str, Any]:
         return {"clients": None if self.clients is None else list(self.clients.items())}
+
+
+def _check_apart(processes: Mapping[str, ArrivalProcess]) -> None:
+    """Refuse one process for two groups, whose clients would share a state.
+
+    Raises:
+        ValueError: A process, or one that it wraps, is that of another group too.
+    """
+    owner: dict[int, str] = {}
+    for name, outermost in processes.items():
+        process: ArrivalProcess | None = outermost
+        while process is not None:
+            other = owner.setdefault(id(process), name)
+            if other != name:
+                raise ValueError(
+                    f"processes[{name!r}] is the same object as processes[{other!r}], or wraps the "
+                    f"same one, got {process!r}; a process keeps the state of its own clients, so "
+                    "make one for each group"
+                )
+            process = process.arrivals if isinstance(process, Wrapper) else None
 
 
 def _members(groups: tuple[str, ...], clients: object, called: str) -> dict[str, list[int]]:

@@ -15,7 +15,7 @@ from fedlight._support.checks import non_negative, positive
 from fedlight._support.files import existing_file
 from fedlight._support.strategy import Summary, digest
 from fedlight.arrivals.durations import LONGEST, SHORTEST, DurationModel, Means
-from fedlight.arrivals.windows import Window, Windows, first_after
+from fedlight.arrivals.windows import Window, Windows, first_after, united
 from fedlight.events import to_ticks
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ def sample_traces() -> list[Device]:
 class TraceWindows(Windows):
     """The availability of the devices of a trace, for `Availability`.
 
-    Client i is device ``i % D`` of D devices. Its windows repeat after its period.
+    Client i is device ``i % D`` of D devices. Its windows repeat after its period. Windows that
+    overlap, as in a trace that lists one twice, are one.
 
     Args:
         devices: The devices returned by `read_traces`.
@@ -155,7 +156,7 @@ class TraceWindows(Windows):
                     "columns start and end), so its availability is unknown"
                 )
             windows = [Window(to_ticks(a / unit), to_ticks(b / unit)) for a, b in device.windows]
-            windows = sorted(window for window in windows if window.end > window.start)
+            windows = united(window for window in windows if window.end > window.start)
             period = None if device.period is None else to_ticks(device.period / unit)
             self._devices.append((windows, period))
 

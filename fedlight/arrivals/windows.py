@@ -6,7 +6,6 @@ import csv
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,10 +70,30 @@ def first_after(windows: Sequence[Window], ticks: int) -> Window | None:
     return windows[place] if place < len(windows) else None
 
 
+def united(windows: Iterable[Window]) -> list[Window]:
+    """Return windows in ascending order, those that overlap or lie within another one as one.
+
+    Windows that only touch stay two: a client that leaves and comes back at the same time does not
+    continue a task that is lost at the end of its window.
+
+    Example:
+        >>> united([Window(20, 28), Window(38, 41), Window(19, 33), Window(33, 35)])
+        [Window(start=19, end=33), Window(start=33, end=35), Window(start=38, end=41)]
+    """
+    found: list[Window] = []
+    for window in sorted(windows):
+        if found and window.start < found[-1].end:
+            found[-1] = Window(found[-1].start, max(found[-1].end, window.end))
+        else:
+            found.append(window)
+    return found
+
+
 class IntervalWindows(Windows):
     """Given intervals of virtual time, the same for all clients or a list for each client.
 
-    Client i can pull the model at times t with ``start <= t < end``.
+    Client i can pull the model at times t with ``start <= t < end``. Intervals that overlap are
+    one.
 
     Args:
         intervals: ``[(start, end), …]`` for all clients, or a mapping from client to such a list. A
@@ -82,7 +101,7 @@ class IntervalWindows(Windows):
 
     Raises:
         TypeError: `intervals` has another form.
-        ValueError: There is no interval, one ends before it starts, or two overlap.
+        ValueError: There is no interval, or one ends before it starts.
 
     Source: Yang et al., [Anarchic Federated Learning](https://arxiv.org/abs/2108.09875), Algorithm
     1, in which workers choose when they take part.
@@ -103,12 +122,7 @@ class IntervalWindows(Windows):
                 name = f"intervals[{non_negative_int('a client of intervals', client)}]"
             if isinstance(pairs, str | bytes | Mapping) or not isinstance(pairs, Iterable):
                 raise TypeError(f"{name} must be a list of (start, end), got {pairs!r}")
-            pairs = list(pairs)  # read twice below
-            windows = sorted(_window(name, pair) for pair in pairs)
-            for one, two in pairwise(windows):
-                if two.start < one.end:
-                    raise ValueError(f"{name} must not overlap, got {pairs}")
-            self._windows[client] = windows
+            self._windows[client] = united(_window(name, pair) for pair in pairs)
         if not any(self._windows.values()):
             raise ValueError(f"intervals must hold at least one (start, end), got {intervals!r}")
         self._end = max(windows[-1].end for windows in self._windows.values() if windows)

@@ -114,6 +114,10 @@ class Wrapper(ArrivalProcess):
         """The answer of the wrapped process."""
         return self.arrivals.over(now)
 
+    def silent_until(self) -> float:
+        """The answer of the wrapped process."""
+        return self.arrivals.silent_until()
+
     def expected_durations(self) -> NDArray[np.float64] | None:
         """The answer of the wrapped process."""
         return self.arrivals.expected_durations()

@@ -1,4 +1,4 @@
-"""Channels: compression and clipping of updates on their way from the client to the server.
+"""Channels: compression, clipping and noise of updates on their way from the client to the server.
 
 ``FedTrainer(channel=...)`` takes one channel, or a list of channels that an update passes in turn.
 A channel changes only the delta (the parameters of the update); buffers, counters and the state of
@@ -13,6 +13,7 @@ client sends the same bits in a stack, alone, or in a resumed run.
 from fedlight.channel.base import Chain, Channel, Message, Senders, as_channel
 from fedlight.channel.clip import Clip
 from fedlight.channel.error_feedback import ErrorFeedback
+from fedlight.channel.gaussian_noise import GaussianNoise
 from fedlight.channel.qsgd import QSGD
 from fedlight.channel.random_k import RandomK
 from fedlight.channel.top_k import TopK
@@ -23,6 +24,7 @@ __all__ = [
     "Channel",
     "Clip",
     "ErrorFeedback",
+    "GaussianNoise",
     "Message",
     "RandomK",
     "Senders",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,6 +52,19 @@ def uniform(keys: Sequence[int], like: Tensor) -> Tensor:
         return ((drawn >> 11) & ((1 << 53) - 1)).to(like.dtype).mul_(0.5**53)
     halves = words(keys, -(-count // 2), device).view(torch.int32)[:, :count]
     return ((halves >> 8) & ((1 << 24) - 1)).to(torch.float32).mul_(0.5**24)
+
+
+def normal(keys: Sequence[int], like: Tensor) -> Tensor:
+    """Standard normal numbers, with the shape ``[n, P]`` and the dtype of `like`.
+
+    A row is a Philox stream of its key.
+    """
+    double = like.dtype == torch.float64
+    rows = torch.empty(len(keys), like.shape[1], dtype=torch.float64 if double else torch.float32)
+    for key, row in zip(keys, rows.numpy(), strict=True):
+        drawn = np.random.Generator(np.random.Philox(key=key))
+        drawn.standard_normal(dtype=row.dtype, out=row)
+    return rows.to(like.device, like.dtype)
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fedlight._support.checks import items, shown
 from fedlight._support.strategy import Strategy
-from fedlight.channel._draws import keys_of, uniform, words
+from fedlight.channel._draws import keys_of, normal, uniform, words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,6 +64,13 @@ class Senders:
         """
         return uniform(self._next(), like)
 
+    def normal(self, like: Tensor) -> Tensor:
+        """Independent standard normal numbers, with the shape ``[n, P]`` and the dtype of `like`.
+
+        They are drawn on the CPU, so that each device gets the same ones.
+        """
+        return normal(self._next(), like)
+
     def words(self, like: Tensor) -> Tensor:
         """Independent random integers of 64 bits, with the shape ``[n, P]`` of `like`."""
         return words(self._next(), like.shape[1], like.device)
@@ -86,6 +93,9 @@ class Channel(Strategy, ABC):
 
     memory_decay: float = 1.0
     """The factor of the memory when an update is added to it that the server has dropped."""
+
+    noise_multiplier: float | None = None
+    """z, if it clips each update to a norm C and adds Gaussian noise of the deviation z * C."""
 
     @abstractmethod
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
@@ -142,6 +152,9 @@ class Chain(Channel):
         self.remembers = any(each.remembers for each in self.channels)
         decays = (each.memory_decay for each in self.channels if each.remembers)
         self.memory_decay = next(decays, 1.0)
+        # Each noisy channel protects by itself what came before it; the largest noise counts.
+        noises = [each.noise_multiplier for each in self.channels if each.noise_multiplier]
+        self.noise_multiplier = max(noises, default=None)
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
         """Return the updates after all channels."""

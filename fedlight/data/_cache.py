@@ -1,7 +1,8 @@
 """Decoded columns on disk, so that the next run maps them instead of decoding them again.
 
-A file holds one column of one data set in NumPy's own format, one row per example. Its name is a
-hash of all that defines the values: the data set's fingerprint, the column, and the decoding.
+A file holds one column of one data set in NumPy's own format, one row per example, and after it
+the hash of these bytes. Its name is a hash of all that defines the values: the data set's
+fingerprint, the column, and the decoding.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from fedlight._support.files import remove_torn, replacing, user_path
@@ -26,7 +27,8 @@ from fedlight._support.files import remove_torn, replacing, user_path
 if TYPE_CHECKING:
     import datasets
 
-_FORMAT = 1  # to be raised if the decoding changes
+_FORMAT = 2  # to be raised if the decoding changes
+_HASH_BYTES = 16
 _NAME = re.compile(r"decoded-[0-9a-f]{32}\.npy")
 _UNUSED_SECONDS = 30 * 24 * 60 * 60
 
@@ -61,7 +63,8 @@ def cached(
     """The decoded values of a column: mapped from its file, or decoded and written to it.
 
     The file is written under another name and renamed, so two processes may do this at once. If it
-    is damaged, the column is decoded again. If it cannot be written, a warning says so.
+    is damaged or was changed, the column is decoded again, and a line in the log says so. If it
+    cannot be written, a warning says so.
 
     Args:
         cache: True for `fedlight` in the cache of the `datasets` library, False, or a folder.
@@ -77,6 +80,11 @@ def cached(
     path = folder / f"decoded-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.npy"
     values = _mapped(path, len(dataset))
     if values is None:
+        if path.exists():
+            rank_zero_info(
+                f"fedlight: {str(path)!r}, the decoded column {name!r}, was damaged or changed "
+                "since it was written; the column is decoded again"
+            )
         values = decode()
         try:
             _write(path, values)
@@ -99,15 +107,21 @@ def _folder(cache: bool | Path) -> Path | None:
 
 
 def _mapped(path: Path, rows: int) -> Tensor | None:
-    """The values in a file, read when they are touched; None if it is missing or damaged."""
+    """The values in a file, mapped; None if it is missing, damaged or changed."""
+    import xxhash  # only data sets of the `datasets` library, which brings it, are kept
+
     try:
+        everything = np.memmap(path, np.uint8, mode="r")
+        # Far faster than a hash that withstands an attacker, who could write another hash as well.
+        digest = xxhash.xxh3_128_digest(everything[:-_HASH_BYTES].data)
+        if digest != everything[-_HASH_BYTES:].tobytes():
+            return None
         # Copy-on-write: nobody can change the file, and torch gets an array that may be written to.
         values = np.lib.format.open_memmap(path, mode="c")
-        whole = values.offset + values.nbytes == path.stat().st_size
     except (OSError, ValueError):
         return None
     fits = values.dtype == np.uint8 and values.shape[:1] == (rows,) and values.flags.c_contiguous
-    if not whole or not fits:
+    if not fits:
         return None
     with suppress(OSError):  # a folder of which we may only read
         os.utime(path)  # `_remove_unused` asks when it was last used
@@ -119,7 +133,22 @@ def _write(path: Path, values: Tensor) -> None:
     remove_torn(path.parent)
     _remove_unused(path.parent)
     with replacing(path) as file:
-        np.lib.format.write_array(file, values.numpy(), allow_pickle=False)
+        hashed = _Hashed(file)
+        np.lib.format.write_array(hashed, values.numpy(), allow_pickle=False)
+        file.write(hashed.digest.digest())
+
+
+class _Hashed:
+    """A file to be written to that hashes what is written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        import xxhash
+
+        self._file, self.digest = file, xxhash.xxh3_128()
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return self._file.write(data)
 
 
 def _remove_unused(folder: Path) -> None:

@@ -61,7 +61,7 @@ class ModuleOptimizer(LocalOptimizer):
 
     def begin(self, run: LocalRun, module: LightningModule) -> None:
         """Ask the module for a new optimizer."""
-        given, optimizers, configured = _configured(module)
+        given, optimizers, configured = optimizers_of(module)
         if len(optimizers) != 1:
             raise ValueError(
                 f"{given} {len(optimizers)} optimizers, but a local run needs exactly one; return "
@@ -135,7 +135,7 @@ class ModuleOptimizer(LocalOptimizer):
             module: The module.
             version: The version that the client pulled.
         """
-        given, optimizers, configured = _configured(module)
+        given, optimizers, configured = optimizers_of(module)
         if self.schedule == "version" and configured:
             schedulers = [_scheduler(given, each, True) for each in configured]
             after = _groups_after(module, optimizers[0], schedulers, version, fresh=version == 0)
@@ -150,14 +150,14 @@ def left_to_local_optimizer(module: LightningModule) -> tuple[int, list[str]]:
         The number of optimizers that the module returns, and the names of the trainable parameters
         that are in none of them.
     """
-    _, optimizers, _ = _configured(module)
+    _, optimizers, _ = optimizers_of(module)
     trained = {id(param) for each in optimizers for param in _params(each)}
     named = module.named_parameters()
     left = [name for name, each in named if each.requires_grad and id(each) not in trained]
     return len(optimizers), left
 
 
-def _configured(module: LightningModule) -> tuple[str, list[Any], list[Any]]:
+def optimizers_of(module: LightningModule) -> tuple[str, list[Any], list[Any]]:
     """The beginning of an error, and what ``configure_optimizers`` returns as two lists."""
     given = f"configure_optimizers of {type(module).__name__} returns"
     return given, *_unpack(given, module.configure_optimizers())
@@ -225,7 +225,7 @@ def _set_groups(
 
 
 def _stepped(module: LightningModule, least: int, most: int) -> list[list[dict[str, Any]]]:
-    given, (optimizer,), configured = _configured(module)
+    given, (optimizer,), configured = optimizers_of(module)
     # Its interval was looked at before.
     schedulers = [_scheduler(given, each, True) for each in configured]
     optimizer.zero_grad()

@@ -250,6 +250,21 @@ PAPERS = {
         2019,
         "https://arxiv.org/abs/1903.03934",
     ),
+    "mcmahan2018learning": Paper(
+        "McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li",
+        "Learning Differentially Private Recurrent Language Models",
+        _ICLR,
+        2018,
+        "https://arxiv.org/abs/1710.06963",
+    ),
+    "abadi2016deep": Paper(
+        "Abadi, Martin and Chu, Andy and Goodfellow, Ian and McMahan, H. Brendan and Mironov, "
+        "Ilya and Talwar, Kunal and Zhang, Li",
+        "Deep Learning with Differential Privacy",
+        "Proceedings of the 2016 {ACM} {SIGSAC} Conference on Computer and Communications Security",
+        2016,
+        "https://arxiv.org/abs/1607.00133",
+    ),
     "nguyen2022federated": Paper(
         "Nguyen, John and Malik, Kshitiz and Zhan, Hongyuan and Yousefpour, Ashkan and Rabbat, "
         "Michael and Malek, Mani and Huba, Dzmitry",
@@ -454,6 +469,7 @@ PAPERS = {
 OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     aggregators.FedAvg: ("mcmahan2017communication",),
     aggregators.FedBuff: ("nguyen2022federated",),
+    aggregators.PrivateSum: ("mcmahan2018learning",),
     aggregators.FedAsync: ("xie2019asynchronous",),
     aggregators.AFACD: ("yang2022anarchic",),
     aggregators.AFACS: ("yang2022anarchic",),
@@ -504,6 +520,7 @@ OF_STRATEGY: Mapping[type, tuple[str, ...]] = {
     arrivals.CommunicationPattern: ("avdiukhin2021federated",),
     channel.QSGD: ("alistarh2017qsgd",),
     channel.TopK: ("stich2018sparsified",),
+    channel.GaussianNoise: ("abadi2016deep",),
     channel.RandomK: ("stich2018sparsified",),
     channel.ErrorFeedback: ("stich2018sparsified", "karimireddy2019error"),
     arrivals.Regions: ("kim2025halos",),

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import number, positive_int
+from fedlight._support.checks import number, positive, positive_int
 from fedlight.plot import curve
 from fedlight.plot.figures import best_value
+from fedlight.privacy import epsilon_of
 from fedlight.studies._groups import called
 
 if TYPE_CHECKING:
@@ -48,6 +49,22 @@ def place_of(
         return float(places[good.argmax()]) if good.any() else math.nan
 
     return reached
+
+
+def epsilon_at(delta: float, runs: Iterable[StudyRun]) -> Callable[[Sequence[RoundRecord]], float]:
+    """The epsilon of a run whose server adds noise to its sums; nan without noise.
+
+    Raises:
+        ValueError: No run has such noise.
+    """
+    positive("delta", delta)
+    histories = [run.history for run in runs if run.history]
+    if histories and not any("fed/noise_multiplier" in each[-1].metrics for each in histories):
+        raise ValueError(
+            f"delta={delta!r} asks for epsilon, but no run of the study adds noise at its server "
+            "(PrivateSum); for noise of the clients see privacy_report"
+        )
+    return lambda history: epsilon_of(history, delta)
 
 
 def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]:
@@ -103,12 +120,19 @@ def values_at(
 
     Raises:
         TypeError: They are no numbers.
-        ValueError: One is not finite.
+        ValueError: There is none, or one is not finite.
     """
     if not isinstance(places, Iterable) or isinstance(places, str):
         raise TypeError(f"places must be several numbers, such as [250, 500], got {places!r}")
-    found = [number("each of places", place) for place in places]
-    return {f"{axis} {place:g}": at_place(metric, axis, place) for place in found}
+    found = list(dict.fromkeys(number("each of places", place) for place in places))
+    if not found:
+        raise ValueError(f"places must be several numbers, such as [250, 500], got {places!r}")
+    # As few digits as tell the places apart: 10,000,001 gradients are not 10,000,000.
+    for digits in (6, 9, 17):
+        names = [f"{axis} {place:.{digits}g}" for place in found]
+        if len(set(names)) == len(found):
+            break
+    return {name: at_place(metric, axis, place) for name, place in zip(names, found, strict=True)}
 
 
 def ends_over(

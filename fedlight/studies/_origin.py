@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from fedlight import __version__
-from fedlight._runs.identity import content
+from fedlight._runs.content import content
 
 if TYPE_CHECKING:
     from fedlight.studies.grid import Cell

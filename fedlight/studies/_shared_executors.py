@@ -30,7 +30,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fedlight._module.attributes import own_attributes, own_layers
 from fedlight._module.current_stage import moment_of
-from fedlight._runs.identity import content
+from fedlight._runs.content import content
 from fedlight.data.examples import ExampleTable, same_examples
 from fedlight.executors import Executor, VectorizedExecutor
 from fedlight.executors._choice.choose_executor import resolve_executor

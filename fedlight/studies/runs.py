@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlight._runs.records import record_from_list, record_to_list
 from fedlight.methods._papers import papers_of
+from fedlight.studies.keys import RunKey
 from fedlight.types import RoundRecord
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class StudyRun:
         seconds: Real time that it took; in a study that was stopped, since it was last resumed.
             Runs that are advanced together share their time.
         papers: The keys of the papers of its strategies, see `fedlight.cite`.
+        key: What defines it, in a study with a folder; else None.
     """
 
     cell: dict[str, Hashable]
@@ -37,6 +39,7 @@ class StudyRun:
     error: str | None = None
     seconds: float = 0.0
     papers: tuple[str, ...] = ()
+    key: RunKey | None = field(default=None, repr=False)
 
     def to_plain(self) -> dict[str, Any]:
         """The run as plain data."""
@@ -73,7 +76,7 @@ class Planned:
     Attributes:
         cell: Its cell.
         seed: Its seed.
-        key: The name of the file that keeps it; "" in a study without a folder.
+        defined: What defines it; None in a study without a folder.
         after: The run whose recorded schedule this one replays, or None.
         schedule: The recorded schedule, once the run is over, if others replay it.
         records: Whether others replay its schedule.
@@ -82,11 +85,16 @@ class Planned:
 
     cell: Cell
     seed: int
-    key: str = ""
+    defined: RunKey | None = None
     after: Planned | None = None
     schedule: ScheduleTable | None = None
     records: bool = False
     shows_data: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name of the file that keeps it; "" in a study without a folder."""
+        return "" if self.defined is None else self.defined.key
 
     @property
     def data_key(self) -> tuple[int, int | None]:

@@ -9,7 +9,7 @@ from copy import copy
 from inspect import signature
 from typing import Any, TypeAlias
 
-from fedlight._runs.identity import content
+from fedlight._runs.content import content
 from fedlight._support.checks import positive_int
 from fedlight.executors import Executor, ProcessExecutor, RayExecutor
 from fedlight.executors._remote.shared_crew import CrewShare, SharedCrew

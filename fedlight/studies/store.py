@@ -4,9 +4,13 @@
 
     path/study.json               the runs that were asked for: cell, seed, name of the file
     path/runs/<key>.json          a finished run; <key>.failed.json, why one failed
-    path/runs/<key>.parquet       its schedule, if other runs replay it
+    path/runs/<key>.<n>.parquet   its schedule, if other runs replay it; the run's file names it
     path/checkpoints/<key>/       a run under way
     path/locks/<key>              held by the process that computes the run
+
+Each JSON file begins with a hash of the rest, and a schedule has one of its content. A file that
+was changed since it was written is not read: its run is computed again, and a line in the log says
+so.
 
 Where there is no ``fcntl`` (on Windows) nothing is locked, and a warning says so once. Only one
 process at a time may then work on a folder: two of them would compute the same runs, and one might
@@ -15,21 +19,27 @@ drop runs from the list that the other has added.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from lightning_utilities.core.rank_zero import WarningCache
 
 from fedlight._support.files import remove_torn, replacing, user_path
+from fedlight._support.messages import say_once
 from fedlight.arrivals import ScheduleTable
+from fedlight.studies.keys import RunKey
 from fedlight.studies.runs import Planned, StudyRun, plain_name
 
 _FORMAT = 1
+_HASHED = '{"hash":"'
+_DIGITS = 32
 _warnings = WarningCache()
 
 
@@ -72,6 +82,7 @@ class Store:
 
     Args:
         path: The folder; it is made if there is none.
+        fresh: Whether runs count as finished only if this object has kept them.
 
     Raises:
         TypeError: It is no path.
@@ -79,12 +90,14 @@ class Store:
         OSError: It cannot be made.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, fresh: bool = False) -> None:
         self.path = folder_of("path", path)
         for name in ("runs", "checkpoints", "locks"):
             made_folder("path", self.path, self.path / name)
         remove_torn(self.path / "runs")
         self._locks: dict[str, IO[Any]] = {}
+        self._fresh = fresh
+        self._own: set[str] = set()  # keys of runs that it has kept
 
     def _file(self, key: str, ending: str = "json") -> Path:
         return self.path / "runs" / f"{key}.{ending}"
@@ -95,14 +108,20 @@ class Store:
 
     def find(self, planned: Planned) -> StudyRun | None:
         """The finished run, or None; its schedule is read, too."""
-        run = _run_in(self._file(planned.key), dict(planned.cell.names))
+        if self._fresh and planned.key not in self._own:
+            return None
+        file = self._file(planned.key)
+        run = _run_in(file, dict(planned.cell.names))
         if run is None:
             return None
         if planned.records:
+            schedule = _schedule_in(file)
             try:
-                planned.schedule = ScheduleTable.load(self._file(planned.key, "parquet"))
-            except (FileNotFoundError, ValueError):
-                # It ran when nobody replayed it, or the file is damaged: it is computed again.
+                planned.schedule = ScheduleTable.load(schedule)
+            except FileNotFoundError:  # it ran when nobody replayed it: it is computed again
+                return None
+            except ValueError:
+                _say_damaged(schedule)
                 return None
         return run
 
@@ -116,9 +135,17 @@ class Store:
         if run.error is not None:
             _write(self._file(key, "failed.json"), {"format": _FORMAT, "run": run.to_plain()})
             return
+        content: dict[str, Any] = {"format": _FORMAT, "run": run.to_plain()}
+        before = [*self.path.glob(f"runs/{key}.*parquet")]
         if planned.schedule is not None:
-            planned.schedule.save(self._file(key, "parquet"))
-        _write(self._file(key), {"format": _FORMAT, "run": run.to_plain()})
+            # Under a new name, so that the run and its schedule take their place in one moment.
+            file = self._file(key, f"{os.urandom(4).hex()}.parquet")
+            planned.schedule.save(file)
+            content["schedule"] = file.name
+        _write(self._file(key), content)
+        self._own.add(key)
+        for path in before:
+            path.unlink(missing_ok=True)
         self._file(key, "failed.json").unlink(missing_ok=True)
         shutil.rmtree(self.checkpoints(key), ignore_errors=True)
 
@@ -141,6 +168,8 @@ class Store:
             file.close()
             return False
         self._locks[key] = file
+        if self._fresh and key not in self._own:  # what another call left on its way is old, too
+            shutil.rmtree(self.checkpoints(key), ignore_errors=True)
         return True
 
     def unlock(self, key: str) -> None:
@@ -156,26 +185,28 @@ class Store:
         for key in list(self._locks):
             self.unlock(key)
 
-    def note(self, plan: Iterable[Planned]) -> int:
+    def note(self, plan: Iterable[Planned]) -> list[list[str]]:
         """Add runs to the list of those that were asked for.
 
         A run of the same cell and seed that is defined otherwise takes the place of the older one.
 
         Returns:
-            How many finished runs have lost their place.
+            For each finished run that has lost its place, the parts of its key that have changed.
 
         Raises:
             ValueError: The list is of another format.
         """
-        lost = 0
+        lost = []
         with (self.path / "locks" / "study").open("w") as file:
             _lock(file, wait=True)
             listed = {_place(entry): entry for entry in self.listed()}
             for each in plan:
                 names = {axis: plain_name(name) for axis, name in each.cell.names.items()}
-                entry = {"cell": names, "seed": each.seed, "key": each.key}
-                before = listed.get(_place(entry), entry)["key"]
-                lost += before != each.key and self._file(before).is_file()
+                assert each.defined is not None
+                entry = {"cell": names, "seed": each.seed, **each.defined.to_plain()}
+                before = RunKey.from_plain(listed.get(_place(entry), entry))
+                if before.key != each.key and self._file(before.key).is_file():
+                    lost.append(each.defined.changed_from(before) if before.parts else [])
                 listed[_place(entry)] = entry
             _write(self.path / "study.json", {"format": _FORMAT, "runs": [*listed.values()]})
         return lost
@@ -220,7 +251,7 @@ class Store:
             if run is None:
                 missing += 1
             else:
-                found.append(run)
+                found.append(replace(run, key=RunKey.from_plain(entry)))
         return found, missing
 
     def settings(self) -> dict[str, Any]:
@@ -270,15 +301,46 @@ def _run_in(path: Path, cell: dict[str, Any] | None = None) -> StudyRun | None:
         return None
 
 
+def _schedule_in(file: Path) -> Path:
+    """The file with the schedule of a run; it is not there if the run has none."""
+    name = (_read(file) or {}).get("schedule")
+    return file.with_name(name if isinstance(name, str) and name else f"{file.stem}.parquet")
+
+
 def _read(path: Path) -> dict[str, Any] | None:
-    """The content of a file; None if there is none, or it is not one of ours."""
+    """The content of a file; None if there is none, or it is damaged or was changed."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
         return None
-    return content if isinstance(content, dict) else None
+    except ValueError:
+        text = ""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if isinstance(content, dict) and content.get("format", _FORMAT) == _FORMAT:
+        begin = len(_HASHED) + _DIGITS + 2
+        if text.startswith(_HASHED) and content["hash"] != _hash_of("{" + text[begin:]):
+            content = None
+    if not isinstance(content, dict):
+        _say_damaged(path)
+        return None
+    content.pop("hash", None)  # a file of 0.2 has none
+    return content
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content, separators=(",", ":"))
     with replacing(path, "w") as file:
-        json.dump(content, file, separators=(",", ":"))
+        file.write(f'{_HASHED}{_hash_of(text)}",{text[1:]}')
+
+
+def _hash_of(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
+
+
+def _say_damaged(path: Path) -> None:
+    say_once(
+        f"fedlight: {str(path)!r} was damaged or changed since it was written, and is not read"
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from fedlight._support.bootstrap import check_confidence
 from fedlight._support.checks import one_of
 from fedlight._support.files import replacing
 from fedlight.plot import X_AXES
@@ -22,10 +23,19 @@ from fedlight.studies._groups import (
     rounds_of,
     row_axes,
 )
-from fedlight.studies._measures import best_of, check_metric, end_of, ends_over, place_of, values_at
+from fedlight.studies._measures import (
+    best_of,
+    check_metric,
+    end_of,
+    ends_over,
+    epsilon_at,
+    place_of,
+    values_at,
+)
 from fedlight.studies._modes import mode_of
 from fedlight.studies._origin import Origin
 from fedlight.studies._report import page
+from fedlight.studies.keys import StudyKeys, hidden_of
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store, folder_of
 from fedlight.studies.tables import Entry, StudyTable, csv_of, differences
@@ -126,6 +136,21 @@ class Study:
         check_metric(self.runs, metric)
         return metric, mode
 
+    def keys(self) -> StudyKeys:
+        """Return what defines each run in the folder of the study, and what could not be seen.
+
+        `print` shows the key of each run, which is the name of its file, and below them what a
+        function reads that is not part of the keys, such as an open file. After a change of it,
+        ``sweep(…, fresh=True)`` computes the runs again.
+
+        Raises:
+            ValueError: The study has no folder.
+        """
+        given = [(dict(run.cell), run.seed, run.key) for run in self.runs if run.key is not None]
+        if not given:
+            raise ValueError("the runs have no keys: a study with a folder has, sweep(…, path=…)")
+        return StudyKeys(tuple(given), hidden_of([key for *_, key in given]))
+
     # ------------------------------------------------------------------ tables
 
     def table(
@@ -140,6 +165,7 @@ class Study:
         last: float = 1,
         digits: int = 4,
         confidence: float = 0.95,
+        delta: float | None = None,
     ) -> StudyTable:
         """Return a metric as mean ± standard deviation over the seeds.
 
@@ -162,10 +188,14 @@ class Study:
                 below 1, over this last share of the virtual time.
             digits: Decimal places.
             confidence: Confidence of the intervals.
+            delta: A further column with the epsilon at this delta of runs whose server adds noise,
+                see `fedlight.privacy.epsilon_of`.
 
         Raises:
+            ImportError: Opacus, which computes epsilon, is not installed.
             ValueError: There is no such axis, or an axis is in neither `rows` nor `columns`; or
-                rounds have metrics, but none has this one.
+                rounds have metrics, but none has this one; or `delta` is given with `columns`, or
+                no run has such noise.
         """
         one_of("value", value, ("best", "last"))
         metric, mode = self.shown(metric, mode)
@@ -174,6 +204,10 @@ class Study:
         shown = "best" if value == "best" else ends
         measures: dict[str, Measure] = {"best": best, ends: end, "rounds": len}
         title = f"{metric}, {self._seeds()}"
+        if delta is not None:
+            if columns is not None:
+                raise ValueError("delta needs a column of its own: leave columns out")
+            measures[f"epsilon (delta {delta:g})"] = epsilon_at(delta, self.runs)
         if columns is not None:
             measures, title = {shown: measures[shown]}, f"{shown} {title}"
         table = self._table(title, rows, columns, measures, digits)
@@ -282,6 +316,7 @@ class Study:
         self, table: StudyTable, reference: Any, shown: str | Sequence[str], confidence: float
     ) -> StudyTable:
         """A table with the published numbers or the differences that `reference` asks for."""
+        confidence = check_confidence(confidence)
         if reference is None:
             return table
         if isinstance(reference, Mapping):

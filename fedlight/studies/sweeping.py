@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from fedlight._runs.data_fingerprint import data_content
-from fedlight._runs.identity import content
 from fedlight._support.checks import flag, one_of, optional, positive
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.callbacks import Callback
 from fedlight.data import FederatedDataModule
 from fedlight.studies._cell_checks import check_callbacks, check_cell
-from fedlight.studies._cell_key import cell_key
+from fedlight.studies._cell_key import RunKeys
 from fedlight.studies._measures import metrics_of, of_validation
 from fedlight.studies._modes import chosen_mode
 from fedlight.studies._origin import Origin
 from fedlight.studies.grid import MOST_RUNS, Axes, Cell, cells_of, refuse_own, seeds_of
+from fedlight.studies.keys import hidden_of, in_the_log
 from fedlight.studies.one_run import Data, OneRun, Start, StudySettings, cell_folder
 from fedlight.studies.running import pair, run_plan
 from fedlight.studies.runs import Planned
@@ -56,6 +56,7 @@ def sweep(
     logger_dir: str | Path | None = None,
     callbacks: Callable[[], Iterable[Callback]] | None = None,
     checkpoint_seconds: float = 30.0,
+    fresh: bool = False,
     enable_progress_bar: bool = True,
     **trainer_options: Any,
 ) -> Study:
@@ -118,6 +119,8 @@ def sweep(
             sight.
         callbacks: A function that returns new callbacks for each run; that of an axis replaces it.
         checkpoint_seconds: Real time between two checkpoints of a run, in a study with a folder.
+        fresh: Compute all runs again. A finished run of the folder is there until the new one takes
+            its place; it stays if the new one fails or is stopped.
         enable_progress_bar: Show the progress over all runs.
         **trainer_options: Any other argument of `FedTrainer`, such as ``accelerator``.
 
@@ -161,6 +164,7 @@ def sweep(
     """
     chosen = seeds_of(seeds)
     mode = chosen_mode(metric, mode)
+    fresh = flag("fresh", fresh)
     enable_progress_bar = flag("enable_progress_bar", enable_progress_bar)
     one_of("schedule", schedule, ("live", "recorded"))
     check_callbacks(callbacks)
@@ -191,7 +195,7 @@ def sweep(
     if board is not None:
         _check_folders(cells)
     shared = StudySettings(
-        store=None if path is None else Store(path),
+        store=None if path is None else Store(path, fresh=fresh),
         callbacks=callbacks,
         logger_dir=None if board is None else made_folder("logger_dir", board, board),
         metric=metric,
@@ -204,20 +208,15 @@ def sweep(
     if schedule == "recorded":
         pair(plan)
     if shared.store is not None:
+        keys = RunKeys(shared)
         for planned in plan:
-            planned.key = _key(planned, shared)
-        lost = shared.store.note(plan)
-        if lost:
-            rank_zero_info(
-                f"fedlight: {lost} of {len(plan)} runs were finished, and are computed again, as "
-                "what defines them has changed: an argument, code, data, the version of fedlight, "
-                "or a strategy that an earlier fit has used"
-            )
+            planned.defined = keys.of(planned)
+        _tell_of_keys(plan, shared.store.note(plan))
         shared.store.write_settings({"metric": metric, "mode": mode, "origin": origin.to_plain()})
     runs = run_plan(
         plan, shared, how, enable_progress_bar, partial(_warn_of_metric, metric), _advice(path)
     )
-    finished = [runs[planned] for planned in plan if planned in runs]
+    finished = [replace(runs[each], key=each.defined) for each in plan if each in runs]
     return Study(finished, metric, mode, origin=origin)
 
 
@@ -264,18 +263,21 @@ def _advice(path: str | Path | None) -> str:
     return f"; finished runs are kept, and the same call with path={str(path)!r} goes on"
 
 
-def _key(planned: Planned, shared: StudySettings) -> str:
-    """The key of a run, which names its file: a hash of all that defines the run."""
-    parts = {
-        name: content(value)
-        for name, value in planned.cell.arguments.items()
-        if name not in ("module", "datamodule")
-    }
-    parts["module"] = content(shared.start_of(planned))
-    parts["data"] = data_content(shared.data_of(planned))
-    parts["seed"] = str(planned.seed)
-    if shared.callbacks is not None:
-        parts["callbacks"] = content(shared.callbacks)
-    if planned.after is not None:
-        parts["after"] = planned.after.key
-    return cell_key(parts)
+def _tell_of_keys(plan: Sequence[Planned], lost: Sequence[list[str]]) -> None:
+    """Say how many finished runs are computed again, and what is not part of the keys.
+
+    Args:
+        plan: The runs.
+        lost: For each finished run that is computed again, the parts of its key that have changed.
+    """
+    if lost:
+        names = sorted({name for each in lost for name in each})
+        what = f" ({', '.join(names)})" if names else ""
+        rank_zero_info(
+            f"fedlight: {len(lost)} of {len(plan)} runs were finished, and are computed again, as "
+            f"what defines them has changed{what}: an argument, code, data, the version of "
+            "fedlight, or a strategy that an earlier fit has used"
+        )
+    hidden = hidden_of([each.defined for each in plan if each.defined is not None])
+    if hidden:
+        rank_zero_info(in_the_log(hidden))

@@ -38,6 +38,7 @@ from fedlight.aggregators import (
     LookAhead,
     Malenia,
     MindFlayer,
+    PrivateSum,
     QuAFL,
     Rennala,
     Ringleader,
@@ -116,6 +117,7 @@ ALL = {
     "FAVAS": (lambda: FAVAS(2), 2),
     "FAVAS-expected": (lambda: FAVAS(2, [1.0, 2.0, 0.5, 4.0]), 2),
     "FedAT": (lambda: FedAT(2), 2),
+    "PrivateSum": (lambda: PrivateSum(FedBuff(2), 0.5, 1.0), 2),
     "FedCompass": (lambda: FedCompass(2), 2),
     "FedCompass-models": (lambda: FedCompass(2, average="models"), 2),
     "FedASMU": (lambda: FedASMU(iota=0.1, lam_rate=0.1, sigma_rate=0.1), 1),
@@ -123,6 +125,7 @@ ALL = {
 # Their first step is no weighted sum of the deltas; that of the others is, if the memory is empty.
 OTHER_DIRECTIONS = (
     *("FADAS", "FADAS-corrected", "FedDynServer", "FAVAS-expected"),
+    *("LookAhead", "HeLoCo", "PrivateSum"),
     *("LookAhead", "HeLoCo", "FedBuffMA"),
 )
 EVERY = pytest.mark.parametrize("name", ALL)
@@ -208,10 +211,13 @@ def test_versions_are_never_changed(name, make_update, make_state, make_federati
     make, count = ALL[name]
     aggregator, state = make(), make_state([1.0], buffers=[2.0], counters=[3])
     before = copy.deepcopy(state)
+    changed = name != "PrivateSum"  # which refuses buffers that clients have changed
+    after_buffers = {"buffers": [7.0 if changed else 2.0], "counters": [9 if changed else 3]}
     aggregator.setup(make_federation(), state)
-    after = feed(aggregator, make_update, state, [3.0, -2.0], count, buffers=[7.0], counters=[9])
+    after = feed(aggregator, make_update, state, [3.0, -2.0], count, **after_buffers)
     kept = copy.deepcopy(after)
-    feed(aggregator, make_update, after, [5.0, 5.0], count, buffers=[8.0], counters=[9])
+    after_buffers["buffers"] = [8.0 if changed else 2.0]
+    feed(aggregator, make_update, after, [5.0, 5.0], count, **after_buffers)
     for old, new in [(before, state), (kept, after)]:
         assert torch.equal(old.params, new.params)
         assert torch.equal(old.buffers, new.buffers)
@@ -452,7 +458,9 @@ def test_dtype_and_device_are_kept(name, dtype, make_update, make_federation):
     aggregator.setup(make_federation(), state)
     for client in range(count):
         task = make_update(client, [1.0]).task
-        result = LocalResult(params / 3, torch.zeros(2), torch.ones(1, dtype=torch.int64))
+        same = name == "PrivateSum"  # which refuses buffers that clients have changed
+        buffers = torch.ones(2) if same else torch.zeros(2)
+        result = LocalResult(params / 3, buffers, torch.ones(1, dtype=torch.int64))
         aggregator.receive(ClientUpdate(task, 10, result, pulled=state))
     after = aggregator.step(state)
     for name in ("params", "buffers", "counters"):

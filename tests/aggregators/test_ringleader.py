@@ -9,7 +9,7 @@ from fedlight.aggregators import Malenia, Ringleader
 from fedlight.arrivals import ContinuousArrivals, ExponentialDurations, FixedDurations
 from fedlight.arrivals.simulation import federation_of
 from fedlight.loop import Limits
-from fedlight.participation import _dry_run
+from fedlight.participation import dry_run
 
 
 @pytest.fixture
@@ -97,6 +97,6 @@ def test_the_staleness_is_at_most_twice_the_clients_less_two(clients, seed):
         ExponentialDurations([0.2 * 3**client for client in range(clients)]), resume="on_arrival"
     )
     federation = federation_of(clients, 1, 1, seed, arrivals)
-    rounds = _dry_run(arrivals, Ringleader(), federation, Limits(40, None, None))
+    rounds = dry_run(arrivals, Ringleader(), federation, Limits(40, None, None)).history
     assert len(rounds) == 40
     assert max(u.staleness for each in rounds for u in each.updates) <= 2 * clients - 2

@@ -15,10 +15,13 @@ from fedlight.arrivals import (
     IntervalWindows,
     PoissonArrivals,
     SynchronousArrivals,
+    TraceWindows,
     UniformArrivals,
     UniformSpeeds,
 )
 from fedlight.arrivals.schedule import Schedule
+from fedlight.arrivals.traces import Device
+from fedlight.arrivals.windows import Window
 from fedlight.events import Kind, to_ticks, to_time
 from fedlight.loop import Handled
 from fedlight.types import Federation
@@ -254,7 +257,6 @@ def test_bad_files(tmp_path, content, says):
         (lambda: Availability(clock(1), [3]), TypeError, r"must hold pairs \(start, end\), got 3"),
         (lambda: Availability(clock(1), [(2, 2)]), ValueError, "must hold pairs with start < end"),
         (lambda: Availability(clock(1), [(-1, 2)]), ValueError, "intervals must be 0 or larger"),
-        (lambda: Availability(clock(1), [(0, 2), (1, 3)]), ValueError, "must not overlap"),
         (lambda: Availability(clock(1), {"a": [(0, 1)]}), TypeError, "a client of intervals must"),
         (lambda: Availability(clock(1), [(0, 1)], "stop"), ValueError, "unfinished must be one of"),
         (lambda: Availability(clock(1), "nowhere.csv"), FileNotFoundError, "nowhere.csv"),
@@ -319,3 +321,75 @@ def test_repr():
     words = repr(IntervalWindows({0: [(0, 1)]}))
     assert re.fullmatch(r"IntervalWindows\(1 clients, \w{8}\)", words)
     assert repr(DiurnalWindows(24, 0.3)) == "DiurnalWindows(period=24, share=0.3)"
+
+
+def test_windows_that_overlap_are_one():
+    windows = IntervalWindows([(20, 28), (38, 41), (19, 33), (33, 35)])
+    open_at = windows.find(0, to_ticks(28.9))
+    assert open_at == Window(to_ticks(19), to_ticks(33))
+    assert windows.find(0, to_ticks(33)) == Window(to_ticks(33), to_ticks(35))  # only touches
+
+
+NUMBERS = st.integers(0, 60)
+PAIRS = st.lists(
+    st.tuples(NUMBERS, NUMBERS).filter(lambda pair: pair[0] < pair[1]), min_size=1, max_size=6
+)
+
+
+def by_brute_force(pairs, tick, last):
+    """Whether the client is there, and else the next tick at which it is, tried one after another.
+
+    Args:
+        pairs: The windows, in ticks.
+        tick: The time.
+        last: The last tick to try.
+    """
+    for start in range(tick, last):
+        if any(a <= start < b for a, b in pairs):
+            return start
+    return None
+
+
+@given(pairs=PAIRS, tick=st.integers(0, 70))
+def test_intervals_and_traces_agree_with_brute_force(pairs, tick):
+    first = by_brute_force(pairs, tick, 61)
+    times = [(a * 1e-9, b * 1e-9) for a, b in pairs]
+    windows = IntervalWindows(times), TraceWindows([Device(times)])
+    for found in (each.find(0, tick) for each in windows):
+        if first is None:
+            assert found is None
+            continue
+        assert max(found.start, tick) == first
+        # The window ends where a task that lasts on would be outside: no other window covers it.
+        assert found.end == next(
+            t for t in range(first, 62) if t in ends(pairs) and not inside(pairs, t)
+        )
+
+
+def ends(pairs):
+    return {end for _, end in pairs}
+
+
+def inside(pairs, tick):
+    """Whether a window covers both sides of a time."""
+    return any(start < tick < end for start, end in pairs)
+
+
+@given(pairs=PAIRS, tick=st.integers(0, 400))
+def test_traces_that_repeat_agree_with_brute_force(pairs, tick):
+    windows = TraceWindows([Device([(a * 1e-9, b * 1e-9) for a, b in pairs], period=61e-9)])
+    repeated = [(a + 61 * n, b + 61 * n) for a, b in pairs for n in range(9)]
+    found = windows.find(0, tick)
+    assert max(found.start, tick) == by_brute_force(repeated, tick, 600)
+
+
+def test_a_window_within_another_changes_nothing():
+    devices = [Device([(0, 100), (1, 2)])]
+    tables = [
+        Availability(ContinuousArrivals(FixedDurations([5.0])), TraceWindows(each)).simulate(
+            num_clients=1, buffer_size=1, max_time=100
+        )
+        for each in (devices, [Device([(0, 100)])])
+    ]
+    assert tables[0] == tables[1]
+    assert len(tables[0]) == 20

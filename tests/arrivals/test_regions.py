@@ -11,6 +11,7 @@ from fedlight.arrivals import (
     DropOut,
     ExponentialDurations,
     FixedDurations,
+    PartialWork,
     Recording,
     Regions,
     ReplayArrivals,
@@ -117,6 +118,35 @@ def test_a_matrix_of_pairs_has_all_times():
     assert Regions.from_matrix(*parts, [[0, 0], [0, 0]], "x").simulate(
         num_clients=2, max_time=9
     ) == Regions(*parts).simulate(num_clients=2, max_time=9)
+
+
+@pytest.mark.parametrize(
+    ("times", "error", "words"),
+    [
+        (None, ValueError, "times must have a row for each of the 2 regions"),
+        (3, ValueError, "times must have a row for each of the 2 regions"),
+        ([[0, 1], [2, -4]], ValueError, r"times\[1\]\[1\] must be 0 or larger, got -4"),
+        ([[0, "1"], [2, 4]], TypeError, r"times\[0\]\[1\] must be a number, got '1'"),
+    ],
+)
+def test_errors_name_the_matrix(times, error, words):
+    with pytest.raises(error, match=words):
+        Regions.from_matrix({"x": clock(1.0), "y": clock(1.0)}, {"x": [0], "y": [1]}, 3, times, "x")
+
+
+def test_work_that_stops_early_arrives_early():
+    """Half of a task of two steps takes half of its time, as in `Tiers`, though it has rounds."""
+
+    def inner():
+        return {"a": ContinuousArrivals(FixedDurations([4.0]), local_steps=2)}
+
+    regions = PartialWork(Regions(inner(), {"a": [0]}, 1, up=0.5))
+    table = regions.simulate(num_clients=1, max_time=6)
+    assert [(e.time, e.num_steps) for e in table.events] == [(2.0, 1), (4.0, 1), (6.0, 1)]
+    assert regions.expected_durations() is None
+    tiers = PartialWork(Tiers(inner(), {"a": [0]}))
+    same = tiers.simulate(num_clients=1, max_time=6, buffer_size=1)
+    assert [e.time for e in same.events] == [e.time for e in table.events]
 
 
 def test_without_sends_the_arrivals_are_those_of_tiers():

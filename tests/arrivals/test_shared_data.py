@@ -409,6 +409,13 @@ def test_a_process_of_ones_own_says_what_tasks_read():
     assert used == {(client, 0.75 * (client + 1)) for client in range(4)}
     with pytest.raises(TypeError, match=r"returned 3 from chunk; return a fedlight\.types\.Chunk"):
         Own(3).simulate(num_clients=4, buffer_size=1, max_rounds=1)
+    for chunk, words in (
+        (Chunk("0"), "from chunk; start must be an integer, got '0'"),
+        (Chunk(0, 1.0), "shard must be an integer, got 1.0"),
+        (Chunk(0, None, "no"), "shuffle must be True or False, got 'no'"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            Own(chunk).simulate(num_clients=4, buffer_size=1, max_rounds=1)
     for chunk in (Chunk(-1), Chunk(0, 4), Chunk(0, -1)):
         with pytest.raises(ValueError, match=r"shard between 0 and 3 \(the data have 4 parts\)"):
             Own(chunk).simulate(num_clients=4, buffer_size=1, max_rounds=1)
@@ -421,6 +428,33 @@ def test_a_chunk_of_a_process_that_does_not_share():
 
     with pytest.raises(ValueError, match=r"its shares_data is False; set shares_data = True"):
         Unsaid(SPEEDS).simulate(num_clients=4, buffer_size=1, max_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "error", "words"),
+    [
+        (
+            (0, None, True),
+            TypeError,
+            r"as the chunk of a Dispatch; return a fedlight\.types\.Chunk",
+        ),
+        (Chunk(0, 9), ValueError, r"shard between 0 and 3 \(the data have 4 parts\)"),
+        (Chunk(0.5), TypeError, "start must be an integer, got 0.5"),
+    ],
+)
+def test_a_chunk_in_a_dispatch_is_checked_too(chunk, error, words):
+    class Said(ContinuousArrivals):
+        shares_data = True
+
+        def on_wake(self, now):
+            return [each._replace(chunk=chunk) for each in super().on_wake(now)]
+
+    with pytest.raises(error, match=words):
+        Said(SPEEDS).simulate(num_clients=4, buffer_size=1, max_rounds=1)
+
+
+def test_no_shard_is_known_before_the_run():
+    assert LeastVisitedShards(clock()).visits == []
 
 
 def test_around_a_trace():
@@ -472,6 +506,13 @@ def test_bad_uses():
         ReplayEvent(0, 0, 1.0, 1, chunk_shard=2)
     with pytest.raises(ValueError, match="chunk_start must be 0 or larger, got -1"):
         ReplayEvent(0, 0, 1.0, 1, chunk_start=-1)
+    with pytest.raises(ValueError, match="chunk_shuffle=False needs chunk_start"):
+        ReplayEvent(0, 0, 1.0, 1, chunk_shuffle=False)
+    for wrong in ("no", 0):
+        with pytest.raises(TypeError, match="chunk_shuffle must be True, False or None, got"):
+            ReplayEvent(0, 0, 1.0, 1, chunk_start=0, chunk_shuffle=wrong)
+    numpys = ReplayEvent(0, 0, 1.0, 1, chunk_start=0, chunk_shuffle=np.bool_(False))
+    assert numpys.chunk == Chunk(0, None, False)
     data = points([1.0], [2.0])
     reads = ReplayEvent(0, 0, 1.0, 1, 0.0, chunk_start=0, chunk_shard=2)
     with pytest.raises(ValueError, match=r"events\[0\] reads shard 2; the data have only 2 parts"):

@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -141,3 +142,27 @@ def test_the_repr_of_a_long_table_is_a_summary():
 def test_the_repr_of_a_short_table_makes_it_again():
     table = ScheduleTable(EVENTS, [1.0, 2.0], 3, [1.0, 0.5, 0.25], [0, None])
     assert eval(repr(table)) == table
+
+
+def test_a_file_of_changed_rows_is_refused_and_one_without_a_hash_is_read(tmp_path):
+    path = tmp_path / "x.parquet"
+    table = UniformArrivals(2, 1).simulate(num_clients=3, max_rounds=4)
+    table.save(path)
+    rows = pq.read_table(path)
+    key = b"fedlight.schedule"
+    ends = rows.schema.metadata[key].replace(b'"round_ends": [1.0', b'"round_ends": [1.5')
+    shifted = pc.add(rows["time"], 1.0)
+    for changed in (
+        rows.slice(1),
+        rows.replace_schema_metadata({**rows.schema.metadata, key: ends}),
+        rows.set_column(rows.column_names.index("time"), "time", shifted),
+        rows.set_column(rows.column_names.index("visit"), "visit", pa.nulls(len(rows), pa.int64())),
+    ):
+        pq.write_table(changed, path)
+        with pytest.raises(ValueError, match="was changed since fedlight has written it"):
+            ScheduleTable.load(path)
+    pq.write_table(rows.slice(1), path)
+    with pytest.raises(ValueError, match="was changed since fedlight has written it"):
+        ScheduleTable.load(path)
+    pq.write_table(table.to_arrow(), path)  # as 0.2 wrote it
+    assert ScheduleTable.load(path) == table

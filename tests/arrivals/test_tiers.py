@@ -1,11 +1,15 @@
 """Several processes side by side."""
 
+from functools import partial
+
 import pytest
 
 from fedlight.arrivals import (
     ContinuousArrivals,
+    DropOut,
     ExponentialDurations,
     FixedDurations,
+    Regions,
     SynchronousArrivals,
     Tiers,
     UniformSteps,
@@ -70,6 +74,18 @@ def test_what_tiers_are():
     listed = Tiers({"a": rounds([1.0] * 2, [[0]]), "b": rounds([1.0] * 2, [[1], [1]])})
     assert (listed.by_rounds, listed.finite, listed.may_stop) == (True, True, False)
     assert listed.groups == ("a", "b")
+
+
+@pytest.mark.parametrize("kind", [Tiers, partial(Regions, arrivals_per_send=2)])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_process_for_two_groups_is_refused(kind, wrapped):
+    """The clients of the second group would never start, as the first one has started it."""
+    shared = ContinuousArrivals(ExponentialDurations(1.0))
+    other = DropOut(shared, 0.5) if wrapped else shared
+    with pytest.raises(
+        ValueError, match=r"processes\['b'\] is the same object as processes\['a'\]"
+    ):
+        kind({"a": shared, "b": other}, {"a": [0], "b": [1]})
 
 
 def test_a_client_that_does_not_exist():

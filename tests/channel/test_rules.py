@@ -19,7 +19,7 @@ from fedlight.channel import (
 )
 from fedlight.types import Task
 
-MANY = 20_000
+MANY = 5_000
 
 
 def tasks(n: int, client: int = 0, visit: int = 0) -> list[Task]:

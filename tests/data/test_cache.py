@@ -156,6 +156,14 @@ def test_text_is_kept_too(tmp_path, monkeypatch):
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
+def flip(path, start, length):
+    """Change bytes in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    for place in range(start, start + length):
+        data[place] ^= 1
+    path.write_bytes(data)
+
+
 def write_npy(path, array):
     with path.open("wb") as file:
         np.save(file, array)
@@ -168,6 +176,9 @@ def write_npy(path, array):
         lambda path: os.truncate(path, 20),
         lambda path: os.truncate(path, 0),
         lambda path: path.write_bytes(path.read_bytes() + b"more"),
+        lambda path: flip(path, 160, 16),
+        lambda path: flip(path, -1, 1),
+        lambda path: flip(path, 100, 1),
         lambda path: path.write_bytes(b"something else entirely"),
         lambda path: path.write_bytes(b"PK\x03\x04 a zip file"),
         lambda path: write_npy(path, np.zeros((3, 1, 5, 5), dtype=np.uint8)),
@@ -181,6 +192,9 @@ def write_npy(path, array):
         "torn header",
         "empty",
         "long",
+        "changed",
+        "changed hash",
+        "changed header",
         "no array",
         "zip",
         "other rows",
@@ -190,13 +204,16 @@ def write_npy(path, array):
         "missing",
     ],
 )
-def test_a_damaged_or_foreign_file_is_made_anew(on_disk, tmp_path, damage, decoded):
+def test_a_damaged_or_foreign_file_is_made_anew(on_disk, tmp_path, damage, decoded, caplog):
     kept = tmp_path / "kept"
     values(on_disk, kept)
     (file,) = files(kept)
     whole = file.read_bytes()
     damage(file)
-    assert values(on_disk, kept) == [0, 10, 20, 30]
+    there = file.exists()
+    with caplog.at_level("INFO"):
+        assert values(on_disk, kept) == [0, 10, 20, 30]
+    assert caplog.text.count("'image', was damaged or changed since it was written") == there
     assert values(on_disk, kept) == [0, 10, 20, 30]
     assert decoded == [4, 4]
     assert file.read_bytes() == whole
@@ -286,3 +303,13 @@ def test_cache_must_not_be_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="is a file; give a folder"):
         FederatedDataModule("mnist-mini", IidPartitioner(1), cache=tmp_path / "file")
+
+
+def test_every_changed_byte_is_found(on_disk, tmp_path, decoded):
+    kept = tmp_path / "kept"
+    values(on_disk, kept)
+    (file,) = files(kept)
+    for place in range(file.stat().st_size):
+        flip(file, place, 1)
+        assert values(on_disk, kept) == [0, 10, 20, 30]
+    assert len(decoded) == 1 + file.stat().st_size

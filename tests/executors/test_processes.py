@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -352,22 +351,15 @@ def is_running(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("how", "code"), [("interrupt", -signal.SIGINT), ("kill", -signal.SIGKILL)]
 )
-def test_no_worker_outlives_a_script_however_it_ends(how: str, code: int) -> None:
+def test_no_worker_outlives_a_script_however_it_ends(how: str, code: int, scripts) -> None:
     """The script has no guard around its main part and has used threads before."""
     here = Path(__file__)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, how, str(here.parent), str(here.parents[2])],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        start_new_session=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
+    ended, out, err = scripts.run(SCRIPT, how, str(here.parent), str(here.parents[2]))
+    assert ended == code, err
     if how == "interrupt":
-        assert "stopped by SIGINT" in done.stderr
-        assert done.stderr.count("Traceback") == 1  # the script's own
-    pids = [int(pid) for pid in done.stdout.split()]
+        assert "stopped by SIGINT" in err
+        assert err.count("Traceback") == 1  # the script's own
+    pids = [int(pid) for pid in out.split()]
     assert len(pids) == 2
     for _ in range(100):  # a worker notices the end of its parent within a moment
         if not any(map(is_running, pids)):

@@ -13,7 +13,7 @@ from lightning.fabric.plugins.precision.amp import MixedPrecision
 from torch.utils.data import TensorDataset
 
 from fedlight import Callback, FederatedDataModule, FedTrainer
-from fedlight.aggregators import AFACD
+from fedlight.aggregators import AFACD, FedBuff
 from fedlight.arrivals import UniformArrivals, UniformSteps
 from fedlight.callbacks import FedCheckpoint
 from fedlight.executors import RayExecutor, VectorizedExecutor, Workplace
@@ -26,12 +26,16 @@ from fedlight.executors._remote.actor import (
     SentWorkplace,
     autocast_on,
 )
+from fedlight.executors._remote.actor_worker import SentFit
 from fedlight.executors._remote.tensor_block import Packed
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
 from fedlight.types import Task
-from tests.boring import fitted, points, trainer
+from tests.boring import Boring, fitted, points, trainer
 from tests.executors import test_changed_settings as changed
+from tests.pretended_ray import PretendedRay
+from tests.studies import test_shared_workers as studies
+from tests.studies.grid_of_boring import prints, swept
 
 SIZES = (7, 4, 12, 9, 5, 6)
 
@@ -126,18 +130,6 @@ class Notes(Callback):
             self.kill(trainer.executor.crew.workers[0].actor)
 
 
-def test_stacks_of_two_actors_have_the_weights_of_one_process(cluster) -> None:
-    given = {"optimizer": Scaffold(0.1), "precision": "64-true", "net": Drops}
-    alone = fit("vectorized", **given)
-    executor, notes = RayExecutor(2, executor=VectorizedExecutor()), Notes()
-    assert not executor.independent
-    shared = fit(executor, **given, callback=notes)
-    assert notes.independent  # so the actors' shares do not matter
-    assert shared.fingerprint() == alone.fingerprint()
-    for one, other in zip(alone.history, shared.history, strict=True):
-        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-6)
-
-
 @pytest.mark.parametrize("given", [{"num_actors": 3}, {"num_actors": 2, "num_cpus": 1.5}])
 def test_more_actors_than_the_cluster_has_cores_for_are_refused(cluster, given) -> None:
     with pytest.raises(ValueError, match=r"CPU cores? each, but the nodes have room for [12]: "):
@@ -204,14 +196,17 @@ class Hungry(LocalSGD):
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
-def test_an_actor_for_which_memory_runs_out_keeps_to_smaller_stacks(cluster, tmp_path) -> None:
+def test_an_actor_for_which_memory_runs_out_keeps_to_smaller_stacks(tmp_path) -> None:
+    """With the stand-in for Ray, whose actors start at once."""
+    ray = PretendedRay()
+
     class Killer(Callback):
         def on_round_end(self, trainer, module):
             if trainer.version == 1:
-                cluster.kill(trainer.executor.crew.workers[0].actor)
+                ray.kill(trainer.executor.crew.workers[0].actor)
 
     def made(*callbacks, **more) -> tuple[FedTrainer, list[str]]:
-        with warnings.catch_warnings(record=True) as caught:
+        with ray.installed(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             run = fit(
                 RayExecutor(1, executor="vectorized"),
@@ -306,6 +301,17 @@ class TestOnTheSameActors:
 
         return made
 
+    def test_stacks_of_two_actors_have_the_weights_of_one_process(self, on_actors) -> None:
+        given = {"optimizer": Scaffold(0.1), "precision": "64-true", "net": Drops}
+        alone = fit("vectorized", **given)
+        executor, notes = on_actors(VectorizedExecutor()), Notes()
+        assert not executor.independent
+        shared = fit(executor, **given, callback=notes)
+        assert notes.independent  # so the actors' shares do not matter
+        assert shared.fingerprint() == alone.fingerprint()
+        for one, other in zip(alone.history, shared.history, strict=True):
+            assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-6)
+
     def test_an_actor_chooses_for_itself(self, on_actors) -> None:
         alone = fit("sequential", net=Asks, seed=3)
         executor, notes = on_actors(), Notes()
@@ -386,6 +392,41 @@ class TestOnTheSameActors:
         data = points(*[[float(i)] for i in range(6)])
         with pytest.raises(ValueError, match=r"Keeps keeps self\.\w+ from one .*register_buffer"):
             fitted(changed.Keeps("remembers"), data, executor=on_actors())
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+def test_runs_of_a_study_share_actors(cluster, monkeypatch) -> None:
+    examples = []
+    made = SentFit.__init__
+    monkeypatch.setattr(
+        SentFit, "__init__", lambda fit, *given: (examples.append(given[3]), made(fit, *given))[1]
+    )
+    killed = []
+
+    class KillsActor(Callback):
+        def on_round_end(self, trainer, module):
+            if trainer.version == 2 and not killed:
+                killed.append(cluster.kill(trainer.executor.crew.workers[0].actor))
+
+    kinds = {
+        "plain": Boring,
+        "dropping": studies.Dropping,
+        "fails": studies.Failing,
+        "convolves": studies.Convolves,
+    }
+    given = {"over": {"module": kinds}, "aggregator": FedBuff(2), "seeds": [0]}
+    alone = swept(**given, executor="vectorized")
+    workers = RayExecutor(2, executor="vectorized")
+    shared = swept(**given, workers=workers, callbacks=lambda: [KillsActor()])
+    assert len(killed) == 1
+    assert prints(shared)[:3] == prints(alone)[:3]
+    assert [run.error is None for run in shared.runs] == [True, True, False, False]
+    assert "no such step" in shared.runs[2].error
+    assert alone.runs[3].error is None  # its stacks are not independent
+    assert "cannot share the actors" in shared.runs[3].error
+    assert "write workers=RayWorkers" in shared.runs[3].error
+    assert len({each.number for each in examples}) == 1  # the data are sent once
 
 
 def actor(executor: str, bad: int | None = None) -> tuple[Actor, Any, list[SentJob], dict]:

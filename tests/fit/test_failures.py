@@ -3,6 +3,8 @@
 import functools
 import itertools
 import math
+import re
+import warnings
 from itertools import product
 
 import pytest
@@ -33,8 +35,10 @@ from fedlight.arrivals import (
     DropOut,
     FixedDurations,
     PeriodicTicks,
+    SynchronousArrivals,
     UniformArrivals,
     UniformSpeeds,
+    _silence,
 )
 from fedlight.executors import ClientError
 from fedlight.local_optimizers import LocalSGD, Scaffold
@@ -454,6 +458,28 @@ def test_a_run_ends_when_nobody_is_ever_there_again(arrivals, aggregator):
             max_rounds=1000,
         )
     assert run.now < 8
+
+
+@pytest.mark.parametrize("late", ["cancel", "cut"])
+@pytest.mark.parametrize("aggregator", ["MIFA", "FedBuff", "FedFix"])
+def test_a_run_ends_when_every_task_is_stopped(late, aggregator, monkeypatch):
+    monkeypatch.setattr(_silence, "_TASKS", 50)
+    arrivals = SynchronousArrivals(2, FixedDurations([1, 1.2, 2]), 1, timeout=0.8, late=late)
+    words = r"no update can be used \(80 tasks stopped in a row; give them more .* before its limit"
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run = fitted(
+            Point(),
+            points([1.0], [2.0], [3.0]),
+            arrivals=arrivals,
+            aggregator={"MIFA": MIFA(2), "FedBuff": FedBuff(2), "FedFix": FedFix(1.0)}[aggregator],
+            max_updates=5,
+            check_val_every_n_rounds=None,
+        )
+    (line,) = [str(each.message) for each in found if "before its limit" in str(each.message)]
+    assert re.search(words, line)
+    assert run.now == pytest.approx(32.0)  # forty rounds of two tasks
+    assert run.num_updates == 0
 
 
 @pytest.mark.parametrize("policy", ["drop", "retry"])

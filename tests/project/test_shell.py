@@ -65,6 +65,7 @@ ELSEWHERE = {
     "Oort",
     "LeastVisitedShards",
     "PartialWork",
+    "PrivateSum",
     "Pisces",
     "PowerOfChoice",
     "Recording",

@@ -21,7 +21,7 @@ import fedlight
 from data_partitioners import IidPartitioner, Partition, Partitioner
 from fedlight import FedTrainer, sweep
 from fedlight._support.checks import positive_int
-from fedlight.aggregators import Aggregator, FedAvg
+from fedlight.aggregators import Aggregator, FedAvg, PrivateSum
 from fedlight.arrivals import (
     ArrivalProcess,
     Availability,
@@ -104,6 +104,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "cite": {"used": fedlight.methods.fedbuff(concurrency=2, lr=0.1)},
     "participation_report": {
         "run": UniformArrivals(1), "aggregator": FedAvg(), "num_clients": 2, "max_rounds": 2,
+    },
+    "privacy_report": {
+        "run": UniformArrivals(1), "num_clients": 2, "max_rounds": 2, "delta": 0.01,
+        "aggregator": PrivateSum(FedAvg(client_weights="uniform"), 1.0, 1.0),
     },
     "aggregators.Lattice": {},
     "aggregators.ServerStep": {},

@@ -58,7 +58,7 @@ def few():
 def fedasync(monkeypatch):
     """The recipe with runs that are smaller still."""
     paper = importlib.import_module("parts.fedasync")
-    tiny = paper.Size(12, 2, 6, width=4, shrink=3, local_steps=4, val_every=6)
+    tiny = paper.Size(12, 2, 6, width=4, shrink=3, local_steps=4, val_every=3)
     monkeypatch.setitem(paper.SIZES, "small", tiny)
     return partial(recipe("fedasync").main, dataset="mnist-mini", size="small", seeds=1)
 

@@ -1,16 +1,11 @@
-"""Settings that differ have different words in a checkpoint, and another content in a study."""
+"""Settings that differ have different words in a checkpoint."""
 
-import argparse
-import subprocess
-import sys
-from functools import lru_cache, partial
-from types import ModuleType, SimpleNamespace
+from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
-from fedlight._runs.identity import content, in_words
+from fedlight._runs.identity import in_words
 from fedlight.aggregators import AFACD, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.aggregators.staleness import Polynomial
 from fedlight.arrivals import (
@@ -29,8 +24,6 @@ from fedlight.arrivals import (
     PartialWork,
     PerClientSteps,
     PoissonArrivals,
-    ReplayArrivals,
-    ReplayEvent,
     SharedStream,
     StepsBySpeed,
     SynchronousArrivals,
@@ -41,7 +34,7 @@ from fedlight.arrivals.durations import HalfNormalDurations, StepDurations
 from fedlight.callbacks import FedCheckpoint
 from fedlight.checkpoint import CheckpointError
 from fedlight.local_optimizers import FedProx, LocalAdam, LocalSGD, Scaffold
-from tests.boring import Boring, Point, fitted, points, replay, trainer
+from tests.boring import Point, fitted, points, replay, trainer
 
 TINY = 1e-9
 SYNC = SynchronousArrivals()
@@ -139,186 +132,6 @@ def test_a_run_does_not_go_on_under_other_settings(name, tmp_path):
     with pytest.raises(CheckpointError, match=f"{argument} was '"):
         trainer(max_rounds=2, **other).fit(Point(), data, tmp_path / "last.ckpt")
     trainer(max_rounds=2, **first).fit(Point(), data, tmp_path / "last.ckpt")
-
-
-# Content.
-
-
-def scaled(factor):
-    return lambda version: factor / (1 + version)
-
-
-def events(*times):
-    return ReplayArrivals([ReplayEvent(0, 0, time, 1) for time in times])
-
-
-@pytest.mark.parametrize(
-    ("one", "same", "other"),
-    [
-        (FedAsync(0.5), FedAsync(0.5), FedAsync(0.25)),
-        (FedAsync(scaled(0.5)), FedAsync(scaled(0.5)), FedAsync(scaled(0.25))),
-        (events(1.0), events(1.0), events(2.0)),
-        (torch.ones(2), torch.ones(2), torch.zeros(2)),
-        (np.ones(2), np.ones(2), np.ones(2, dtype=np.float32)),
-        ({"a": {1, 2}}, {"a": {2, 1}}, {"a": {1, 3}}),
-        (partial(scaled, 1), partial(scaled, 1), partial(scaled, 2)),
-        (Boring, Boring, FedBuff),
-        (1, 1.0, True),
-    ],
-)
-def test_content_is_equal_exactly_for_equal_content(one, same, other) -> None:
-    assert content(one) == content(same) != content(other)
-
-
-CODE = """
-from fedlight._runs.identity import content
-
-TEXT = '''
-class Rule:
-    def __init__(self): self.names = {"a", "b", "c"}
-    def weights(self): return FACTOR * len({"x", "y", "z"} & self.names)
-FACTOR = 1.0
-'''
-for text in (TEXT, TEXT.replace("FACTOR *", "2 *"), TEXT.replace("= 1.0", "= 2.0")):
-    exec(text, globals())
-    print(content(Rule()))
-"""
-
-
-def test_the_code_of_a_class_counts_and_the_process_does_not(monkeypatch) -> None:
-    def run(seed):
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        given = {"capture_output": True, "text": True, "check": True}
-        return subprocess.run([sys.executable, "-c", CODE], **given).stdout.split()
-
-    first = run("1")
-    assert len(set(first)) == 3
-    assert run("2") == first  # strings have another hash in each process
-
-
-def test_a_whole_number_is_one_value_however_it_is_written() -> None:
-    assert content([40, 0.5]) == content([40.0, 0.5]) != content([41.0, 0.5])
-
-
-SETTINGS = {"w": [1.0, torch.ones(2)]}
-
-
-def test_what_a_function_uses_counts() -> None:
-    def rule():
-        return SETTINGS["w"][0]
-
-    first = content(rule)
-    assert content(rule) == first
-    SETTINGS["w"][0] = 3.0
-    second = content(rule)
-    SETTINGS["w"][1][0] = 5.0
-    assert len({first, second, content(rule)}) == 3
-
-
-class Scaled:
-    """A rule of the user."""
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, version):
-        return self.factor
-
-
-class Slotted:
-    __slots__ = ("factor",)
-
-    def __init__(self, factor):
-        self.factor = factor
-
-
-OUTSIDE = None
-
-
-def cached(factor):
-    return lru_cache(lambda: factor)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        np.int64,
-        np.float32,
-        lambda factor: torch.nn.HuberLoss(delta=factor),
-        lambda factor: partial(scaled, factor),
-        lambda factor: SimpleNamespace(factor=factor),
-        lambda factor: argparse.Namespace(factor=factor),
-        lambda factor: Scaled(factor).__call__,
-        lambda factor: {"inner": [Scaled(factor)]},
-        cached,
-        Scaled,
-        Slotted,
-    ],
-    ids=[
-        "int64",
-        "float32",
-        "loss",
-        "partial",
-        "namespace",
-        "options",
-        "method",
-        "nested",
-        "cached",
-        "object",
-        "slots",
-    ],
-)
-def test_each_kind_of_value_that_a_function_uses_counts(make, monkeypatch) -> None:
-    def rule():
-        return OUTSIDE
-
-    def of(factor):
-        monkeypatch.setitem(globals(), "OUTSIDE", make(factor))
-        return content(rule)
-
-    assert of(1) == of(1) != of(2)
-
-
-def test_functions_of_modules_of_the_user_count(monkeypatch) -> None:
-    package, module = ModuleType("userpkg"), ModuleType("userpkg.sub")
-    package.sub, module.userpkg = module, package
-    monkeypatch.setitem(sys.modules, "userpkg", package)
-    monkeypatch.setitem(sys.modules, "userpkg.sub", module)
-
-    def inside():
-        import userpkg.sub
-
-        return userpkg.sub.rule()
-
-    def outside():
-        return userpkg.sub.rule()  # noqa: F821
-
-    monkeypatch.setitem(globals(), "userpkg", package)
-    for function in (inside, outside):
-        found = []
-        for text in ("def rule(): return 1", "def rule(): return 1", "def rule(): return 2"):
-            exec(text, vars(module))
-            found.append(content(function))
-        assert found[0] == found[1] != found[2]
-
-
-def test_the_names_of_parameters_count() -> None:
-    def one(a, b):
-        return a - b
-
-    def other(b, a):
-        return b - a
-
-    other.__qualname__ = one.__qualname__
-    assert content(one) != content(other)
-
-
-def test_a_strategy_that_a_run_has_used_has_the_same_content() -> None:
-    given = {"local_optimizer": LocalSGD(0.1), "aggregator": FedAvg(1)}
-    given["arrivals"] = UniformArrivals(2, 1, 1)
-    before = {name: content(each) for name, each in given.items()}
-    fitted(Point(), points([0.0, 1.0], [2.0]), max_rounds=2, **given)
-    assert {name: content(each) for name, each in given.items()} == before
 
 
 class Own(LocalSGD):

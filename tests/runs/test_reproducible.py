@@ -1,10 +1,7 @@
 """The same run gives the same bits in another process, and no global generator is touched."""
 
 import ast
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +19,7 @@ from tests.kill_and_resume import CASES, Net, clients, train
 ROOT = Path(__file__).parents[2]
 
 
-def test_two_processes_give_the_same_bits(tmp_path):
+def test_two_processes_give_the_same_bits(scripts, tmp_path):
     """One executor each: AFACS runs one by one, FedBuff stacked."""
     cases = ["AFACS", "FedBuff"]
     code = (
@@ -30,15 +27,10 @@ def test_two_processes_give_the_same_bits(tmp_path):
         "for case in sys.argv[1:]:\n"
         "    run = train(case, Path('other') / case, 6); print(run.fingerprint(), run.history)"
     )
-    other = subprocess.run(
-        [sys.executable, "-c", code, *cases],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    code, out, err = scripts.run(code, *cases)
+    assert code == 0, err
     runs = [train(case, tmp_path / case, 6) for case in cases]
-    assert other.stdout.splitlines() == [f"{run.fingerprint()} {run.history}" for run in runs]
+    assert out.splitlines() == [f"{run.fingerprint()} {run.history}" for run in runs]
 
 
 def states():

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedlight
 import fedlight.studies.comparison
 from fedlight import Callback, FedTrainer, compare
-from fedlight._runs.identity import content
+from fedlight._runs.content import content
 from fedlight.aggregators import (
     AFACD,
     AFACS,

@@ -1,7 +1,5 @@
 """What a study says of all its runs is one line, whoever computes them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,17 +46,12 @@ for path in (f"{sys.argv[1]}/{workers}", None):
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory) -> tuple[Path, dict[str, str]]:
+def said(scripts, tmp_path_factory) -> tuple[Path, dict[str, str]]:
     """The folder of the studies, and all that they say, by who computes the runs."""
     folder = tmp_path_factory.mktemp("studies")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder)],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, done.stderr
-    found = done.stderr.split("\nworkers ")[1:]
+    code, _, err = scripts.run(SCRIPT, str(folder))
+    assert code == 0, err
+    found = err.split("\nworkers ")[1:]
     return folder, {workers: text for workers, _, text in (each.partition("\n") for each in found)}
 
 

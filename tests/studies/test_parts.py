@@ -3,6 +3,7 @@
 import csv
 import importlib
 import io
+import json
 import math
 import warnings
 from functools import partial
@@ -23,6 +24,7 @@ from fedlight.studies import Entry, Interval, StudyRun, StudyTable, bootstrap
 from fedlight.studies._cell_key import cell_key
 from fedlight.studies.comparison import ComparedRun, Comparison
 from fedlight.studies.grid import cells_of
+from fedlight.studies.keys import RunKey
 from fedlight.studies.runs import Planned
 from fedlight.studies.store import Store
 from fedlight.types import Metrics, RoundRecord
@@ -198,6 +200,32 @@ def test_a_damaged_list_or_run_is_made_anew(tmp_path) -> None:
     assert len(file.read_text()) > 0.9 * len(whole)
 
 
+@pytest.mark.parametrize("words", ['"train_loss":', '"history":[', '"run":'])
+def test_a_run_whose_file_was_changed_is_computed_again(tmp_path, words, caplog) -> None:
+    given = {"path": tmp_path, "seeds": [0], "over": None, "aggregator": FedAsync(0.5)}
+    first = prints(swept(**given))
+    (file,) = (tmp_path / "runs").glob("*.json")
+    whole = file.read_text()
+    place = next(n for n in range(whole.index(words), len(whole)) if whole[n] in "12345678")
+    file.write_text(whole[:place] + str(int(whole[place]) + 1) + whole[place + 1 :])
+    with caplog.at_level("INFO"):
+        assert prints(swept(**given)) == first
+    assert caplog.text.count("was damaged or changed since it was written") == 1
+    assert json.loads(file.read_text()).keys() == {"hash", "format", "run"}
+
+
+def test_a_run_of_a_file_without_a_hash_is_read(tmp_path) -> None:
+    """Those of 0.2 have none."""
+    given = {"path": tmp_path, "seeds": [0], "over": None, "aggregator": FedAsync(0.5)}
+    first = prints(swept(**given))
+    (file,) = (tmp_path / "runs").glob("*.json")
+    content = json.loads(file.read_text())
+    del content["hash"]
+    file.write_text(older := json.dumps(content))
+    assert prints(swept(**given)) == first
+    assert file.read_text() == older
+
+
 @pytest.mark.parametrize("name", ["path", "logger_dir"])
 def test_what_is_no_folder_is_refused(name) -> None:
     with pytest.raises(ValueError, match=f"{name} must name a folder, got ''"):
@@ -240,7 +268,7 @@ def test_a_lock_is_held_once(tmp_path) -> None:
 def test_a_failure_is_kept_and_tried_again(tmp_path) -> None:
     store = Store(tmp_path)
     (cell,) = cells_of(None, {})
-    planned = Planned(cell, 0, "k")
+    planned = Planned(cell, 0, RunKey("k"))
     store.note([planned])
     store.keep(planned, planned.failed(ValueError("no")))
     assert store.find(planned) is None
@@ -307,7 +335,9 @@ def test_tables_are_means_over_seeds() -> None:
         ),
         (lambda s: s.time_to("a"), "target must be a number, got 'a'"),
         (lambda s: s.at(3), "places must be several numbers"),
+        (lambda s: s.at([]), r"places must be several numbers, such as \[250, 500\], got \[\]"),
         (lambda s: s.at([math.nan]), "each of places must be finite"),
+        (lambda s: s.at([3], confidence=5), "confidence must be between 0 and 1, got 5"),
         (lambda s: s.plot([]), r"must name one or more, got \[\]"),
         (lambda s: s.plot(metric=[]), r"must name one or more, got .* and \[\]"),
         (lambda s: s.plot("rule"), "x='rule' must be an axis whose names are numbers, got 'a'"),
@@ -726,6 +756,8 @@ def test_bootstrap_covers_what_it_says() -> None:
     assert (narrow.low, narrow.high) == (0.5, 0.5)
     with pytest.raises(ValueError, match="confidence"):
         bootstrap([1.0], 1.0)
+    with pytest.raises(TypeError, match=r"confidence must be a number, got '0\.9'"):
+        bootstrap([1.0], "0.9")
 
 
 def test_a_figure_has_a_panel_for_each_value() -> None:
@@ -859,6 +891,12 @@ def test_a_run_has_no_value_outside_its_own_part_of_the_axis() -> None:
     assert table.entries[(1,), "gradients 5 - 2"].words(2) == "-0.10 (1 of 2 pairs)"  # 0.5 - 0.6
     assert table.entries[(1,), "gradients 8 - 2"].words(2) == "no value (1 of 2 seeds)"
     assert study.at([3], axis="round").entries[(1,), "round 3"].mean == pytest.approx(0.55)
+
+
+def test_places_that_differ_little_have_columns_of_their_own() -> None:
+    study = Study([StudyRun({"a": 1}, 0, history(0.0, 0.4, 0.6), "f")])
+    table = study.at([3, 3.0000001, 3], axis="gradients")
+    assert list(table.columns) == ["gradients 3", "gradients 3.0000001"]
 
 
 def test_zoom_leaves_out_the_first_rounds() -> None:

@@ -17,7 +17,6 @@ from fedlight.aggregators import FedAsync, FedAvg, FedBuff
 from fedlight.arrivals import UniformArrivals
 from fedlight.callbacks import EarlyStopping
 from fedlight.executors import ProcessExecutor, RayExecutor, VectorizedExecutor
-from fedlight.executors._remote.actor_worker import SentFit
 from fedlight.executors._remote.forked import ForkedTeam
 from fedlight.local_optimizers import LocalSGD, Scaffold
 from fedlight.studies import RayWorkers
@@ -334,41 +333,3 @@ def test_executors_are_compared_by_their_arguments() -> None:
     assert not is_same(ProcessExecutor(2), ProcessExecutor(2, max_batch=3))
     assert not is_same(ProcessExecutor(2), "sequential")
     assert is_same("auto", "auto")
-
-
-@pytest.fixture
-def cluster():
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield ray
-    ray.shutdown()
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
-def test_runs_share_the_actors_of_ray(cluster, monkeypatch) -> None:
-    monkeypatch.setattr("fedlight.executors.ray._PATIENCE", 3600.0)
-    examples = []
-    made = SentFit.__init__
-    monkeypatch.setattr(
-        SentFit, "__init__", lambda fit, *given: (examples.append(given[3]), made(fit, *given))[1]
-    )
-    killed = []
-
-    class KillsActor(Callback):
-        def on_round_end(self, trainer, module):
-            if trainer.version == 2 and not killed:
-                killed.append(cluster.kill(trainer.executor.crew.workers[0].actor))
-
-    kinds = {"plain": Boring, "dropping": Dropping, "fails": Failing, "convolves": Convolves}
-    given = {"over": {"module": kinds}, "aggregator": FedBuff(2), "seeds": [0]}
-    alone = swept(**given, executor="vectorized")
-    workers = RayExecutor(2, executor="vectorized")
-    shared = swept(**given, workers=workers, callbacks=lambda: [KillsActor()])
-    assert len(killed) == 1
-    assert prints(shared)[:3] == prints(alone)[:3]
-    assert [run.error is None for run in shared.runs] == [True, True, False, False]
-    assert "no such step" in shared.runs[2].error
-    assert alone.runs[3].error is None  # its stacks are not independent
-    assert "cannot share the actors" in shared.runs[3].error
-    assert "write workers=RayWorkers" in shared.runs[3].error
-    assert len({each.number for each in examples}) == 1  # the data are sent once

@@ -12,7 +12,8 @@ import fedlight.aggregators.staleness
 import fedlight.arrivals
 import fedlight.channel
 import fedlight.local_optimizers
-from fedlight._runs.identity import columns, content, in_words
+from fedlight._runs.content import content
+from fedlight._runs.identity import columns, in_words
 from fedlight._support.strategy import Strategy, arguments, brief, parameters
 from fedlight.aggregators import BufferedAggregator, Lattice
 from fedlight.aggregators.staleness import Hinge, Polynomial
@@ -228,6 +229,7 @@ VALUES = {
         "gamma_rate": (0.0, 0.5),
         "upsilon_rate": (0.0, 0.5),
     },
+    "GaussianNoise": {"noise_multiplier": (0.5, 1.0), "clipping_norm": (0.5, 1.0)},
     "GeneralizedAsyncSGD": {"probabilities": ((0.5, 0.5), (0.25, 0.75)), **SERVER},
     "HALoS": {
         "period": (2, 3),
@@ -342,6 +344,11 @@ VALUES = {
         "max_steps": (2, [2, 3]),
     },
     "Polynomial": {"a": (1.0, 2.0)},
+    "PrivateSum": {
+        "aggregator": (NAMES["FedBuff"](2), NAMES["FedBuff"](3)),
+        "noise_multiplier": (0.5, 1.0),
+        "clipping_norm": (0.5, 1.0),
+    },
     "QSGD": {"bits": (4, 5), "scaled": (False, True)},
     "QuAFL": {**BUFFER, "quantizer": (None, Lattice(4))},
     "RandomK": {"share": (0.5, 0.25), "scaled": (True, False)},
