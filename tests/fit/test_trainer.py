@@ -629,7 +629,7 @@ def test_errors_of_validate_and_test():
         run.validate()
     with pytest.raises(ValueError, match=r"trainer.validate\(module, datamodule\)"):
         run.validate(Point())
-    with pytest.raises(TypeError, match="datamodule must be a FederatedDataModule, got .1."):
+    with pytest.raises(TypeError, match=r"datamodule must be a FederatedDataModule, got .1."):
         run.test(Point(), [1])
     with pytest.raises(TypeError, match="module must be a LightningModule, got Linear"):
         run.test(nn.Linear(1, 1), points(*HELD))
