@@ -747,8 +747,8 @@ TABLE = (
     ),
     Broken(
         "fedlight/settings.py",
-        "UniformSteps(1, 2 * positive_int",
-        "UniformSteps(1, positive_int",
+        "UniformSteps(1, 2 * steps)",
+        "UniformSteps(1, steps)",
         "test_settings.py",
     ),
     Broken(

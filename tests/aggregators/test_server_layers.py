@@ -136,7 +136,13 @@ def test_each_parameter_has_one_optimizer(factory, message):
 
 @pytest.mark.parametrize(
     "factory",
-    [lambda p: [], lambda p: [SGD(p, 0.1), 3], lambda p: None, lambda p: {"a": SGD(p, 0.1)}, str],
+    [
+        lambda p: [],
+        lambda p: [SGD(p, 0.1), 3],
+        lambda p: None,
+        lambda p: {"a": SGD(p, 0.1)},
+        lambda p: "SGD",
+    ],
     ids=["empty", "a number", "nothing", "a dict", "a text"],
 )
 def test_what_is_no_list_of_optimizers_is_refused(factory):

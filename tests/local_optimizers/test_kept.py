@@ -433,7 +433,7 @@ def test_an_authors_own_keeps_by_naming_it(executor):
         (lambda: WarmupCosine(0.1, 0, 5, floor=0.2), "floor must be at most peak=0.1, got 0.2"),
         (lambda: OwnModel(LocalAdamW(0.1, keep="client")), "must keep no state between tasks"),
         (
-            lambda: OwnModel(LocalSGD(ByStep(float)), per_poll=2, lr_correction=True),
+            lambda: OwnModel(LocalSGD(ByStep(math.sqrt)), per_poll=2, lr_correction=True),
             "lr_correction=True needs a rate that is a number or a function of the version",
         ),
     ],
@@ -447,9 +447,9 @@ def test_what_cannot_be_kept_is_refused(make, message):
     ("make", "message"),
     [
         (lambda: ByStep(0.1), "rate must be a function of the number of steps, got 0.1"),
-        (lambda: Scaffold(ByStep(float)), "lr must be a number or a function of the version"),
-        (lambda: FedAsync(alpha=ByStep(float)), "alpha must be a number"),
-        (lambda: FedAvg(server_lr=ByStep(float)), "server_lr must be a number or a function"),
+        (lambda: Scaffold(ByStep(math.sqrt)), "lr must be a number or a function of the version"),
+        (lambda: FedAsync(alpha=ByStep(math.sqrt)), "alpha must be a number"),
+        (lambda: FedAvg(server_lr=ByStep(math.sqrt)), "server_lr must be a number or a function"),
     ],
 )
 def test_rates_by_step_are_for_local_steps(make, message):
