@@ -337,7 +337,7 @@ def limit_batches(name: str, value: object) -> int | float | None:
     """
     if value is None or (isinstance(value, float) and 0 < value <= 1):
         return value
-    if isinstance(value, int) and value == 0 and not isinstance(value, bool):
+    if isinstance(value, int | float) and value == 0 and not isinstance(value, bool):
         return 0
     if isinstance(value, float):
         raise ValueError(f"{name} must be a share in [0, 1] or a number of batches, got {value!r}")

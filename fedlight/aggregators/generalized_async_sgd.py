@@ -23,7 +23,7 @@ class GeneralizedAsyncSGD(BufferedAggregator):
 
     Args:
         probabilities: p_i, one for each of the M clients, above 0. They must sum to 1; a deviation
-            of up to 0.01, as with rounded numbers, is accepted and not corrected.
+            of up to 0.001, as with rounded numbers, is accepted and not corrected.
         server_lr: eta.
         server_optimizer: A function of the parameters that returns an optimizer, used instead of
             `server_lr`.
@@ -51,7 +51,7 @@ class GeneralizedAsyncSGD(BufferedAggregator):
         each = one_for_each("probabilities", probabilities, positive, equal="1 / num_clients")
         self.probabilities = tuple(each)
         total = sum(self.probabilities)
-        if abs(total - 1) > 1e-6:
+        if abs(total - 1) > 1e-3:
             raise ValueError(
                 f"probabilities must sum to 1, got a sum of {total:.6g}; divide each by it"
             )

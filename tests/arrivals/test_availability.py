@@ -247,8 +247,8 @@ def test_bad_files(tmp_path, content, says):
             TypeError,
             "arrivals must be an arrival process, got 3",
         ),
-        (lambda: Availability(clock(1), 5), TypeError, "intervals must be a list"),
-        (lambda: Availability(clock(1), []), ValueError, "intervals must hold at least one"),
+        (lambda: Availability(clock(1), 5), TypeError, "windows must be a list"),
+        (lambda: Availability(clock(1), []), ValueError, "windows must hold at least one"),
         (
             lambda: Availability(clock(1), {0: []}),
             ValueError,

@@ -79,7 +79,7 @@ def test_losses_of_a_client_do_not_depend_on_the_server(drive):
     ("arguments", "error", "says"),
     [
         ((None, 0.5), TypeError, "arrivals must be an arrival process, got None"),
-        ((UniformArrivals, 0.5), TypeError, "arrivals must be an arrival process, got <class"),
+        ((UniformArrivals, 0.5), TypeError, "arrivals must be an arrival process, got the class"),
         ((UniformArrivals(1), 1.0), ValueError, "probability must be below 1"),
         ((UniformArrivals(1), -0.1), ValueError, "probability must lie between 0 and 1, got -0.1"),
     ],

@@ -509,7 +509,7 @@ def test_bad_uses():
     with pytest.raises(ValueError, match="chunk_shuffle=False needs chunk_start"):
         ReplayEvent(0, 0, 1.0, 1, chunk_shuffle=False)
     for wrong in ("no", 0):
-        with pytest.raises(TypeError, match="chunk_shuffle must be True, False or None, got"):
+        with pytest.raises(TypeError, match="chunk_shuffle must be True or False, got"):
             ReplayEvent(0, 0, 1.0, 1, chunk_start=0, chunk_shuffle=wrong)
     numpys = ReplayEvent(0, 0, 1.0, 1, chunk_start=0, chunk_shuffle=np.bool_(False))
     assert numpys.chunk == Chunk(0, None, False)
