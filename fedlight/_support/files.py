@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fedlight._support.checks import shown
-
 # A part file of a process that cannot be asked, as on another machine, is removed after this long.
 _OLD_SECONDS = 24 * 60 * 60
 
@@ -40,6 +38,8 @@ def new_file(name: str, path: object, example: str) -> Path:
         ValueError: It is empty, or a folder.
     """
     if not isinstance(path, str | os.PathLike):
+        from fedlight._support.checks import shown  # loads numpy, unlike help
+
         raise TypeError(f"{name} must name a file, such as {example!r}, got {shown(path)}")
     if not os.fspath(path):
         raise ValueError(f"{name} must name a file, such as {example!r}, got {path!r}")
@@ -63,6 +63,8 @@ def existing_file(name: str, path: object, words: str) -> Path:
     """
     if not isinstance(path, str | os.PathLike):
         kind = type(path).__name__
+        from fedlight._support.checks import shown  # loads numpy, unlike help
+
         raise TypeError(f"{name} must be a path, got {shown(path)} ({kind}); it names a {words}")
     found = user_path(path)
     if not found.is_file():
