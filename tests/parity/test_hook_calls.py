@@ -27,8 +27,11 @@ PHASES = ("fit", "resume", "validate", "test", "predict")
 
 # (hook, phase): calls by Lightning and by us.
 DIFFERENT = {
-    ("configure_optimizers", "fit"): (1, 3),  # once to look, then for each local run
-    ("configure_optimizers", "resume"): (1, 3),
+    ("configure_optimizers", "fit"): (
+        1,
+        4,
+    ),  # to look, to describe it in checkpoints, for each local run
+    ("configure_optimizers", "resume"): (1, 4),
     ("on_save_checkpoint", "fit"): (1, 3),  # for each round and at the end
     ("on_save_checkpoint", "resume"): (1, 3),
     ("state_dict", "fit"): (1, 4),  # and once before the first round, to see that it can be saved

@@ -204,7 +204,7 @@ def test_a_schedule_as_long_as_the_local_run():
         local_optimizer=ModuleOptimizer(),
         max_rounds=2,
     )
-    assert sorted(Cycle.rates[1:]) == [3, 3, 5, 5]
+    assert sorted(Cycle.rates[2:]) == [3, 3, 5, 5]
 
 
 @pytest.mark.covers(
