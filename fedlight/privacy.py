@@ -435,6 +435,6 @@ def _accountants() -> tuple[Any, Any, Any]:
         from opacus.accountants.analysis import gdp
     except ImportError as error:
         raise ImportError(
-            "epsilon is computed by the accountants of Opacus: pip install 'fedlight[privacy]'"
+            "epsilon is computed by the accountants of Opacus: pip install opacus"
         ) from error
     return PRVAccountant, RDPAccountant, gdp
