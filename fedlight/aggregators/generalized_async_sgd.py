@@ -22,8 +22,9 @@ class GeneralizedAsyncSGD(BufferedAggregator):
     compensate for it. Equal p_i give asynchronous SGD. (The rule is taken from the literature.)
 
     Args:
-        probabilities: p_i, one for each of the M clients, above 0. They must sum to 1; a deviation
-            of up to 0.001, as with rounded numbers, is accepted and not corrected.
+        probabilities: p_i, one for each of the M clients, above 0. They must sum to 1; the
+            deviation of numbers that are rounded to three digits (M / 2000, at most 0.01) is
+            accepted and not corrected.
         server_lr: eta.
         server_optimizer: A function of the parameters that returns an optimizer, used instead of
             `server_lr`.
@@ -51,7 +52,8 @@ class GeneralizedAsyncSGD(BufferedAggregator):
         each = one_for_each("probabilities", probabilities, positive, equal="1 / num_clients")
         self.probabilities = tuple(each)
         total = sum(self.probabilities)
-        if abs(total - 1) > 1e-3:
+        rounded = min(len(each) * 0.0005, 0.01)
+        if abs(total - 1) > rounded + 1e-9:
             raise ValueError(
                 f"probabilities must sum to 1, got a sum of {total:.6g}; divide each by it"
             )

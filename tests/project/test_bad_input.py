@@ -310,6 +310,7 @@ ROWS = [
     ("Ringmaster(max_staleness=-1)", ValueError, "max_staleness must be 0 or larger, got -1"),
     ("Rennala(0)", ValueError, "buffer_size must be at least 1, got 0"),
     ("GeneralizedAsyncSGD([0.5, 0.4])", ValueError, "probabilities must sum to 1, got a sum of 0"),
+    ("GeneralizedAsyncSGD([0.5, 0.508])", ValueError, "must sum to 1, got a sum of 1.008"),
     ("FedNova(mu=0.1)", ValueError, "mu=0.1 needs local_lr, the learning rate of the clients"),
     ("FedDynServer(alpha=0)", ValueError, "alpha must be larger than 0, got 0"),
     ("DelayAdaptive(0)", ValueError, "c must be larger than 0, got 0"),
