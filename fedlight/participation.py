@@ -211,15 +211,7 @@ def participation_report(
         num_clients = num_clients or run.num_clients
         run = ReplayArrivals(run)
     if isinstance(run, ArrivalProcess):
-        if aggregator is None or num_clients is None:
-            raise ValueError(
-                "a schedule has no weights by itself: give aggregator= and num_clients=, got "
-                f"{shown(aggregator)} and {shown(num_clients)}"
-            )
-        if not isinstance(aggregator, Aggregator):
-            raise TypeError(
-                f"aggregator must be an aggregator, got {shown(aggregator)}; for example FedAvg()"
-            )
+        aggregator, num_clients = planned(aggregator, num_clients, "weights", "FedAvg()")
         seed = integer("seed", seed)
         federation = federation_of(num_clients, num_examples, batch_size, seed, run)
         limits = Limits(max_rounds, max_time, max_updates)
@@ -227,12 +219,8 @@ def participation_report(
         history: Sequence[RoundRecord]
         history = dry_run(run, deepcopy(aggregator), federation, limits).history
         arrivals = run
-    elif not hasattr(run, "history") or not hasattr(run, "federation"):
-        raise TypeError(
-            "run must be a trainer after fit, an arrival process or a schedule, got "
-            f"{described(run)}"
-        )
     else:
+        check_finished(run)
         history, federation = run.history, run.federation
         aggregator, arrivals = run.aggregator, run.arrivals
     if not _anyone_counts(history):
@@ -241,6 +229,40 @@ def participation_report(
             f"run last longer{until}"
         )
     return _report(history, aggregator, arrivals, federation, rtol)
+
+
+def planned(
+    aggregator: Aggregator | None, num_clients: int | None, lacks: str, example: str
+) -> tuple[Aggregator, int]:
+    """Return what a report on a schedule needs besides the schedule, checked.
+
+    Raises:
+        TypeError: `aggregator` is no aggregator.
+        ValueError: One of the two is missing.
+    """
+    if aggregator is None or num_clients is None:
+        raise ValueError(
+            f"a schedule has no {lacks} by itself: give aggregator= and num_clients=, got "
+            f"{shown(aggregator)} and {shown(num_clients)}"
+        )
+    if not isinstance(aggregator, Aggregator):
+        raise TypeError(
+            f"aggregator must be an aggregator, got {shown(aggregator)}; for example {example}"
+        )
+    return aggregator, num_clients
+
+
+def check_finished(run: object) -> None:
+    """Check that a run is a trainer, if it is no schedule.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not hasattr(run, "history") or not hasattr(run, "federation"):
+        raise TypeError(
+            "run must be a trainer after fit, an arrival process or a schedule, got "
+            f"{described(run)}"
+        )
 
 
 def warn_if_unfair(

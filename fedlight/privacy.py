@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedlight._support.checks import described, integer, positive, positive_int, shown
+from fedlight._support.checks import integer, positive, positive_int
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.simulation import federation_of
 from fedlight.channel import Channel, as_channel
 from fedlight.loop import Limits
-from fedlight.participation import FinishedRun, dry_run
+from fedlight.participation import FinishedRun, check_finished, dry_run, planned
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -168,16 +168,8 @@ def privacy_report(
     until = ""
     history: Sequence[RoundRecord]
     if isinstance(run, ArrivalProcess):
-        if aggregator is None or num_clients is None:
-            raise ValueError(
-                "a schedule has no noise by itself: give aggregator= and num_clients=, got "
-                f"{shown(aggregator)} and {shown(num_clients)}"
-            )
-        if not isinstance(aggregator, Aggregator):
-            raise TypeError(
-                f"aggregator must be an aggregator, got {shown(aggregator)}; for example "
-                "PrivateSum(FedBuff(10), noise_multiplier=1.0, clipping_norm=1.0)"
-            )
+        example = "PrivateSum(FedBuff(10), noise_multiplier=1.0, clipping_norm=1.0)"
+        aggregator, num_clients = planned(aggregator, num_clients, "noise", example)
         seed = integer("seed", seed)
         channel = None if channel is None else as_channel("channel", channel)
         _check_one(aggregator, channel)
@@ -188,12 +180,8 @@ def privacy_report(
         until = f", got {limits}"
         rounds = dry_run(run, aggregator, federation, limits)
         history, dropped, arrived = rounds.history, rounds.dropped, None
-    elif not hasattr(run, "history") or not hasattr(run, "federation"):
-        raise TypeError(
-            "run must be a trainer after fit, an arrival process or a schedule, got "
-            f"{described(run)}"
-        )
     else:
+        check_finished(run)
         if aggregator is not None or channel is not None:
             raise ValueError("a trainer has its own aggregator and channel: leave them out")
         history, aggregator, channel = run.history, run.aggregator, run.channel
