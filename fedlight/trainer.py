@@ -22,6 +22,7 @@ from fedlight._fit.lightning_arguments import LightningArguments, LightningSetti
 from fedlight._fit.options import Option, options_of
 from fedlight._fit.trainer_attributes import answer_of_trainer, as_tensors, log_dir_of
 from fedlight._fit.trainer_calls import Calls
+from fedlight._support.files import new_file
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.channel import Channel
@@ -332,8 +333,12 @@ class FedTrainer:
 
         Raises:
             RuntimeError: Nothing was fitted yet.
+            TypeError: A path is none.
+            ValueError: A path is empty or a folder.
             OSError: The file cannot be written.
         """
+        for name, each in (("path", path), *(("copies", copy) for copy in copies)):
+            new_file(name, each, "runs/last.ckpt")
         self.run.save(path, *copies, parts=parts)
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:

@@ -170,8 +170,13 @@ def checked_metrics(metrics: Mapping[str, float]) -> Mapping[str, float]:
 
     Raises:
         ValueError: One of them has a name of the trainer's.
-        TypeError: One of them is not a real number.
+        TypeError: They are no mapping, or one of them is not a real number.
     """
+    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+        raise TypeError(
+            f'metrics must be a mapping from names to numbers, such as {{"dropped": 3}}, got '
+            f"{shown(metrics)}"
+        )
     for name, value in metrics.items():
         if name.startswith("fed/"):
             raise ValueError(

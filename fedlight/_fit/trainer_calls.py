@@ -21,6 +21,7 @@ from fedlight._fit.torch_settings import torch_settings
 from fedlight._module.evaluation import lent, show_metrics
 from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.prediction import are_loaders, batches_to_predict, predict
+from fedlight._support.checks import flag
 from fedlight._support.interrupts import Alone, Interrupt, graceful_interrupts
 from fedlight._support.messages import voice
 from fedlight.callbacks.checkpoint import content_of
@@ -127,6 +128,7 @@ class Calls:
             verbose: Whether the metrics are printed.
         """
         stage = {"validate": "validation", "test": "test"}[verb]
+        verbose = flag("verbose", verbose)
         own, data = self._chosen(module, datamodule)
         if data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")

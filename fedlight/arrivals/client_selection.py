@@ -56,7 +56,7 @@ class ClientSelection(Wrapper):
 
         Args:
             clients: The clients that are free, in ascending order.
-            count: How many to choose, at most all of them.
+            count: How many to choose, at least one and at most all of them.
             rng: Random numbers of this choice.
             now: Virtual time.
         """
@@ -83,6 +83,8 @@ class ClientSelection(Wrapper):
         """The clients that `choose` returns, checked."""
         rng = self._streams.at(self._choices)
         self._choices += 1
+        if not count:  # all clients are at work
+            return []
         chosen = [index(client) for client in self.choose(clients, count, rng, now)]
         if len(chosen) != count or len(set(chosen) & set(clients)) != count:
             raise ValueError(

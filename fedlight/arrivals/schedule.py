@@ -92,6 +92,8 @@ class Schedule(Saved):
         self._named: Counter[int] = Counter()  # versions that planned pulls name
         self._pulls: list[Task | Stop] = []
         self._kind = Kind.WAKE  # of the event that is being handled
+        # Ends of rounds and wake-ups at the same instant, and this instant in ticks.
+        self._still, self._still_at = 0, 0
         self._answer: int | None = None
         self._answered: Collection[int] = ()
         # Of regions: the newest version that an event of each of them has made.
@@ -168,12 +170,14 @@ class Schedule(Saved):
             if action.pulled_version is not None:
                 self._named[action.pulled_version] -= 1
         elif kind is Kind.ROUND_END:
+            self._check_clock()
             self.silence.ends += version == before
             if action is None:
                 self._act(self.arrivals.on_round_end(now))
             else:
                 self._act(self.arrivals.on_round_end_of(action, now))
         elif kind is Kind.WAKE:
+            self._check_clock()
             self._started = True
             self._act(self.arrivals.on_wake(now))
         else:
@@ -192,6 +196,22 @@ class Schedule(Saved):
             self.silence.rest(kind is Kind.ROUND_END)
             self._give_up()
         return pulls
+
+    def _check_clock(self) -> None:
+        """Refuse a process that ends rounds and wakes up again and again at one instant.
+
+        Raises:
+            ValueError: It does, so that virtual time would never advance.
+        """
+        if self._queue.ticks != self._still_at:
+            self._still, self._still_at = 0, self._queue.ticks
+        self._still += 1
+        if self._still > self.silence.most and not self._ends:
+            raise ValueError(
+                f"{self.arrivals!r} has ended rounds and woken up {self._still:,} times at virtual "
+                f"time {self.now:g}, which does not advance; return EndRound or Wake with a delay "
+                "above 0"
+            )
 
     def _hear(self, lost: bool, dropped: bool) -> None:
         """Note whether the server may use an update that has arrived."""

@@ -21,7 +21,7 @@ from fedlight._support.checks import (
     positive_int,
     shown,
 )
-from fedlight._support.files import existing_file, replacing, user_path
+from fedlight._support.files import existing_file, new_file, replacing
 from fedlight.types import Chunk
 
 if TYPE_CHECKING:
@@ -280,10 +280,11 @@ class ScheduleTable:
         """
         import pyarrow.parquet as pq
 
+        path = new_file("path", path, "schedule.parquet")
         table = self.to_arrow()
         metadata = table.schema.metadata
         digest = _hash_of(table, metadata[_METADATA])
-        with replacing(user_path(path)) as file:
+        with replacing(path) as file:
             pq.write_table(table.replace_schema_metadata({**metadata, _HASH: digest}), file)
 
     @classmethod
@@ -314,7 +315,14 @@ class ScheduleTable:
                 table = table.drop_columns(["version"])
             events = [ReplayEvent(**row) for row in table.to_pylist()]
             return cls(events=events, versions=versions, **rest)
-        except (pa.ArrowException, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        except (
+            pa.ArrowException,
+            OSError,
+            KeyError,
+            TypeError,
+            UnicodeError,
+            json.JSONDecodeError,
+        ) as error:
             raise ValueError(
                 f"{str(path)!r} is not a schedule written by fedlight "
                 "(ScheduleTable.save or Recording)"

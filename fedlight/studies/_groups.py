@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fedlight._support.checks import items
 from fedlight.studies.tables import column_names
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def check_axis(names: Names, argument: str, axis: object) -> None:
     Raises:
         ValueError: There is no such axis.
     """
-    if axis not in names:
+    if not isinstance(axis, str) or axis not in names:
         raise ValueError(f"{argument} must be an axis of the study, {list(names)}, got {axis!r}")
 
 
@@ -63,13 +64,14 @@ def row_axes(
     Those `chosen` may be left out, since each cell of the others has one value on them.
 
     Raises:
+        TypeError: `rows` is no list.
         ValueError: There is no such axis, or one of several values is left over.
     """
     if columns is not None:
         check_axis(names, "columns", columns)
     if rows is None:
         return [axis for axis in names if axis != columns]
-    axes = [rows] if isinstance(rows, str) else list(rows)
+    axes = [rows] if isinstance(rows, str) else items("rows", rows)
     for axis in axes:
         check_axis(names, "rows", axis)
     if columns in axes:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.bootstrap import check_confidence
-from fedlight._support.checks import one_of
+from fedlight._support.checks import flag, items, one_of, real, shown, text
+from fedlight._support.checks import names as names_in
 from fedlight._support.files import replacing
 from fedlight.plot import X_AXES
 from fedlight.plot.figures import Band
@@ -130,8 +131,8 @@ class Study:
         Raises:
             ValueError: Rounds have metrics, but none has this one; or `mode` is another word.
         """
-        mode = self.mode if metric in (None, self.metric) and mode is None else mode
-        metric = self.metric if metric is None else metric
+        metric = self.metric if metric is None else text("metric", metric)
+        mode = self.mode if metric == self.metric and mode is None else mode
         mode = mode_of(metric, mode)  # first, since it names a metric of the wrong kind
         check_metric(self.runs, metric)
         return metric, mode
@@ -332,7 +333,7 @@ class Study:
         """
         for axis, name in names.items():
             check_axis(self.axes, "the argument", axis)
-            if name not in self.axes[axis]:
+            if not isinstance(name, Hashable) or name not in self.axes[axis]:
                 raise ValueError(f"{axis} must be one of {self.axes[axis]}, got {name!r}")
         runs = [r for r in self.runs if all(r.cell[a] == name for a, name in names.items())]
         return self._part(runs, self._chosen)
@@ -428,15 +429,17 @@ class Study:
             ValueError: There is no such axis, rounds have metrics but none has this one, every run
                 has failed, `zoom` is outside [0, 1), or `band` or `confidence` is none of these.
         """
-        xs = [x] if isinstance(x, str) else list(x)
+        xs = [x] if isinstance(x, str) else items("x", x)
         for each in xs:
             one_of("x", each, (*X_AXES, *self.axes))
-        if not xs or (metric is not None and not metric):
+        named = self.metric if metric is None else metric
+        metrics = [named] if isinstance(named, str) else names_in("metric", named)
+        if not xs or not all(metrics) or not metrics:
             raise ValueError(f"x and metric must name one or more, got {x!r} and {metric!r}")
-        if not 0 <= zoom < 1:
+        log = flag("log", log)
+        if not 0 <= real("zoom", zoom) < 1:
             raise ValueError(f"zoom must be at least 0 and below 1, got {zoom!r}")
         shape = Band(band, confidence)
-        metrics = [metric or self.metric] if metric is None or isinstance(metric, str) else metric
         if all(run.error is not None for run in self.runs):
             raise ValueError(f"every run has failed, there is no curve: {self.runs[0].error}")
         for each in metrics:
@@ -466,7 +469,16 @@ class Study:
         Args:
             axes: The axes.
             word: Makes the label of a name on an axis.
+
+        Raises:
+            TypeError: `axes` is no list of names, or `word` no function.
+            ValueError: There is no such axis.
         """
+        axes = items("axes", axes)
+        for axis in axes:
+            check_axis(self.axes, "axes", axis)
+        if not callable(word):
+            raise TypeError(f"word must be a function of an axis and a name, got {shown(word)}")
         found: dict[str, list[list[RoundRecord]]] = {}
         for run in self.runs:
             if run.error is None and run.history:

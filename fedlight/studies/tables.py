@@ -399,7 +399,8 @@ def differences(
     Raises:
         ValueError: No axis has such a value, or several have.
     """
-    axes = [axis for axis, values in names.items() if reference in values]
+    may_be_one = isinstance(reference, Hashable)
+    axes = [axis for axis, values in names.items() if may_be_one and reference in values]
     if len(axes) != 1:
         raise ValueError(
             f"reference={reference!r} must be the name of a value of one axis, or map cells to "

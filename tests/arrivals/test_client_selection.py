@@ -122,6 +122,16 @@ def test_over_selection_and_late_ones():
     assert len(play(more, [1.0] * 4, 0.5, buffer_size=None)) == 3
 
 
+@pytest.mark.parametrize("rule", [lambda each: PowerOfChoice(each, 3), Oort, Pisces])
+def test_a_round_in_which_all_clients_are_at_work_chooses_none(rule):
+    """Four clients of 10 units start at 0 to 3; the fifth round has nobody left to choose."""
+    busy = SynchronousArrivals(
+        1, FixedDurations([10.0] * 4), local_steps=1, timeout=1.0, late="continue"
+    )
+    tasks = play(rule(busy), [1.0] * 4, 9.0, buffer_size=None)
+    assert [start for _, start in tasks] == [0.0, 1.0, 2.0, 3.0]
+
+
 def test_the_process_itself_still_draws():
     drawn = CLOCK.simulate(4, buffer_size=2, max_time=9)
     Smallest(CLOCK)

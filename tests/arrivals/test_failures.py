@@ -118,6 +118,23 @@ def test_failures_depend_neither_on_the_server_nor_on_the_order_of_questions(fed
     assert all(a.end < b.start for a, b in pairwise(one._up[0]))
 
 
+def test_failures_that_are_over_are_forgotten(federation):
+    """A long run of many short failures sees the same ones, and holds only those to come."""
+    every = Failures(clock(1.0), mtbf=1.0, mttr=1.0)
+    every.setup(federation(1))
+    asked = [to_ticks(each) for each in range(0, 3000, 7)]
+    expected = [every._find(0, each) for each in asked]
+    some = Failures(clock(1.0), mtbf=1.0, mttr=1.0)
+    some.setup(federation(1))
+    found = []
+    for each in asked:
+        list(some.change([], each / 1e9))
+        found.append(some._find(0, each))
+        assert len(some._up[0]) <= 2 * 16
+    assert found == expected
+    assert len(every._up[0]) > 1000
+
+
 def test_the_means_of_the_times(federation):
     process = Failures(clock(1.0), 3.0, 0.5)
     process.setup(federation(1))

@@ -166,3 +166,12 @@ def test_a_file_of_changed_rows_is_refused_and_one_without_a_hash_is_read(tmp_pa
         ScheduleTable.load(path)
     pq.write_table(table.to_arrow(), path)  # as 0.2 wrote it
     assert ScheduleTable.load(path) == table
+
+
+def test_a_name_that_is_no_text_is_damage(tmp_path):
+    """One byte of a column's name, which pyarrow decodes."""
+    path = tmp_path / "schedule.parquet"
+    UniformArrivals(1).simulate(2, max_rounds=3).save(path)
+    path.write_bytes(path.read_bytes().replace(b"num_steps", b"n\x92m_steps", 1))
+    with pytest.raises(ValueError, match=r"schedule.parquet' is not a schedule written by"):
+        ScheduleTable.load(path)
