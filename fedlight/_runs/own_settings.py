@@ -88,7 +88,7 @@ def _is_callable_object(value: object) -> bool:
 
 
 def _held_by(value: object) -> dict[str, Any]:
-    """The attributes of an object; the closure of a function, without models, which a run trains."""
+    """The attributes of an object; the closure of a function, but no models, which runs train."""
     if not isinstance(value, FunctionType):
         return vars(value)
     held = closure_of(value).items()

@@ -390,3 +390,24 @@ def test_a_file_for_a_folder_is_noticed_before_the_first_round(tmp_path) -> None
         with pytest.raises(NotADirectoryError, match=r"needs a folder, but '.*file' is a file"):
             run.fit(Point(), points([1.0], [2.0]))
         assert run.history == []
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("path must name a file", lambda run: run.save_checkpoint(None)),
+        ("path must name a file", lambda run: run.save_checkpoint("")),
+        ("copies must name a file", lambda run: run.save_checkpoint("a.ckpt", 3)),
+        ("metrics must be a mapping", lambda run: run.log_metrics([1.0])),
+        ("metrics must be a mapping", lambda run: run.log_metrics({1: 1.0})),
+        ("verbose must be True or False", lambda run: run.validate(verbose=torch.ones(2))),
+        ("verbose must be True or False", lambda run: run.test(verbose="no")),
+    ],
+    ids=["none", "empty", "copies", "list", "names", "validate", "test"],
+)
+def test_methods_name_a_wrong_argument(name, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = fitted(Point(), points([1.0], [2.0]), max_rounds=1)
+    with pytest.raises((TypeError, ValueError), match=f"^{name}"):
+        call(run)
+    assert not list(tmp_path.glob("*.ckpt"))
