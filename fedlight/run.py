@@ -27,6 +27,7 @@ from fedlight._runs.own_settings import own_optimizer
 from fedlight._runs.own_state import StateWatch
 from fedlight._runs.records import record_from_list, record_to_list
 from fedlight._runs.setting import Setting
+from fedlight._support.files import new_file
 from fedlight._support.garbage_collection import no_collections
 from fedlight._support.growing import Growing
 from fedlight._support.memory import BLOCKS
@@ -275,7 +276,13 @@ class Run:
             path: The file.
             *copies: More files to write the same to.
             parts: Where the full parts of growing lists go; None to have all in the file.
+
+        Raises:
+            TypeError: A path is none.
+            ValueError: A path is empty or a folder.
         """
+        for name, each in (("path", path), *(("copies", copy) for copy in copies)):
+            new_file(name, each, "runs/last.ckpt")
         if self._in_event:
             self._requested.append((path, copies, parts))
         else:

@@ -22,7 +22,6 @@ from fedlight._fit.lightning_arguments import LightningArguments, LightningSetti
 from fedlight._fit.options import Option, options_of
 from fedlight._fit.trainer_attributes import answer_of_trainer, as_tensors, log_dir_of
 from fedlight._fit.trainer_calls import Calls
-from fedlight._support.files import new_file
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.channel import Channel
@@ -337,8 +336,6 @@ class FedTrainer:
             ValueError: A path is empty or a folder.
             OSError: The file cannot be written.
         """
-        for name, each in (("path", path), *(("copies", copy) for copy in copies)):
-            new_file(name, each, "runs/last.ckpt")
         self.run.save(path, *copies, parts=parts)
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:

@@ -40,7 +40,7 @@ _READING = (
 # Attributes by which code reads itself, or names that only the call knows.
 _DESCRIBING = ("__annotations__", "__doc__", "__globals__", "f_globals", "f_locals")
 _BY_NAME = (
-    *(globals, eval, exec, os.path.expandvars, sys._getframe, inspect.currentframe),
+    *(globals, eval, exec, os.path.expandvars, vars(sys)["_getframe"], inspect.currentframe),
     *(inspect.stack, inspect.getsource, inspect.getdoc, inspect.get_annotations),
     typing.get_type_hints,
 )
