@@ -21,8 +21,8 @@ class Recording(Wrapper):
     """Behaves like `arrivals` and writes its schedule to a file when the run is over.
 
     The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, the local runs
-    that the process has cancelled, and those in flight at the end. Lost tasks are not in it. What a process with feedback has
-    decided is in it, so that the replay needs no model.
+    that the process has cancelled, and those in flight at the end. Lost tasks are not in it. What a
+    process with feedback has decided is in it, so that the replay needs no model.
 
     Args:
         arrivals: Any arrival process.

@@ -461,8 +461,8 @@ class ReplayArrivals(ArrivalProcess):
             if self.early_results:
                 content = (*content, "feedback")
             if self.unfinished:
-                last = [[getattr(e, name) for name in ReplayEvent.__slots__] for e in self.unfinished]
-                content = (*content, "unfinished", last)
+                last = map(attrgetter(*ReplayEvent.__slots__), self.unfinished)
+                content = (*content, "unfinished", list(last))
             if self.shares_data:
                 content = (*content, [each.chunk for each in self.events], self.shared_by)
             self._hash = digest(content)
