@@ -119,9 +119,9 @@ class PrivacyReport:
         low, high = -40.0, 10.0
         for _ in range(60):
             middle = (low + high) / 2
-            enough = gdp.delta_eps_mu(eps=epsilon, mu=2.0**middle) <= self.delta
+            enough = gdp.delta_eps_mu(eps=epsilon, mu=math.exp2(middle)) <= self.delta
             low, high = (middle, high) if enough else (low, middle)
-        return self.noise_multiplier * float(self.mu.max()) / 2.0**low
+        return self.noise_multiplier * float(self.mu.max()) / math.exp2(low)
 
     def __str__(self) -> str:
         apart = ""
