@@ -53,6 +53,7 @@ from fedlight.methods.islands import (
 )
 from fedlight.methods.rounds import (
     async_comm_sgd,
+    delayed_sgd,
     favas,
     fedadam,
     fedat,
@@ -83,6 +84,7 @@ __all__ = [
     "cgad",
     "dc_asgd",
     "delay_adaptive_sgd",
+    "delayed_sgd",
     "diloco",
     "dp_fedbuff",
     "fadas",
