@@ -95,8 +95,8 @@ def _read_entry_points_once() -> None:
 def _read_no_sources() -> None:
     """Let ``load_from_checkpoint`` see the names of the files that call it, not their lines.
 
-    Lightning looks whether torch's scripts call it; with the sources of all callers, each call takes
-    as long as several fits.
+    Lightning looks whether torch's scripts call it. To read the sources of all callers takes as
+    long as several fits.
     """
     helpers = sys.modules.get("lightning.pytorch.utilities.model_helpers")
     if helpers is not None:
