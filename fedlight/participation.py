@@ -67,7 +67,8 @@ class ParticipationReport:
         expected_throughput: The throughput in the long run, or None.
         goodput: The share of the clients' working time, from pull to arrival, whose results the
             server used. Tasks that were lost, cancelled, failed or dropped are waste; those at work
-            or in the buffer at the end do not count.
+            or in the buffer at the end do not count. A table of ``simulate`` and a recording have
+            no tasks that were lost, so that only a report on the process or on its run counts them.
         goodput_of: The same for each client; nan for one without such a task.
     """
 
