@@ -24,10 +24,10 @@ class RefreshedTasks(Wrapper):
 
     The client sends nothing after the first half: the server does not accept it, so that it is
     listed among the dropped updates, and the client keeps its model. If the first half fails, the
-    task has failed when the second one arrives. `FreshModel`, the local
-    optimizer to go with this, mixes it with the one pulled in the middle, and `FedASMU` is the
-    aggregator. Both halves count as pulls and arrivals in the totals of a run. A task of one step
-    is not refreshed.
+    task has failed when the second one arrives. `FreshModel`, the local optimizer to go with this,
+    mixes the client's model with the one pulled in the middle, and `FedASMU` is the aggregator.
+    Both halves count as pulls and arrivals in the totals of a run. A task of one step is not
+    refreshed.
 
     The tags of the halves are "half k t" for one that is followed by k steps in t ticks of 1e-9,
     and "from v", where v is the version that the client had pulled first.
