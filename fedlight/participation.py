@@ -70,7 +70,8 @@ class ParticipationReport:
         goodput: The share of the clients' working time, from pull to arrival, whose results the
             server used. Tasks that were lost, cancelled, failed or dropped are waste; those at work
             or in the buffer at the end do not count. The first half of a task counts as the second
-            one does (`RefreshedTasks`).
+            one does (`RefreshedTasks`). A table of ``simulate`` and a recording have no tasks that
+            were lost, so that only a report on the process or on its run counts them.
         goodput_of: The same for each client; nan for one without such a task.
     """
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from itertools import pairwise
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -80,6 +81,57 @@ def test_samples_are_never_worse_than_all_and_few_are_better():
     # Abadi et al. 2016, Section 4, whose looser accountant gives 1.26; the number is that of
     # another accountant (dp-accounting 0.6.0).
     assert privacy.sampled_epsilon(4.0, 0.01, 10_000, DELTA) == pytest.approx(0.947, abs=0.02)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    epsilon=st.floats(0.01, 100.0),
+    delta=st.floats(1e-9, 0.2),
+    squares=st.lists(st.floats(0.01, 100.0), min_size=1, max_size=3),
+)
+def test_the_noise_for_an_epsilon(epsilon, delta, squares):
+    """With z' for z, mu = sqrt(sum of r^2) / z' gives the epsilon that was asked for."""
+    needs_opacus()
+    z, sizes = 2.0, np.sqrt(squares)
+    counts = np.ones(len(sizes), dtype=np.int64)
+    report = privacy.PrivacyReport(1.0, delta, z, "central", counts, None, sizes / z, 1, 0.5)
+    found = report.noise_multiplier_for(epsilon)
+    mu = float(sizes.max()) / found
+    assert privacy.gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-6)
+    if epsilon < 20:  # the difference of the two terms has no digits left above
+        assert delta_of(epsilon, mu) == pytest.approx(delta, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rule", "channel"),
+    [
+        (PrivateSum(FedBuff(2), 2.0, 0.5), None),
+        (FedBuff(2), GaussianNoise(2.0, 0.5)),
+    ],
+)
+def test_the_noise_found_by_a_report_gives_the_epsilon(rule, channel):
+    needs_opacus()
+
+    def report(rule, channel):
+        limits = {"num_clients": 4, "max_rounds": 8}
+        return privacy_report(CLOCK, rule, channel, delta=DELTA, **limits)
+
+    z = report(rule, channel).noise_multiplier_for(8.0)
+    again = (PrivateSum(FedBuff(2), z, 0.5), None)
+    if channel is not None:
+        again = (FedBuff(2), GaussianNoise(z, 0.5))
+    assert report(*again).epsilon == pytest.approx(8.0, rel=1e-6)
+
+
+def test_the_noise_for_an_epsilon_that_is_none():
+    needs_opacus()
+    report = privacy_report(CLOCK, PRIVATE, delta=DELTA, num_clients=4, max_rounds=2)
+    with pytest.raises(ValueError, match="epsilon must be larger than 0, got 0"):
+        report.noise_multiplier_for(0)
+    with pytest.raises(ValueError, match="epsilon must be at most 500"):
+        report.noise_multiplier_for(501)
+    with pytest.raises(TypeError, match="epsilon must be a number, got '8'"):
+        report.noise_multiplier_for("8")
 
 
 def test_a_report_by_hand():

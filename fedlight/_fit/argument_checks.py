@@ -36,6 +36,12 @@ def instance_of(kind: type[Any], name: str, value: object, example: str) -> Any:
         TypeError: It is a class, or an object of another kind.
     """
     if isinstance(value, type):
+        if issubclass(value, torch.optim.Optimizer):
+            raise TypeError(
+                f"{name} must be of type {kind.__name__}, got the class {value.__name__} of "
+                f"torch; for example {example}, or return {value.__name__}(self.parameters(), …) "
+                f"from the module's configure_optimizers and leave {name} out"
+            )
         raise TypeError(f"{name} must be an object, got the class {value.__name__}; call it")
     if not isinstance(value, kind):
         if _is_of_other_package(value):

@@ -88,7 +88,7 @@ class Silence(Saved):
                 "does not step; does it wait for a client that never arrives?"
             )
         kinds = [
-            (self.lost, "tasks lost", "lose fewer tasks (DropOut, Availability)"),
+            (self.lost, "tasks lost", "lose fewer tasks (DropOut, Availability, Failures)"),
             (self.stopped, "tasks stopped", "give them more time (timeout, durations)"),
             (self.dropped, "updates dropped", "let the aggregator accept more (max_staleness)"),
             (self.rounds, "rounds without a task", "give the clients other windows"),

@@ -75,6 +75,19 @@ class ClientSelection(Wrapper):
         self._streams = Streams(federation.seed, Concern.SELECTION)
         self._choices = 0
 
+    def on_wake(self, now: float) -> Iterable[Action]:
+        """The actions of the process whose clients are chosen.
+
+        Raises:
+            TypeError: A `setup` of a subclass has not called that of this class.
+        """
+        if not hasattr(self, "_streams"):
+            raise TypeError(
+                f"{type(self).__name__}.setup must call super().setup(federation), which sets up "
+                f"{type(self.arrivals).__name__} and the random numbers of the choices"
+            )
+        return super().on_wake(now)
+
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
         """Return the actions unchanged."""
         return actions

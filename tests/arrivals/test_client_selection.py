@@ -532,3 +532,15 @@ def test_a_state_is_plain_and_complete(name):
     whole = run()
     assert len(whole) > 20
     assert run(1) == run(7) == run(18) == run(40) == whole
+
+
+def test_a_setup_that_forgets_ours_is_an_error():
+    class Forgets(Smallest):
+        def setup(self, federation):
+            self.asked = []
+
+    with pytest.raises(
+        TypeError,
+        match=r"Forgets.setup must call super\(\).setup\(federation\), which sets up Synchronous",
+    ):
+        play(Forgets(ROUNDS), [1.0] * 4, until=2)

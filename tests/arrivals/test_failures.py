@@ -145,6 +145,13 @@ def test_goodput_by_hand():
     assert report.table().columns[-1].header == "goodput"
 
 
+def test_a_table_has_no_lost_tasks_and_so_no_goodput():
+    """The docs say to give the process."""
+    process = ByHand(clock(1.0, 2.0), [[(0, 2.5), (4, 9)], [(0, 99)]])
+    table = process.simulate(num_clients=2, buffer_size=1, max_time=5)
+    assert participation_report(table, FedBuff(1)).goodput == 1.0
+
+
 def test_dropped_and_cancelled_work_is_waste():
     """Over-selection, first of two: the other one has worked as long when it is cancelled."""
     process = SynchronousArrivals(1, FixedDurations([1.0, 3.0]), 1, over_select=1)

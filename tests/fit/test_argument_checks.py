@@ -34,6 +34,13 @@ ROUNDS = UniformArrivals(per_round=1)
         ("aggregator", FedAvg, TypeError, "aggregator must be an object, got the class FedAvg"),
         ("aggregator", "fedavg", TypeError, r"of type Aggregator, got 'fedavg' .*AFACD\(\)"),
         ("local_optimizer", LocalSGD, TypeError, "got the class LocalSGD; call it"),
+        (
+            "local_optimizer",
+            torch.optim.Adam,
+            TypeError,
+            r"got the class Adam of torch; for example LocalSGD\(lr=0.1\), or return "
+            r"Adam\(self.parameters\(\), …\) from the module's configure_optimizers",
+        ),
         ("local_optimizer", 0.1, TypeError, r"of type LocalOptimizer, got 0.1 .*LocalSGD\(lr=0.1"),
         ("executor", "ray", ValueError, "'auto', 'sequential', 'vectorized'.*got 'ray'"),
         ("executor", 3, TypeError, r"one of 'auto'.* or an Executor, got 3 \(int\)"),
