@@ -173,17 +173,13 @@ class Run:
         self._set_up.callback(self.executor.teardown)
         sending = None if setting.channel is None else Sending(setting.channel, setting.seed)
         arrivals = setting.arrivals
-        # Tasks in flight at the end are stacked with others, and are not in a record. Where that
-        # matters to the bits, each local run is computed alone, in the run with feedback and in
-        # its replay.
-        early = arrivals.needs_feedback or arrivals.early_results
-        alone = early and not self.executor.independent
-        ahead = not arrivals.may_stop and not alone
-        self.pool = Pool(self.executor, setting.norm_limit, sending, ahead)
+        self.pool = Pool(self.executor, setting.norm_limit, sending, not arrivals.may_stop)
         self.federation = replace(self.federation, layout=state.param_layout)
         keep_states = keeps_state(setting.local_optimizer)
         self.clients = Clients(self.pool, self.federation, keep_states=keep_states)
-        kind = EarlyServer if arrivals.needs_feedback or alone else Server
+        # Results are computed early in a replay, too, if their bits depend on when they are.
+        early = arrivals.early_results and not self.executor.independent
+        kind = EarlyServer if arrivals.needs_feedback or early else Server
         self.server = kind(
             setting,
             self.federation,
@@ -242,6 +238,8 @@ class Run:
         self.show()
         if self.executor.crew is not None:  # others look at the module when they compute
             self.module_state.check_kept()
+        if not self.executor.independent:
+            self.pool.pulled_before = self.schedule.now
         counts, limits = self.counts, self.setting.limits
         used = len(self.history[-1].updates) if self.history else float("inf")
         until = limits.max_time or float("inf")

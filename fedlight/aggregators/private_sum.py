@@ -56,8 +56,9 @@ class PrivateSum(BufferedAggregator):
     Source: McMahan, Ramage, Talwar and Zhang, [Learning Differentially Private Recurrent Language
     Models](https://arxiv.org/abs/1710.06963), Algorithm 1 with flat clipping, for rounds.
     Nguyen et al., [Federated Learning with Buffered Asynchronous
-    Aggregation](https://arxiv.org/abs/2106.06639), propose such noise at the buffer. That the
-    deviation follows the largest weight of the step is a reading.
+    Aggregation](https://arxiv.org/abs/2106.06639), say that a buffer is compatible with
+    differential privacy. The noise at the buffer, and that its deviation follows the largest weight
+    of the step, are readings.
 
     Example:
         >>> from fedlight.aggregators import FedBuff

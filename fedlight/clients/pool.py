@@ -48,6 +48,9 @@ class Pool:
         num_batches: Calls of the executor, or parcels of its workers, so far.
         num_computed: Local runs computed so far.
         num_ahead: Local runs that are computed, or with workers, and still in flight.
+        pulled_before: Virtual time from which on what was pulled is in no stack yet. Where members
+            of a stack matter, it is the present: a replay pulls at the end of an instant what the
+            recorded process may have pulled in the midst of it.
         order: The order in which a client's updates are sent, if it matters; else None.
         has_chains: Whether a run has read the state that an earlier one leaves.
     """
@@ -70,6 +73,7 @@ class Pool:
         self._queue: list[tuple[float, int, int]] = []
         self._work_ahead = None if executor.crew is None else WorkAhead(self, executor)
         self.has_chains = False
+        self.pulled_before = math.inf
         self.num_ahead = 0
         self.num_batches = 0
         self.num_computed = 0
@@ -337,6 +341,9 @@ class Pool:
             # A run that was cut short has a second entry, for the time at which it has arrived.
             moved = run is not None and run.task.arrives_at != entry[0]
             if run is not None and run is not first and not moved:
+                if run.task.dispatched_at >= self.pulled_before:
+                    later.append(heapq.heappop(self._queue))
+                    continue
                 if not run.arrived:
                     # The queue is ordered by arrival, so no later entry can be of use either.
                     if not self._ahead or entry[0] > until or ahead < 1 or useful < 1:

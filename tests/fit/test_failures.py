@@ -114,9 +114,9 @@ def test_a_bad_client_never_reaches_the_model(aggregator, executor, kind, policy
         executor=executor,
         on_client_failure=policy,
         callbacks=recorder,
-        max_rounds=8,
+        max_rounds=6,
     )
-    assert run.version == 8
+    assert run.version == 6
     for tensor in (run.state.params, run.state.buffers, run.state.shared):
         assert torch.isfinite(tensor).all()
     used = {update.client_id for record in run.history for update in record.updates}

@@ -4,6 +4,8 @@ import argparse
 import ast
 import dataclasses
 import functools
+import json
+import os
 import subprocess
 import sys
 from functools import lru_cache, partial
@@ -50,8 +52,6 @@ def test_content_is_equal_exactly_for_equal_content(one, same, other) -> None:
 
 
 CODE = """
-from fedlight._runs.content import content
-
 TEXT = '''
 class Rule:
     def __init__(self): self.names = {"a", "b", "c"}
@@ -64,15 +64,67 @@ for text in (TEXT, TEXT.replace("FACTOR *", "2 *"), TEXT.replace("= 1.0", "= 2.0
 """
 
 
-def test_the_code_of_a_class_counts_and_the_process_does_not(monkeypatch) -> None:
-    def run(seed):
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        given = {"capture_output": True, "text": True, "check": True}
-        return subprocess.run([sys.executable, "-c", CODE], **given).stdout.split()
+FOLDER = {
+    "pkg/__init__.py": "",
+    "pkg/sub.py": "from pkg import low\ndef f(): return low.K\n",
+    "pkg/low.py": "K = 1\n",
+    "main.py": "import pkg.sub\nimport pkg\ndef outside(): return pkg.sub.f()\n"
+    "def inside():\n    from pkg.sub import f as other\n    return other()\n"
+    "def later():\n    import pkg.low as low\n    return low.K\n"
+    "def whole():\n    import pkg.low\n    return getattr(pkg.low, 'K')\n",
+}
+PRINT = """
+import main
+print(*(content(getattr(main, each)) for each in ("outside", "inside", "later", "whole")))
+"""
+IN_FORKS = """
+import json, os, sys
+from fedlight._runs.content import content
 
-    first = run("1")
-    assert len(set(first)) == 3
-    assert run("2") == first  # strings have another hash in each process
+for folder, code in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child:
+        if os.waitpid(child, 0)[1]:
+            raise SystemExit(code)
+        print("end", flush=True)
+        continue
+    sys.path.insert(0, folder)
+    exec(code, globals())
+    break
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[str]]]:
+    """What two processes print: `CODE` both, and what is in a folder, one and the other.
+
+    The first one also prints what is in a folder with another number. Strings have another hash in
+    each process.
+    """
+    top = tmp_path_factory.mktemp("folders")
+    for folder, factor in (("one", "1"), ("other", "1"), ("third", "2")):
+        for name, text in FOLDER.items():
+            path = top / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace("K = 1", f"K = {factor}"))
+    found = []
+    for seed, folders in (("1", ["one", "third"]), ("2", ["other"])):
+        codes = [("", CODE), *((str(top / folder), PRINT) for folder in folders)]
+        done = subprocess.run(
+            [sys.executable, "-c", IN_FORKS, json.dumps(codes)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append([each.split() for each in done.stdout.split("end\n")[:-1]])
+    return found
+
+
+def test_the_code_of_a_class_counts_and_the_process_does_not(elsewhere) -> None:
+    (first, *_), (second, _) = elsewhere
+    assert len(first) == len(set(first)) == 3
+    assert second == first
 
 
 def test_a_whole_number_is_one_value_however_it_is_written() -> None:
@@ -502,38 +554,10 @@ def codes(text):
         yield from inner
 
 
-FOLDER = {
-    "pkg/__init__.py": "",
-    "pkg/sub.py": "from pkg import low\ndef f(): return low.K\n",
-    "pkg/low.py": "K = 1\n",
-    "main.py": "import pkg.sub\nimport pkg\ndef outside(): return pkg.sub.f()\n"
-    "def inside():\n    from pkg.sub import f as other\n    return other()\n"
-    "def later():\n    import pkg.low as low\n    return low.K\n"
-    "def whole():\n    import pkg.low\n    return getattr(pkg.low, 'K')\n",
-}
-PRINT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import main
-from fedlight._runs.content import content
-print(*(content(getattr(main, each)) for each in ("outside", "inside", "later", "whole")))
-"""
-
-
-def test_modules_count_in_another_folder_and_process_alike(tmp_path, monkeypatch) -> None:
-    def printed(folder, seed, factor):
-        for name, text in FOLDER.items():
-            path = tmp_path / folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.replace("K = 1", f"K = {factor}"))
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        given = {"capture_output": True, "text": True, "check": True}
-        where = str(tmp_path / folder)
-        return subprocess.run([sys.executable, "-c", PRINT, where], **given).stdout.split()
-
-    first = printed("one", "1", "1")
-    assert printed("other", "2", "1") == first
-    changed = printed("third", "1", "2")
+def test_modules_count_in_another_folder_and_process_alike(elsewhere) -> None:
+    (_, first, changed), (_, other) = elsewhere
+    assert other == first
+    assert len(first) == 4
     assert all(one != other for one, other in zip(first, changed, strict=True))
 
 

@@ -949,7 +949,7 @@ def test_a_cell_may_have_callbacks_of_its_own() -> None:
         sum(any(name.startswith("clients/") for name in r.metrics) for r in run.history)
         for run in study.runs
     ]
-    assert found == [20, 11]  # every second one, and the first
+    assert found == [12, 7]  # every second one, and the first
 
 
 def test_each_run_has_a_folder_in_tensorboard(tmp_path) -> None:
