@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedlight._support.checks import described, integer, positive, positive_int
+from fedlight._support.checks import integer, positive, positive_int
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ScheduleTable
 from fedlight.arrivals.simulation import federation_of
@@ -113,7 +113,9 @@ class PrivacyReport:
         """
         epsilon = positive("epsilon", epsilon)
         if epsilon > _MOST:
-            raise ValueError(f"epsilon must be at most {_MOST:g}, which is no guarantee any more")
+            raise ValueError(
+                f"epsilon must be at most {_MOST:g}, got {epsilon!r}; more is no guarantee"
+            )
         *_, gdp = _accountants()
         # mu' is between 2^-40 and 2^10: at epsilon 500 it is below 33, and delta grows with it.
         low, high = -40.0, 10.0
@@ -121,7 +123,8 @@ class PrivacyReport:
             middle = (low + high) / 2
             enough = gdp.delta_eps_mu(eps=epsilon, mu=math.exp2(middle)) <= self.delta
             low, high = (middle, high) if enough else (low, middle)
-        return self.noise_multiplier * float(self.mu.max()) / math.exp2(low)
+        # A little more, so that no rounding takes the epsilon of the run above the one wanted.
+        return self.noise_multiplier * float(self.mu.max()) / math.exp2(low) * (1 + 1e-9)
 
     def __str__(self) -> str:
         apart = ""
@@ -238,59 +241,6 @@ def privacy_report(
     z = local or aggregator.noise_multiplier
     assert z is not None
     return _report(used, z, "local" if local else "central", num_clients, delta)
-
-
-def noise_for(
-    epsilon: float,
-    run: ArrivalProcess | ScheduleTable,
-    aggregator: Aggregator | None = None,
-    channel: Channel | Iterable[Channel] | None = None,
-    *,
-    delta: float,
-    **schedule: Any,
-) -> float:
-    """Return z, the smallest noise multiplier with which a run has this epsilon.
-
-    ``z = max_i sqrt(sum of r_i^2) / mu``, where mu is the largest with ``epsilon(mu) <= epsilon``.
-    The participations, and so the r_i, do not depend on z.
-
-    Args:
-        epsilon: The epsilon that is wanted, at most 500.
-        run: The arrival process, or a recorded schedule.
-        aggregator: As for `privacy_report`; the noise multiplier that it has does not matter.
-        channel: As for `privacy_report`; the noise multiplier that it has does not matter.
-        delta: The delta.
-        **schedule: The other arguments of `privacy_report`, such as `num_clients` and `max_rounds`.
-
-    Raises:
-        ImportError: Opacus is not installed.
-        TypeError: An argument is of the wrong kind.
-        ValueError: `privacy_report` refuses the run, or `epsilon` is outside its range.
-
-    Source: Balle and Wang, Improving the Gaussian Mechanism for Differential Privacy,
-    https://arxiv.org/abs/1805.06530, Theorem 8 and Algorithm 1, which solve for the noise as well.
-    """
-    epsilon = positive("epsilon", epsilon)
-    if epsilon > _MOST:
-        raise ValueError(f"epsilon must be at most {_MOST:g}, got {epsilon!r}")
-    if not isinstance(run, ArrivalProcess | ScheduleTable):
-        raise TypeError(
-            f"run must be an arrival process or a schedule, got {described(run)}; the noise of a "
-            "run that is over cannot change"
-        )
-    report = privacy_report(run, aggregator, channel, delta=delta, **schedule)
-    *_, gdp = _accountants()
-    fits, breaks = 0.0, 1.0
-    while gdp.delta_eps_mu(eps=epsilon, mu=breaks) <= delta:
-        fits, breaks = breaks, 2 * breaks
-    while breaks - fits > 1e-12 * breaks:
-        middle = (fits + breaks) / 2
-        if gdp.delta_eps_mu(eps=epsilon, mu=middle) <= delta:
-            fits = middle
-        else:
-            breaks = middle
-    # A little more, so that no rounding takes the epsilon of the run above the one wanted.
-    return float(report.mu.max()) * report.noise_multiplier / fits * (1 + 1e-9)
 
 
 def sampled_epsilon(

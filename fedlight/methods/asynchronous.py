@@ -110,9 +110,9 @@ def dp_fedbuff(
 ) -> Method:
     """FedBuff with noise at the buffer: the server clips each update and adds noise to their sum.
 
-    `fedlight.privacy_report` has the epsilon, before the run, and `fedlight.privacy.noise_for` the
-    noise multiplier for a wanted one. With the default `local_steps` the numbers of the clients'
-    examples show in the schedule, which is public; a number of steps keeps them out of it.
+    `fedlight.privacy_report` has the epsilon, before the run, and the noise multiplier for a wanted
+    one (``report.noise_multiplier_for(8.0)``). With the default `local_steps` the numbers of the
+    clients' examples show in the schedule, which is public; a number of steps keeps them out of it.
 
     Args:
         noise_multiplier: z, the deviation of the noise over the sensitivity of the sum.
