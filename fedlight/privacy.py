@@ -226,7 +226,8 @@ def privacy_report(
     used = _central(history)
     if local:
         used = _local(history, [*(each.client_id for each in aggregator.held), *dropped])
-        if arrived not in (None, sum(map(len, used.values()))):
+        halves = sum(each.first_half for record in history for each in record.dropped)
+        if arrived not in (None, sum(map(len, used.values())) + halves):
             raise ValueError(
                 "updates that arrived after the last round are in no record of this trainer, but "
                 "the noise on them counts; give the arrivals, the aggregator, the channel and the "
@@ -416,7 +417,8 @@ def _local(history: Sequence[RoundRecord], last: Iterable[int]) -> _Used:
     used: _Used = defaultdict(list)
     for record in history:
         for update in (*record.updates, *record.dropped):
-            used[update.client_id].append((record.version, 1.0))
+            if not update.first_half:  # after which the client sends nothing
+                used[update.client_id].append((record.version, 1.0))
     for client in last:
         used[client].append((len(history) + 1, 1.0))
     return used

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlight import FedTrainer, privacy, privacy_report
-from fedlight.aggregators import MIFA, FedAsync, FedAvg, FedBuff, PrivateSum
+from fedlight.aggregators import MIFA, FedASMU, FedAsync, FedAvg, FedBuff, PrivateSum
 from fedlight.arrivals import (
     ContinuousArrivals,
     ExponentialDurations,
+    FixedDurations,
     Oort,
+    RefreshedTasks,
     ReplayArrivals,
     ReplayEvent,
     ScheduleTable,
@@ -27,9 +29,10 @@ from fedlight.arrivals import (
     UniformSpeeds,
 )
 from fedlight.channel import Clip, GaussianNoise
-from fedlight.local_optimizers import LocalSGD
+from fedlight.local_optimizers import FreshModel, LocalSGD
 from fedlight.studies import sweep
-from tests.boring import Boring, classes
+from tests.boring import Boring, Point, classes, points
+from tests.boring import fitted as run_of
 
 DELTA = 1e-5
 CLOCK = ContinuousArrivals(UniformSpeeds(0.8), local_steps=2)
@@ -326,6 +329,29 @@ def test_what_is_refused(call, message):
 
 FEEDBACK = Oort(SynchronousArrivals(2, ExponentialDurations(1.0)))
 OF_FEEDBACK = ScheduleTable([ReplayEvent(0, 0, 1.0)], num_clients=4, feedback=True)
+
+
+def test_a_first_half_is_no_message():
+    """Four tasks in halves: the client sends four updates, after the second halves."""
+    needs_opacus()
+    clock = ContinuousArrivals(FixedDurations([1.0]), resume="on_arrival", local_steps=4)
+    rule, noise = FedASMU(), GaussianNoise(8.0, 0.5)
+    limits = {"num_clients": 1, "delta": DELTA}
+    report = privacy_report(RefreshedTasks(clock), rule, noise, max_rounds=4, **limits)
+    assert report.participations.tolist() == [4]
+    # The fifth update arrives at 5, and the first half of the sixth one at 5.5.
+    late = privacy_report(RefreshedTasks(clock), FedBuff(2), noise, max_time=5.7, **limits)
+    assert late.participations.tolist() == [5]
+    run = run_of(
+        Point(),
+        points([1.0]),
+        arrivals=RefreshedTasks(clock),
+        aggregator=rule,
+        channel=noise,
+        local_optimizer=FreshModel(LocalSGD(0.5)),
+        max_rounds=4,
+    )
+    assert privacy_report(run, delta=DELTA).participations.tolist() == [4]
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch):

@@ -103,7 +103,7 @@ class Pool:
     def arrived(self, run: PendingRun) -> None:
         """Note that the update of a run has reached the server."""
         run.arrived = True
-        if self.order is not None:
+        if self.order is not None and not run.sent:
             self.order.arrived(run)
         if run.status is not Status.OPEN or self.is_with_workers(run):
             self.num_ahead -= 1
@@ -127,9 +127,10 @@ class Pool:
         self._open.pop(run.task.serial, None)
         if self._work_ahead is not None:
             self._work_ahead.discard(run)
-        if self.order is not None:
-            self.order.drop(run)
-        return self.order is not None
+        if self.order is None or run.sent:
+            return False
+        self.order.drop(run)
+        return True
 
     def compute(
         self,
@@ -274,7 +275,24 @@ class Pool:
         return self.order.look_ahead(run)
 
     def _sent(self, runs: Sequence[PendingRun], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """The outcomes, with those that are too large clipped or refused, through the channel."""
+        """The outcomes, with those that are too large clipped or refused, through the channel.
+
+        After a first half nothing is sent; without it there is no second one.
+        """
+        if any(run.task.tag is not None for run in runs):
+            lost = [run.lost_half() for run in runs]
+            outcomes = [new or old for new, old in zip(lost, outcomes, strict=True)]
+        if self._limit is None and self._sending is None:
+            return outcomes
+        if any(run.task.is_first_half for run in runs):
+            pairs = zip(runs, outcomes, strict=True)
+            others = [(run, each) for run, each in pairs if not run.task.is_first_half]
+            sent = iter(self._sent(*zip(*others, strict=True)) if others else ())
+            pairs = zip(runs, outcomes, strict=True)
+            return [each if run.task.is_first_half else next(sent) for run, each in pairs]
+        if self._sending is not None:
+            for run, outcome in zip(runs, outcomes, strict=True):
+                self._sending.check(run, outcome)
         # The limit comes first: neither the channel nor its memory gets a refused update.
         if self._limit is not None:
             outcomes = [

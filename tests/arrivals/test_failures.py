@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedlight import participation_report
-from fedlight.aggregators import FedAvg, FedBuff
+from fedlight.aggregators import FedASMU, FedAvg, FedBuff
 from fedlight.arrivals import (
     Availability,
     ContinuousArrivals,
@@ -14,6 +14,7 @@ from fedlight.arrivals import (
     Failures,
     FixedDurations,
     PoissonArrivals,
+    RefreshedTasks,
     SynchronousArrivals,
     UniformSpeeds,
 )
@@ -177,6 +178,17 @@ def test_dropped_and_cancelled_work_is_waste():
     whole = participation_report(clock(1.0, 2.0), FedBuff(1), num_clients=2, max_rounds=9)
     assert whole.goodput == 1.0
     assert "goodput" not in str(whole)
+
+
+def test_a_first_half_counts_as_the_second_one():
+    """Client 0 has tasks of 2 in halves, all used; client 1 fails at 3, in its second half."""
+    halves = RefreshedTasks(
+        ContinuousArrivals(FixedDurations([2.0, 4.0]), resume="on_arrival", local_steps=2)
+    )
+    process = ByHand(halves, [[(0, 99)], [(0, 3)]])
+    report = participation_report(process, FedASMU(), num_clients=2, max_time=8)
+    assert report.goodput_of == pytest.approx([1.0, 0.0])
+    assert report.goodput == pytest.approx(8 / 11)
 
 
 @pytest.mark.parametrize(
