@@ -59,12 +59,14 @@ def pages_with(language: str) -> list[Path]:
     return [page for page in PAGES if blocks(page, language)]
 
 
-def shortened(block: str, drawn: bool) -> str:
-    """A block with fewer rounds and seeds, unless it compares runs of which pictures are drawn."""
-    if drawn and ("sweep" in block or "compare" in block):
+def shortened(block: str, page: Path) -> str:
+    """A block with shorter runs and fewer seeds, unless the page shows what it draws or prints."""
+    drawn = ".savefig(" in page.read_text(encoding="utf-8") and re.search("sweep|compare", block)
+    if drawn or page.name in PRINTED:
         return block
-    block = re.sub(r"\bmax_rounds=\d{2,}", "max_rounds=10", block)
-    return re.sub(r"\bseeds=range\(\d\)", "seeds=range(2)", block)
+    block = re.sub(r"\bseeds=range\(\d\)", "seeds=range(2)", block)
+    block = re.sub(r"\bmax_(rounds|updates)=\d{2,}\b", r"max_\1=10", block)
+    return re.sub(r"\bmax_time=\d+\.0\b", "max_time=2.0", block)
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
@@ -76,10 +78,9 @@ def test_the_blocks_of_a_page_run(
         pytest.importorskip("opacus", reason="opacus is the extra 'privacy'")
     names: dict[str, object] = {"__name__": "__main__"}
     found, printed = blocks(page, "python"), []
-    drawn = any(".savefig(" in block for block in found)
     capsys.readouterr()
     for block in found:
-        exec(compile(shortened(block, drawn), str(page), "exec"), names)
+        exec(compile(shortened(block, page), str(page), "exec"), names)
         printed.append(capsys.readouterr().out)
     if page.name in PRINTED:
         assert [each for each in printed if each] == blocks(page, "text")

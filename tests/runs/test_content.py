@@ -25,6 +25,7 @@ from fedlight.aggregators import FedAsync, FedAvg, FedBuff
 from fedlight.arrivals import ReplayArrivals, ReplayEvent, UniformArrivals
 from fedlight.local_optimizers import LocalSGD
 from tests.boring import Boring, Point, fitted, points
+from tests.scripts import Scripts
 
 
 def scaled(factor):
@@ -97,7 +98,7 @@ for folder, code in json.loads(sys.argv[1]):
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[str]]]:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, scripts: Scripts) -> list[list[list[str]]]:
     """What two processes print: `CODE` both, and what is in a folder, one and the other.
 
     The first one also prints what is in a folder with another number. Strings have another hash in
@@ -109,18 +110,20 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[str]]]
             path = top / folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text.replace("K = 1", f"K = {factor}"))
-    found = []
-    for seed, folders in (("1", ["one", "third"]), ("2", ["other"])):
-        codes = [("", CODE), *((str(top / folder), PRINT) for folder in folders)]
-        done = subprocess.run(
-            [sys.executable, "-c", IN_FORKS, json.dumps(codes)],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found.append([each.split() for each in done.stdout.split("end\n")[:-1]])
-    return found
+    first, second = (
+        json.dumps([("", CODE), *((str(top / folder), PRINT) for folder in folders)])
+        for folders in (["one", "third"], ["other"])
+    )
+    code, printed, errors = scripts.run(IN_FORKS, first)
+    assert code == 0, errors
+    done = subprocess.run(
+        [sys.executable, "-c", IN_FORKS, second],
+        env={**os.environ, "PYTHONHASHSEED": "2" if os.getenv("PYTHONHASHSEED") == "1" else "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [[each.split() for each in out.split("end\n")[:-1]] for out in (printed, done.stdout)]
 
 
 def test_the_code_of_a_class_counts_and_the_process_does_not(elsewhere) -> None:

@@ -1,8 +1,6 @@
 """What is imported is out of the collector's sight; what is made afterwards is not."""
 
 import gc
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,22 +14,7 @@ from fedlight._support.garbage_collection import (
     no_collections,
     rarer_full_collections,
 )
-
-ROOT = Path(__file__).parents[2]
-
-
-def output(*arguments: str, cwd: Path) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return result.stdout.strip()
+from tests.scripts import Scripts
 
 
 @pytest.fixture
@@ -68,7 +51,9 @@ def test_where_somebody_types_nothing_is_frozen(
     assert not freezes.called
 
 
-def test_what_a_script_makes_is_collected_and_its_files_are_written_out(tmp_path: Path) -> None:
+def test_what_a_script_makes_is_collected_and_its_files_are_written_out(
+    tmp_path: Path, scripts: Scripts
+) -> None:
     code = """
 import gc, weakref
 from fedlight import FedTrainer
@@ -93,7 +78,8 @@ gone = weakref.ref(Cycle())
 gc.collect()
 assert gone() is None
 """
-    output("-W", "ignore", "-c", code, cwd=tmp_path)
+    ended, _, errors = scripts.run(code)
+    assert ended == 0, errors
     assert Path(tmp_path, "numbers.txt").read_text() == "all of them"
 
 
