@@ -17,11 +17,14 @@ from fedlight._fit.argument_checks import (
     check_module,
     checked_metrics,
     given_module,
+    instance_of,
 )
 from fedlight._fit.lightning_arguments import LightningArguments, LightningSettings
 from fedlight._fit.options import Option, options_of
 from fedlight._fit.trainer_attributes import answer_of_trainer, as_tensors, log_dir_of
 from fedlight._fit.trainer_calls import Calls
+from fedlight._support.checks import index_below
+from fedlight._support.files import new_file
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.channel import Channel
@@ -333,8 +336,14 @@ class FedTrainer:
         Raises:
             RuntimeError: Nothing was fitted yet.
             OSError: The file cannot be written.
+            TypeError: An argument is of the wrong kind.
+            ValueError: A path is empty, or a folder.
         """
-        self.run.save(path, *copies, parts=parts)
+        files = [new_file("path", path, "run.ckpt")]
+        files += [new_file("copies", each, "run.ckpt") for each in copies]
+        if parts is not None:
+            instance_of(Parts, "parts", parts, 'Parts(Path("parts"))')
+        self.run.save(*files, parts=parts)
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the newest round, from a callback's ``on_round_end``.
@@ -346,7 +355,7 @@ class FedTrainer:
 
         Raises:
             ValueError: A name begins with "fed/".
-            TypeError: A value is not a real number.
+            TypeError: `metrics` is not a mapping, a name not a string, or a value not a number.
         """
         self.run.log(checked_metrics(metrics))
 
@@ -430,12 +439,26 @@ class FedTrainer:
         return next(iter(self.loggers), None)
 
     def client_state(self, client_id: int) -> Tensor | None:
-        """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
-        return self.run.clients.state(client_id)
+        """c_i as the client keeps it, shape ``[P]``; None if it never changed.
+
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+            TypeError: `client_id` is not an integer.
+            ValueError: There is no such client.
+        """
+        run = self.run
+        return run.clients.state(index_below("client_id", client_id, run.federation.num_clients))
 
     def client_memory(self, client_id: int) -> Tensor | None:
-        """The error that the channel has kept of a client, shape ``[P]``; None if there is none."""
-        return self.run.clients.memory(client_id)
+        """The error that the channel has kept of a client, shape ``[P]``; None if there is none.
+
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+            TypeError: `client_id` is not an integer.
+            ValueError: There is no such client.
+        """
+        run = self.run
+        return run.clients.memory(index_below("client_id", client_id, run.federation.num_clients))
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""

@@ -140,7 +140,7 @@ def is_hook(owner: type, method: Method, of_runs: Collection[str]) -> bool:
     """Whether the library or Lightning calls a method, and users only define it.
 
     Such a method is in a table of the guide for authors, or is one of Lightning's and torch's, or
-    has an argument that a run makes.
+    has an argument that a run makes and that has no default.
 
     Args:
         owner: The class.
@@ -148,7 +148,12 @@ def is_hook(owner: type, method: Method, of_runs: Collection[str]) -> bool:
         of_runs: Names of the classes whose objects a run makes.
     """
     inherited = [kind for kind in owner.__mro__ if kind.__module__.split(".")[0] not in OURS]
-    words = {word for each in arguments(method.function).values() for word in WORDS.findall(each)}
+    required = [
+        str(each.annotation)
+        for each in inspect.signature(method.function).parameters.values()
+        if each.default is each.empty
+    ]
+    words = {word for each in required for word in WORDS.findall(each)}
     return (
         method.name in documented_hooks()
         or any(method.name in vars(kind) for kind in inherited)

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlight._fit.callback_adapters import AdaptedSummary, Mirror
 from fedlight._fit.lightning_arguments import LightningSettings, refuse_arguments
 from fedlight._fit.lightning_callbacks import adapt
-from fedlight._support.checks import described, flag, non_negative_int, shown
+from fedlight._support.checks import described, flag, mapping, non_negative_int, shown
 from fedlight._support.files import user_path
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
@@ -55,19 +55,23 @@ def _is_of_other_package(value: object) -> bool:
     return any(kind.__module__.split(".")[0] == _OTHER_PACKAGE for kind in type(value).__mro__)
 
 
-def as_module(module: object) -> LightningModule:
+def as_module(module: object, name: str = "module") -> LightningModule:
     """Return `module` if it is a LightningModule; for a compiled one, the module in it.
+
+    Args:
+        module: The module.
+        name: Name of the argument.
 
     Raises:
         TypeError: It is something else.
     """
     if isinstance(module, type):
-        raise TypeError(f"module must be an object, got the class {module.__name__}; call it")
+        raise TypeError(f"{name} must be an object, got the class {module.__name__}; call it")
     module = _uncompiled(module)
     if not isinstance(module, LightningModule):
         if _is_of_other_package(module):
             raise TypeError(
-                f"module must be a LightningModule, got {type(module).__name__} of "
+                f"{name} must be a LightningModule, got {type(module).__name__} of "
                 f"{_OTHER_PACKAGE}, which is another package with classes of its own: write "
                 "from lightning.pytorch import LightningModule"
             )
@@ -80,7 +84,7 @@ def as_module(module: object) -> LightningModule:
         for child in module.children() if isinstance(module, torch.nn.Module) else ():
             if isinstance(child, LightningModule):  # as wrapped by DataParallel or Fabric
                 advice = f"pass the {type(child).__name__} in it"
-        raise TypeError(f"module must be a LightningModule, got {described(module)}; {advice}")
+        raise TypeError(f"{name} must be a LightningModule, got {described(module)}; {advice}")
     return module
 
 
@@ -108,12 +112,16 @@ def given_module(
         others: The arguments that no parameter takes.
 
     Raises:
-        TypeError: The module was given by both names, or there are other arguments.
+        TypeError: The module was given by both names, `model` is none, or there are other
+            arguments.
     """
     refuse_arguments(method, others)
     if module is not None and model is not None:
-        raise TypeError("module and model are two names of one argument; give one of them")
-    return module if model is None else model
+        raise TypeError(
+            "module and model are two names of one argument, got "
+            f"module={described(module)} and model={described(model)}; give one of them"
+        )
+    return module if model is None else as_module(model, "model")
 
 
 def check_module(module: object) -> LightningModule:
@@ -170,16 +178,21 @@ def checked_metrics(metrics: Mapping[str, float]) -> Mapping[str, float]:
 
     Raises:
         ValueError: One of them has a name of the trainer's.
-        TypeError: One of them is not a real number.
+        TypeError: They are no mapping, a name is no string, or a value is not a real number.
     """
-    for name, value in metrics.items():
+    for name, value in mapping("metrics", metrics, "names to numbers").items():
+        if not isinstance(name, str):
+            raise TypeError(
+                f"metrics must map names to numbers, but {shown(name)} is no name "
+                f"({type(name).__name__})"
+            )
         if name.startswith("fed/"):
             raise ValueError(
                 f"log_metrics({{{name!r}: …}}): names that begin with 'fed/' belong to FedTrainer; "
                 "choose another name"
             )
         if not isinstance(value, SupportsFloat):
-            raise TypeError(f"log_metrics({{{name!r}: …}}) takes a number, got {value!r}")
+            raise TypeError(f"log_metrics({{{name!r}: …}}) takes numbers in metrics, got {value!r}")
     return metrics
 
 

@@ -21,6 +21,7 @@ from fedlight._fit.torch_settings import torch_settings
 from fedlight._module.evaluation import lent, show_metrics
 from fedlight._module.log_recorder import LogRecorder
 from fedlight._module.prediction import are_loaders, batches_to_predict, predict
+from fedlight._support.checks import flag
 from fedlight._support.interrupts import Alone, Interrupt, graceful_interrupts
 from fedlight._support.messages import voice
 from fedlight.callbacks.checkpoint import content_of
@@ -127,6 +128,7 @@ class Calls:
             verbose: Whether the metrics are printed.
         """
         stage = {"validate": "validation", "test": "test"}[verb]
+        verbose = flag("verbose", verbose)
         own, data = self._chosen(module, datamodule)
         if data is None:
             raise ValueError(f"{verb} needs a datamodule: write trainer.{verb}(module, datamodule)")
@@ -154,6 +156,7 @@ class Calls:
         ckpt_path: str | Path | None,
     ) -> list[Any] | None:
         """Do what `FedTrainer.predict` does; the arguments are its."""
+        keep = flag("return_predictions", return_predictions)
         if dataloaders is None and are_loaders(datamodule):  # the second argument of Lightning's
             datamodule, dataloaders = None, datamodule
         own, data = self._chosen(module, datamodule)
@@ -163,7 +166,7 @@ class Calls:
         with self._outside_of_fit("predict", own, data, ckpt_path, ready) as (hooks, batches):
             hooks("on_predict_start")
             inference, seed = settings.inference_mode, self._options.setting.seed
-            found = predict(own, fabric, batches, return_predictions, inference, seed)
+            found = predict(own, fabric, batches, keep, inference, seed)
             hooks("on_predict_end")
         return found
 

@@ -82,6 +82,19 @@ def _count(name: str, value: object, least: int, words: str) -> int:
     return number
 
 
+def index_below(name: str, value: object, count: int) -> int:
+    """Return `value` as an int from 0 to `count` - 1, such as the number of a client.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: It is outside this range.
+    """
+    number = integer(name, value)
+    if not 0 <= number < count:
+        raise ValueError(f"{name} must be an integer from 0 to {count - 1}, got {shown(number)}")
+    return number
+
+
 def integer(name: str, value: object) -> int:
     """Return `value` as an int.
 
@@ -232,6 +245,38 @@ def names(name: str, value: Iterable[str]) -> list[str]:
             f"{name} must be a list of names, such as [{shown(value)}], got {shown(value)}"
         )
     return [text(f"{name}[{place}]", each) for place, each in enumerate(items(name, value))]
+
+
+def mapping(name: str, value: object, words: str) -> Mapping[Any, Any]:
+    """Return `value` if it is a mapping.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        words: What it maps, for the error, such as "names to numbers".
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must map {words}, got {_of_kind(value)}")
+    return value
+
+
+def function(name: str, value: object, words: str) -> Callable[..., Any]:
+    """Return `value` if it is a function; a class is none.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        words: Its arguments and result, for the error.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(value, type) or not callable(value):
+        raise TypeError(f"{name} must be a function of {words}, got {shown(value)}")
+    return value
 
 
 def items(name: str, value: Iterable[T]) -> list[T]:

@@ -21,7 +21,7 @@ from fedlight._support.checks import (
     positive_int,
     shown,
 )
-from fedlight._support.files import existing_file, replacing, user_path
+from fedlight._support.files import existing_file, new_file, replacing
 from fedlight.types import Chunk
 
 if TYPE_CHECKING:
@@ -277,13 +277,19 @@ class ScheduleTable:
         """Write the schedule to a parquet file; an existing one is replaced when it is complete.
 
         The file carries a hash of its content, by which `load` finds out whether it was changed.
+
+        Raises:
+            OSError: The file cannot be written.
+            TypeError: `path` is no path.
+            ValueError: It is empty, or a folder.
         """
         import pyarrow.parquet as pq
 
+        path = new_file("path", path, "schedule.parquet")
         table = self.to_arrow()
         metadata = table.schema.metadata
         digest = _hash_of(table, metadata[_METADATA])
-        with replacing(user_path(path)) as file:
+        with replacing(path) as file:
             pq.write_table(table.replace_schema_metadata({**metadata, _HASH: digest}), file)
 
     @classmethod
