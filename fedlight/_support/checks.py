@@ -20,6 +20,7 @@ Rate: TypeAlias = float | Callable[[int], float]
 """A number, or a function that returns one for each version of the server's model."""
 
 _LARGEST = 2**63 - 1  # of the numbers that arrays and generators take
+_MOST_CLIENTS = 10**8  # each array of a number for each client then has 0.8 GB
 _MOST_LETTERS = 120
 
 
@@ -56,6 +57,19 @@ def positive_int(name: str, value: object) -> int:
         ValueError: It is below 1, or has more than 63 bits.
     """
     return _count(name, value, 1, "at least 1")
+
+
+def client_count(name: str, value: object) -> int:
+    """Return `value` as a number of clients, from 1 to 10^8.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: It is below 1, or so large that no memory holds a number for each client.
+    """
+    number = positive_int(name, value)
+    if number > _MOST_CLIENTS:
+        raise ValueError(f"{name} must be at most {_MOST_CLIENTS:,} clients, got {number}")
+    return number
 
 
 def optional(check: Callable[[str, object], T], name: str, value: object) -> T | None:
