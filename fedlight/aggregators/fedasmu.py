@@ -49,9 +49,11 @@ class FedASMU(BufferedAggregator):
 
     Here t, tau and xi are those of the client's update before, y' was its model, and x' the
     server's just before it was mixed in. ``G = -delta / (lr * K)`` estimates the gradient of F_i
-    from the K steps of the new update; the learned values are used for this update already. All
-    three stay at 0 or above. With `own_versions`, a client learns only if it has pulled the very
-    version that its update before had made; otherwise each update learns (a reading).
+    from the K steps of the new update; after a refresh delta is relative to the fresh model and K
+    counts the steps since, so that G is larger (a reading). The learned values are used for this
+    update already. All three stay at 0 or above. With `own_versions`, a client learns only if it
+    has pulled the very version that its update before had made; otherwise each update learns (a
+    reading).
 
     With all rates 0, nothing is learned or remembered; with ``lam=0`` as well, this is `FedAsync`
     with ``alpha = mu * iota / (1 + mu * iota)``.

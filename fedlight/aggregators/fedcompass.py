@@ -42,8 +42,8 @@ class FedCompass(BufferedAggregator):
 
     Source: Li et al., FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client
     Devices Using a Computing Power-Aware Scheduler, ICLR 2024, Algorithm 2,
-    https://arxiv.org/abs/2309.14675. The authors' code (APPFL) averages models, with eta = 0.9 and
-    1/M unless set otherwise.
+    https://arxiv.org/abs/2309.14675. The authors' code (APPFL) averages models by default and
+    deltas in their example, with eta = 0.9 and 1/M.
 
     Example:
         >>> FedCompass()

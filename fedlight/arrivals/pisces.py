@@ -44,7 +44,7 @@ class Pisces(ClientSelection):
         metric: The name under which ``training_step`` logs the loss.
         squared: Whether the metric is the mean of the squared losses of the examples, as the papers
             have it. Otherwise it is the mean loss, and its square stands for that mean.
-        beta: The exponent; 0 ignores staleness. The authors' code has 1.
+        beta: The exponent; 0 ignores staleness. Plato's default is 1, and 0.5 in its example.
         exploration: The probability of a new client.
         exploration_decay: Its factor at each choice after the first arrival.
         least_exploration: Its smallest value.

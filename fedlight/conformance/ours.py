@@ -18,11 +18,13 @@ from fedlight import arrivals as arr
 from fedlight import local_optimizers as opt
 from fedlight.aggregators import staleness as stale
 from fedlight.arrivals import ArrivalProcess, ReplayArrivals, ReplayEvent
+from fedlight.arrivals.windows import Window
 from fedlight.callbacks import Callback
 from fedlight.channel import Channel
 from fedlight.conformance.adapter import NotImplementedHere, Outcome
 from fedlight.conformance.case import Case
 from fedlight.data import FederatedDataModule
+from fedlight.events import MAX_TICKS, TICKS_PER_UNIT, to_ticks
 from fedlight.trainer import FedTrainer
 from fedlight.types import ClientUpdate, Federation, Task
 
@@ -148,6 +150,11 @@ class _Watch(Callback):
         # A client without a whole step at its deadline has nothing to send.
         late = "deadline" in self.case.process
         self._add(task, "dropped" if late else "stopped", trainer.now)
+
+    def on_client_failure(
+        self, trainer: FedTrainer, module: LightningModule, task: Task, error: BaseException
+    ) -> None:
+        self._add(task, "stopped", trainer.now)
 
     def refreshed(self, serial: int, made: int) -> dict[str, Any]:
         """How a refreshed task that was used began; empty for another one."""
@@ -313,6 +320,7 @@ def _process(case: Case) -> ArrivalProcess:
         "ticks": lambda case: arr.CommunicationPattern.from_table(case.process["communicates"]),
         "always_on": _always_on,
         "rounds": _rounds,
+        "pipeline": _pipeline,
         "polled": _polled,
         "tiers": _tiers,
         "trials": _trials,
@@ -320,7 +328,27 @@ def _process(case: Case) -> ArrivalProcess:
         "compass": _compass,
         "chosen": _chosen,
     }
-    return processes[case.process["name"]](case)
+    process = processes[case.process["name"]](case)
+    down = case.process.get("down")
+    return process if down is None else _Failures(process, down)
+
+
+class _Failures(arr.Failures):
+    """The times at which clients are down are those of the case instead of being drawn."""
+
+    def __init__(
+        self, arrivals: ArrivalProcess, down: Sequence[Sequence[tuple[float, float]]]
+    ) -> None:
+        super().__init__(arrivals, mtbf=1.0, mttr=1.0)
+        self.down = down
+
+    def _draw(self, client: int, known: list[Window]) -> None:
+        starts, ends = [0.0], []
+        for fails, repaired in self.down[client]:
+            ends.append(fails)
+            starts.append(repaired)
+        ends.append(MAX_TICKS / TICKS_PER_UNIT)
+        known += [Window(to_ticks(a), to_ticks(b)) for a, b in zip(starts, ends, strict=True)]
 
 
 def _polled(case: Case) -> ArrivalProcess:
@@ -341,8 +369,9 @@ def _replayed(case: Case) -> ArrivalProcess:
     if not events:
         updates = case.expected.get("updates", ())
         process = case.process
-        always_on = process["name"] == "always_on" and process["restart_after"] is None
-        if not always_on and (process["name"] != "chosen" or "stops" in case.topics):
+        name = process["name"]
+        always_on = name == "always_on" and process["restart_after"] is None
+        if not (always_on or name in ("chosen", "pipeline")) or "stops" in case.topics:
             raise NotImplementedHere("work that is stopped, polled, cut or planned is not replayed")
         if "refresh" in process:
             raise NotImplementedHere("tasks that are refreshed are not replayed")
@@ -358,7 +387,9 @@ def _replayed(case: Case) -> ArrivalProcess:
         ]
     durations = [client.compute_time for client in case.clients]
     known = [duration for duration in durations if duration is not None]
-    by_rounds = "per_round" in case.process or "staleness_bound" in case.process
+    by_rounds = case.method["name"] == "fedavg" and (
+        "per_round" in case.process or "staleness_bound" in case.process
+    )
     return ReplayArrivals(
         events,
         durations=known if len(known) == len(durations) else None,
@@ -397,6 +428,22 @@ def _rounds(case: Case) -> ArrivalProcess:
     if "deadline" in case.process:
         options |= {"timeout": case.process["deadline"], "late": "cut"}
     return arr.SynchronousArrivals(cohorts, _durations(case), _steps(case), **options)
+
+
+class _Pipeline(arr.ConstantStaleness):
+    """The order of the clients is that of the case instead of being drawn."""
+
+    order: Sequence[int] = ()
+
+    def setup(self, federation: Federation) -> None:
+        super().setup(federation)
+        self._order = list(self.order)
+
+
+def _pipeline(case: Case) -> ArrivalProcess:
+    made = _Pipeline(case.process["tau"], case.process["per_round"], _steps(case))
+    made.order = case.process["order"]
+    return made
 
 
 def _tiers(case: Case) -> ArrivalProcess:

@@ -52,6 +52,7 @@ from fedlight.methods.islands import (
 )
 from fedlight.methods.rounds import (
     async_comm_sgd,
+    delayed_sgd,
     favas,
     fedadam,
     fedat,
@@ -82,6 +83,7 @@ __all__ = [
     "cgad",
     "dc_asgd",
     "delay_adaptive_sgd",
+    "delayed_sgd",
     "diloco",
     "fadas",
     "favas",

@@ -753,7 +753,7 @@ def fedcompass(
         staleness: s; 1 / sqrt(1 + tau) by default.
         server_lr: eta.
         client_weights: p_i: "examples" for n_i / (sum of all n), or "uniform" for 1/M.
-        average: "deltas", or "models" as in the authors' code.
+        average: "deltas", as in the authors' example, or "models", the default of their code.
 
     Returns:
         arrivals, aggregator and local optimizer.

@@ -37,6 +37,7 @@ from fedlight.aggregators import (
 from fedlight.arrivals import (
     Availability,
     CommunicationPattern,
+    ConstantStaleness,
     DurationModel,
     ExponentialDurations,
     FixedDurations,
@@ -99,6 +100,42 @@ def fedavg(
         per_round, durations, local_steps, over_select, timeout, late, quorum, grace
     )
     return bundle("FedAvg", arrivals, FedAvg(), sgd(lr))
+
+
+def delayed_sgd(
+    *,
+    lr: Rate | None,
+    tau: int,
+    per_round: int = 1,
+    server_lr: Rate = 1.0,
+    local_steps: LocalSteps | int = 1,
+) -> Method:
+    """SGD with a fixed delay: x_(t+1) = x_t + eta * (mean of m deltas from the version x_(t-tau)).
+
+    With the defaults, x_(t+1) = x_t - eta * lr * g(x_(t-tau)), where the gradients are those of one
+    client after another. In the first tau steps the version is x_0.
+
+    Args:
+        lr: The local learning rate; None for the module's own optimizer.
+        tau: The delay, in versions.
+        per_round: m, the number of clients whose updates make a step; there must be
+            (tau + 1) * m clients or more.
+        server_lr: eta.
+        local_steps: K, 1 in the paper.
+
+    Returns:
+        arrivals, aggregator and local optimizer.
+
+    Source: Arjevani, Shamir, Srebro, 2020, https://arxiv.org/abs/1806.10188. The paper has a single
+    loss; here each client has its own.
+
+    Example:
+        >>> delayed_sgd(lr=0.1, tau=4)["arrivals"].tau
+        4
+    """
+    arrivals = ConstantStaleness(tau, per_round, local_steps)
+    aggregator = FedAvg(client_weights="uniform", server_lr=server_lr)
+    return bundle("delayed SGD", arrivals, aggregator, sgd(lr))
 
 
 def fedadam(

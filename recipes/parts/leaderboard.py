@@ -3,31 +3,66 @@
 from functools import partial
 from typing import Any
 
-from fedlight import aggregators, settings
-from fedlight.arrivals import ChangingDurations, ContinuousArrivals, PolledArrivals
-from fedlight.local_optimizers import LocalSGD, OwnModel
+import numpy as np
+
+from fedlight import aggregators, methods, settings
+from fedlight.arrivals import ChangingDurations, ContinuousArrivals, DurationModel
+from fedlight.local_optimizers import LocalSGD
+from fedlight.types import Federation
 
 M, m, K = 20, 5, 5  # clients, buffer, local steps of a task
 SETTINGS = {"Ringmaster": (settings.sqrt_random(M), 5), "FedFix": (settings.fedfix(80), 0.2),
             "QuAFL": (settings.quafl(), 10), "FADAS": (settings.fadas("large"), 1.5)}  # fmt: skip
 
 
-def methods(setting: str, lr: float) -> dict[str, Any]:
+class BySteps(DurationModel):
+    """The times of tasks of K steps, stretched to the number of steps of a task."""
+
+    def __init__(self, tasks: DurationModel) -> None:
+        self.tasks = tasks
+
+    def draw(self, rng: np.random.Generator, client_id: int, num_steps: int,
+             federation: Federation, starts_at: float) -> float:  # fmt: skip
+        """Return ``num_steps / K`` times the duration of a task of K steps."""
+        return num_steps / K * self.tasks.draw(rng, client_id, K, federation, starts_at)
+
+
+def entries(setting: str, lr: float) -> dict[str, Any]:
     """The arguments of each method; the server of FADAS has a fifth of the rate."""
-    tasks, period = SETTINGS[setting]  # of polls and of FedFix
-    a, sgd, arrivals = aggregators, LocalSGD(lr), partial(ContinuousArrivals, tasks, local_steps=K)
+    tasks, period = SETTINGS[setting]  # the period of polls and of FedFix
     # QuAFL's times are those of a step, the others' those of a task of K steps.
+    by_steps = tasks if setting == "QuAFL" else BySteps(tasks)
     steps = tasks if setting == "QuAFL" else ChangingDurations(tasks, [(0, 1 / K)])
-    polled = PolledArrivals(m, period, steps, max_steps=2 * K)
-    free = {"FedBuff": a.FedBuff(m), "FedAsync": a.FedAsync(0.6, a.staleness.Polynomial(0.5)),
-            "asynchronous SGD": a.FedBuff(1, None), "DC-ASGD": a.DCASGD(0.04, local_lr=lr),
-            "AsyncFedAvg": a.AsyncFedAvg(), "FedFix": a.FedFix(period), "AREA": a.AREA(m),
-            "CA2FL": a.CA2FL(m), "MIFA": a.MIFA(m), "FADAS": a.FADAS(m, lr / 5)}  # fmt: skip
-    parts = {name: (aggregator, arrivals(), sgd) for name, aggregator in free.items()}
-    parts["Ringmaster"] = a.Ringmaster(M - 1), arrivals(restart_after=M), sgd
-    parts["Rennala"] = a.Rennala(m), arrivals(restart_after=1), sgd
-    parts["Malenia"] = a.Malenia(), arrivals(restart_after=1), sgd
-    parts["QuAFL"] = a.QuAFL(), polled, OwnModel(sgd, m)
-    parts["FAVAS"] = a.FAVAS(), polled, LocalSGD(K * lr)  # it divides by the number of steps
-    return {name: {"aggregator": x, "arrivals": y, "local_optimizer": z}
-            for name, (x, y, z) in parts.items()}  # fmt: skip
+    task: Any = {"lr": lr, "local_steps": K, "durations": tasks}
+    all_work, ten = {"concurrency": None, **task}, {"concurrency": M // 2, **task}
+    polls: Any = {"per_poll": m, "interval": period, "max_steps": 2 * K, "durations": steps}
+    at_once = partial(ContinuousArrivals, tasks, resume="on_arrival", local_steps=K)
+    own = {"arrivals": at_once(), "local_optimizer": LocalSGD(lr)}
+    x = methods
+    return {
+        "FedBuff": x.fedbuff(buffer_size=m, **all_work),
+        "FedBuff-MA": x.fedbuff_ma(buffer_size=m, **all_work),
+        "FedAsync": x.fedasync(**all_work),
+        "FedASMU": x.fedasmu(**all_work),
+        "asynchronous SGD": {"aggregator": aggregators.FedBuff(1, None), **own},
+        "DC-ASGD": x.dc_asgd(**all_work),
+        "AsyncFedAvg": x.async_fedavg(**task),
+        "FedFix": x.fedfix(interval=period, **task),
+        "FedCompass": x.fedcompass(lr=lr, durations=by_steps, min_steps=2, max_steps=2 * K),
+        "AREA": x.area(buffer_size=m, **all_work),
+        "CA2FL": x.ca2fl(buffer_size=m, **all_work),
+        "MIFA": {"aggregator": aggregators.MIFA(m), **own},
+        "FADAS": x.fadas(buffer_size=m, server_lr=lr / 5, **all_work),
+        "Ringmaster": x.ringmaster(max_delay=M, stops=True, **all_work),
+        "Rennala": x.rennala(batch_size=m, stops=True, **all_work),
+        "Malenia": x.malenia(stops=True, **task),
+        "Ringleader": x.ringleader(**task),
+        "QuAFL": x.quafl(lr=lr, quantizer=None, **polls),
+        "FAVAS": x.favas(lr=K * lr, **polls),  # it divides by the number of steps
+        # Who chooses needs idle clients: ten at work, or rounds of five.
+        "FedBuff of 10": x.fedbuff(buffer_size=m, **ten),
+        "Pisces of 10": x.pisces(buffer_size=m, **ten),
+        "FedAvg": x.fedavg(per_round=m, **task),
+        "Power-of-choice": x.power_of_choice(per_round=m, candidates=2 * m, **task),
+        "Oort": x.oort(per_round=m, **task),
+    }

@@ -10,6 +10,7 @@ from fedlight.arrivals import ContinuousArrivals, ExponentialDurations, FixedDur
 from fedlight.arrivals.simulation import federation_of
 from fedlight.loop import Limits
 from fedlight.participation import dry_run
+from tests import by_hand
 
 
 @pytest.fixture
@@ -43,6 +44,10 @@ def test_ten_events_by_hand(play):
     events += [(1, 3.0), (0, -2.0), (0, 8.0), (1, 5.0), (1, 2.0)]
     models = [None, None, 4.5, None, 9.5, None, 9.5, None, 10.0, 15.0]
     assert play(Ringleader(), 2, events) == models
+    page = [(int(row[1]), row[2]) for row in by_hand.rows("Ringleader")]
+    page = [(client, float(delta.replace("\N{MINUS SIGN}", "-"))) for client, delta in page]
+    assert page == events
+    assert [*by_hand.versions("Ringleader").values()] == [x for x in models if x is not None]
 
 
 def test_the_weights_recorded_are_those_of_the_clients(play, make_update, make_state):

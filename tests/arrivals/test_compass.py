@@ -1,5 +1,7 @@
 """FedCompass' plan: groups, their times, and clients that are late."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from fedlight.arrivals import (
     Tiers,
     UniformSpeeds,
 )
+from tests import by_hand
 
 # Steps of client 0 take 1, those of client 1 take 2 and from 30 on 3, those of client 2 take 4.
 THREE = MixedDurations(
@@ -63,6 +66,12 @@ def test_ten_events_by_hand():
     ]
     pulled = [event.pulled_version for event in table.events]
     assert pulled == [0, 1, 0, 2, 3, 4, 0, 4, 6, 6, 5]
+    page = by_hand.rows("FedCompass")
+    assert len(page) == 10
+    made = [(float(row[0]), re.match(r"version (\d)", row[-1])) for row in page]
+    assert [(time, int(found[1])) for time, found in made if found] == [
+        (time, version) for version, time in enumerate(table.round_ends, start=1)
+    ]
 
 
 def test_equal_speeds_are_rounds_of_everyone():

@@ -21,8 +21,8 @@ CASES = {case.name: case for case in load_cases()}
 
 def test_the_set_has_all_cases() -> None:
     assert FILES.keys() == CASES.keys()
-    assert len(CASES) == 121
-    assert Counter(case.kind for case in CASES.values()) == {"events": 53, "timed": 68}
+    assert len(CASES) == 131
+    assert Counter(case.kind for case in CASES.values()) == {"events": 53, "timed": 78}
     topics = {topic for case in CASES.values() for topic in case.topics}
     assert topics == set(schema()["properties"]["topics"]["items"]["enum"])
 

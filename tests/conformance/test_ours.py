@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedlight.conformance import Case, NotImplementedHere, check, load_cases
+from fedlight.arrivals import Availability
+from fedlight.conformance import Case, NotImplementedHere, check, load_cases, ours
 from fedlight.conformance.ours import Fedlight
 
 CASES = {case.name: case for case in load_cases()}
@@ -114,6 +115,23 @@ def test_an_unknown_part_is_not_implemented(name: str, change: dict, words: str)
         Fedlight().play(replace(CASES[name], **change))
 
 
+def test_windows_whose_lost_tasks_are_heard_of_late_are_another_reading_of_failures() -> None:
+    """`Availability(unfinished="lose")`: the server waits for a task that is lost."""
+    case = CASES["failures_fedasync"]
+    up = {}
+    for client, pairs in enumerate(case.process["down"]):
+        edges = [0.0, *(time for pair in pairs for time in pair), 99.0]
+        up[client] = list(zip(edges[::2], edges[1::2], strict=True))
+    always = replace(case, process={**case.process, "down": None})
+    clock = ours._process(always)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ours, "_process", lambda case: Availability(clock, up, unfinished="lose"))
+        models = Fedlight().play(always).models
+    (found,) = (each for each in case.readings if each.name == "waits")
+    np.testing.assert_allclose(models, found.models, rtol=1e-10, atol=1e-12)
+
+
 def test_what_is_sent_is_compared() -> None:
     case = CASES["heloco_0"]
     sent = np.array(case.expected["sent"])
@@ -136,6 +154,8 @@ def test_an_unknown_method_is_not_implemented() -> None:
         ("rennala_no_restart_timed", {"dropped", "left"}),
         ("afa_cd_cut_at_deadline", {"dropped", "cut"}),
         ("over_selection_first_2_of_4", {"stopped"}),
+        ("failures_restarts", {"stopped"}),
+        ("mindflayer_trials", {"stopped"}),
     ],
 )
 def test_what_is_not_used_is_reported_as_the_case_has_it(name: str, outcomes: set[str]) -> None:

@@ -7,8 +7,9 @@ from dataclasses import FrozenInstanceError
 import pyarrow.parquet
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
-from fedlight import FedTrainer, cite, methods, settings
+from fedlight import FederatedDataModule, FedTrainer, cite, methods, settings
 from fedlight.aggregators import FedAvg, FedBuff
 from fedlight.aggregators.staleness import Exponential
 from fedlight.arrivals import (
@@ -20,10 +21,10 @@ from fedlight.arrivals import (
     StepDurations,
     UniformDurations,
 )
-from fedlight.callbacks import EventLog
+from fedlight.callbacks import Callback, EventLog
 from fedlight.channel import QSGD, Senders
 from fedlight.local_optimizers import FedProx, LocalSGD, OwnModel, Scaffold, WarmupCosine
-from tests.boring import Boring, classes, fitted
+from tests.boring import Boring, Point, classes, fitted
 
 CLOCK = ExponentialDurations(1.0)
 SHARES = [0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05]
@@ -44,6 +45,7 @@ CALLS = {
     "cgad": ({"lr": 0.01, "gate": Exponential(0.5)}, "cgad2026"),
     "dc_asgd": ({"lr": 0.1}, "zheng2017asynchronous"),
     "delay_adaptive_sgd": ({"lr": 0.1, "concurrency": 4}, "koloskova2022sharper"),
+    "delayed_sgd": ({"lr": 0.1, "tau": 2}, "arjevani2020tight"),
     "diloco": ({"lr": 0.01}, "douillard2023diloco"),
     "fadas": ({"concurrency": 4}, "wang2024fadas"),
     "favas": ({"lr": 0.1, "per_poll": 3, "interval": 5, "max_steps": 4}, "leconte2023favas"),
@@ -207,6 +209,21 @@ def test_the_parts_of_a_method_have_the_same_numbers():
     assert adaptive["aggregator"].staleness.c == adaptive["arrivals"].concurrency == 7
     prox = methods.fedasync(lr=0.1, rho=0.01)["local_optimizer"]
     assert (type(prox), prox.mu) == (FedProx, 0.01)
+
+
+def test_delayed_sgd_by_hand():
+    """x_(t+1) = x_t + (8 - x_(t-1)) / 2 from 0; the first two gradients are those at x_0."""
+    data = [TensorDataset(torch.tensor([8.0])) for _ in range(2)]
+    models = []
+
+    class Kept(Callback):
+        def on_round_end(self, trainer, module):
+            models.append(trainer.state.params.item())
+
+    method = methods.delayed_sgd(lr=0.5, tau=1)
+    federation = FederatedDataModule.from_client_datasets(data, batch_size=1)
+    fitted(Point(), federation, **method, max_rounds=6, callbacks=Kept())
+    assert models == [4.0, 8.0, 10.0, 10.0, 9.0, 8.0]
 
 
 def test_generalized_async_sgd_has_the_shares_and_the_mean_delay_of_the_network():
