@@ -78,7 +78,7 @@ class Zero(Boring):
 
 
 def test_the_seed_is_part_of_a_key(tmp_path) -> None:
-    found = study(tmp_path, Zero, seeds=(0, 1), max_updates=2)
+    found = study(tmp_path, Zero, seeds=(0, 1))
     (_, _, first), (_, _, second) = found.keys().runs
     assert second.changed_from(first) == ["seed"]
     assert second.key != first.key
