@@ -16,15 +16,14 @@ from fedlight._fit.argument_checks import (
     check_data,
     check_module,
     checked_metrics,
+    checkpoint_files,
+    client_index,
     given_module,
-    instance_of,
 )
 from fedlight._fit.lightning_arguments import LightningArguments, LightningSettings
 from fedlight._fit.options import Option, options_of
 from fedlight._fit.trainer_attributes import answer_of_trainer, as_tensors, log_dir_of
 from fedlight._fit.trainer_calls import Calls
-from fedlight._support.checks import index_below
-from fedlight._support.files import new_file
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess
 from fedlight.channel import Channel
@@ -339,11 +338,7 @@ class FedTrainer:
             TypeError: An argument is of the wrong kind.
             ValueError: A path is empty, or a folder.
         """
-        files = [new_file("path", path, "run.ckpt")]
-        files += [new_file("copies", each, "run.ckpt") for each in copies]
-        if parts is not None:
-            instance_of(Parts, "parts", parts, 'Parts(Path("parts"))')
-        self.run.save(*files, parts=parts)
+        self.run.save(*checkpoint_files(path, copies, parts), parts=parts)
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the newest round, from a callback's ``on_round_end``.
@@ -447,7 +442,7 @@ class FedTrainer:
             ValueError: There is no such client.
         """
         run = self.run
-        return run.clients.state(index_below("client_id", client_id, run.federation.num_clients))
+        return run.clients.state(client_index(client_id, run.federation))
 
     def client_memory(self, client_id: int) -> Tensor | None:
         """The error that the channel has kept of a client, shape ``[P]``; None if there is none.
@@ -458,7 +453,7 @@ class FedTrainer:
             ValueError: There is no such client.
         """
         run = self.run
-        return run.clients.memory(index_below("client_id", client_id, run.federation.num_clients))
+        return run.clients.memory(client_index(client_id, run.federation))
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""

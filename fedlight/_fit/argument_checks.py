@@ -18,11 +18,20 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlight._fit.callback_adapters import AdaptedSummary, Mirror
 from fedlight._fit.lightning_arguments import LightningSettings, refuse_arguments
 from fedlight._fit.lightning_callbacks import adapt
-from fedlight._support.checks import described, flag, mapping, non_negative_int, shown
-from fedlight._support.files import user_path
+from fedlight._support.checks import (
+    described,
+    flag,
+    index_below,
+    mapping,
+    non_negative_int,
+    shown,
+)
+from fedlight._support.files import new_file, user_path
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
+from fedlight.checkpoint import Parts
 from fedlight.data import FederatedDataModule
+from fedlight.types import Federation
 
 AnyCallback: TypeAlias = Callback | LightningCallback
 
@@ -194,6 +203,29 @@ def checked_metrics(metrics: Mapping[str, float]) -> Mapping[str, float]:
         if not isinstance(value, SupportsFloat):
             raise TypeError(f"log_metrics({{{name!r}: …}}) takes numbers in metrics, got {value!r}")
     return metrics
+
+
+def client_index(client_id: object, federation: Federation) -> int:
+    """Return the number of a client.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: There is no such client.
+    """
+    return index_below("client_id", client_id, federation.num_clients)
+
+
+def checkpoint_files(path: object, copies: Iterable[object], parts: object) -> list[Path]:
+    """Return the files of `FedTrainer.save_checkpoint`; the arguments are its.
+
+    Raises:
+        TypeError: A path is none, or `parts` is of another kind.
+        ValueError: A path is empty, or a folder.
+    """
+    if parts is not None:
+        instance_of(Parts, "parts", parts, 'Parts("checkpoints")')
+    more = [new_file("copies", each, "run.ckpt") for each in copies]
+    return [new_file("path", path, "run.ckpt"), *more]
 
 
 def check_can_discard(aggregator: Aggregator) -> None:

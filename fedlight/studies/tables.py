@@ -186,11 +186,7 @@ class StudyTable:
         for name, given, known in (("row", row, self.rows), ("column", column, self.columns)):
             if not isinstance(given, Hashable) or given not in known:
                 raise ValueError(f"{name} must be one of {known}, got {in_words(given)}")
-        return self._names_of(row, column)
-
-    def _names_of(self, row: tuple[Hashable, ...], column: Hashable) -> dict[str, Hashable]:
-        names = dict(zip(self.axes, row, strict=True))
-        return names if self.column_axis is None else {**names, self.column_axis: column}
+        return _names_of(self, row, column)
 
     def with_entries(
         self,
@@ -325,7 +321,7 @@ class StudyTable:
         own = {"mean", "std", "low", "high", "runs", "failed", "reference"}
         rows = []
         for (row, column), entry in self.entries.items():
-            names = self._names_of(row, column)
+            names = _names_of(self, row, column)
             called = column_names(names, own if self.column_axis else own | {"value"})
             shown = entry.difference or Interval(entry.mean, math.nan, math.nan, 0)
             rows.append(
@@ -362,6 +358,13 @@ class StudyTable:
 
     def __repr__(self) -> str:
         return f"<StudyTable {self.title!r}: {len(self.rows)} rows, {len(self.columns)} columns>"
+
+
+def _names_of(
+    table: StudyTable, row: tuple[Hashable, ...], column: Hashable
+) -> dict[str, Hashable]:
+    names = dict(zip(table.axes, row, strict=True))
+    return names if table.column_axis is None else {**names, table.column_axis: column}
 
 
 def beside(table: StudyTable, name: str, numbers: Mapping[Any, float]) -> StudyTable:
@@ -452,13 +455,13 @@ def differences(
     for (row, column), entry in table.entries.items():
         if table.column_axis is None and column not in shown:
             continue
-        own = table._names_of(row, column)
+        own = _names_of(table, row, column)
         others = [each for each in own if each != axis and each not in chosen]
         bases = [
             each.values
             for (a_row, a_column), each in table.entries.items()
             if (table.column_axis is not None or a_column == column)
-            and (of_it := table._names_of(a_row, a_column))[axis] == reference
+            and (of_it := _names_of(table, a_row, a_column))[axis] == reference
             and all(of_it[other] == own[other] for other in others)
         ]
         if own[axis] == reference or len(bases) != 1:
