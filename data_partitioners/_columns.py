@@ -24,7 +24,10 @@ class MissingColumnError(ValueError):
         self.column, self.columns = column, columns
 
     def __str__(self) -> str:
-        return f"the data set has no column {self.column!r}; its columns are {self.columns}"
+        return (
+            f"the data set has no column {self.column!r}; its columns are {self.columns}: give the "
+            "partitioner one of them as partition_by="
+        )
 
 
 def encode(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:

@@ -22,8 +22,8 @@ class EarlyServer(Server):
                   the arrival process is told what has been logged (`on_feedback`)
                   the server steps if a step is due
 
-    If results are independent of each other, those of the tasks that arrive next are computed
-    together with it. Otherwise each is computed alone, so that its bits are those of a replay.
+    Tasks that arrive next are computed together with it, as by `Server`. If bits of a result depend
+    on the others in its stack, a replay computes early, too, so that stacks are the same.
     """
 
     _new: ClientUpdate | None = None  # accepted in this event, and the process is not told yet

@@ -93,6 +93,7 @@ class Counts:
             None if the run goes on from a checkpoint that did not count them.
         num_failures: Number of tasks that failed or were lost; those cancelled do not count.
         failed_in_a_row: Number of local runs that have failed since a version was made of updates.
+        num_transfers: Number of transfers between servers that are over (`Regions`).
         over: Whether so many local runs have failed in a row that the run should end.
     """
 
@@ -104,6 +105,7 @@ class Counts:
     failed_in_a_row: int = 0
     over: bool = False
     num_examples: int | None = 0
+    num_transfers: int = 0
 
     def state_dict(self) -> dict[str, Any]:
         """The numbers by name."""
@@ -112,9 +114,11 @@ class Counts:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the numbers from what `state_dict` gave; `state` may hold more."""
         for each in fields(self):
-            # Checkpoints of 0.2 and before have no number of examples.
-            counted = each.name != "num_examples" or each.name in state
-            setattr(self, each.name, state[each.name] if counted else None)
+            # Checkpoints of 0.2 and before have no number of examples, older ones none of
+            # transfers.
+            absent = {"num_examples": None, "num_transfers": 0}
+            missing = each.name in absent and each.name not in state
+            setattr(self, each.name, absent[each.name] if missing else state[each.name])
 
 
 class Receiver(Protocol[R_co]):

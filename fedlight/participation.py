@@ -8,10 +8,12 @@ https://arxiv.org/abs/2206.10189, Theorem 4.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from fedlight.executors.base import Job, Workplace
     from fedlight.theory import ClosedNetwork
-    from fedlight.types import ClientUpdate, Federation, RoundRecord
+    from fedlight.types import ClientUpdate, Federation, RoundRecord, UpdateRecord
 
 _MOST_CELLS = 20_000_000
 
@@ -67,7 +69,9 @@ class ParticipationReport:
         expected_throughput: The throughput in the long run, or None.
         goodput: The share of the clients' working time, from pull to arrival, whose results the
             server used. Tasks that were lost, cancelled, failed or dropped are waste; those at work
-            or in the buffer at the end do not count.
+            or in the buffer at the end do not count. The first half of a task counts as the second
+            one does (`RefreshedTasks`). A table of ``simulate`` and a recording have no tasks that
+            were lost, so that only a report on the process or on its run counts them.
         goodput_of: The same for each client; nan for one without such a task.
     """
 
@@ -313,7 +317,8 @@ class _Rounds(Watcher):
 
     def on_drop(self, update: ClientUpdate) -> None:
         """Keep its client until there is a record of it."""
-        self.dropped.append(update.client_id)
+        if not update.task.is_first_half:  # after which nothing is sent
+            self.dropped.append(update.client_id)
 
     def on_version(self, record: RoundRecord) -> None:
         """Keep the record."""
@@ -405,12 +410,24 @@ def _working_times(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the virtual time of tasks whose results were used, and of others, by client."""
     good, wasted = np.zeros(clients), np.zeros(clients)
+    halves: list[UpdateRecord] = []
+    ends: defaultdict[int, list[tuple[int, NDArray[np.float64]]]] = defaultdict(list)
     for record in history:
         for total, updates in ((good, record.updates), (wasted, record.dropped)):
             for update in updates:
+                if update.first_half:
+                    halves.append(update)
+                    continue
                 total[update.client_id] += update.arrived_at - update.dispatched_at
+                ends[update.client_id].append((update.serial, total))
         for failure in record.failures:
             wasted[failure.client_id] += failure.worked
+            ends[failure.client_id].append((failure.serial, wasted))
+    for half in halves:  # the client's next task is the second half
+        later = [each for each in ends[half.client_id] if each[0] > half.serial]
+        if later:
+            _, total = min(later, key=itemgetter(0))
+            total[half.client_id] += half.arrived_at - half.dispatched_at
     return good, wasted
 
 

@@ -92,6 +92,40 @@ class PrivacyReport:
         """
         return sampled_epsilon(self.noise_multiplier, self.sample_rate, self.num_steps, self.delta)
 
+    def noise_multiplier_for(self, epsilon: float) -> float:
+        """The smallest noise multiplier with which this schedule has at most that epsilon.
+
+        ``z' = z * mu / mu'``, mu the largest of a client here, mu' the largest one with
+        ``delta >= Phi(-epsilon / mu' + mu' / 2) - exp(epsilon) * Phi(-epsilon / mu' - mu' / 2)``
+
+        The participations depend on the schedule alone, so a change of z changes nothing else.
+        Another seed has another schedule: take the largest z of the seeds, or report each epsilon.
+
+        Args:
+            epsilon: The epsilon of the client that has the largest, above 0 and at most 500.
+
+        Raises:
+            ImportError: Opacus is not installed.
+            TypeError: `epsilon` is not a number.
+            ValueError: It is outside its range.
+
+        Source: as `gaussian_epsilon`.
+        """
+        epsilon = positive("epsilon", epsilon)
+        if epsilon > _MOST:
+            raise ValueError(
+                f"epsilon must be at most {_MOST:g}, got {epsilon!r}; more is no guarantee"
+            )
+        *_, gdp = _accountants()
+        # mu' is between 2^-40 and 2^10: at epsilon 500 it is below 33, and delta grows with it.
+        low, high = -40.0, 10.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            enough = gdp.delta_eps_mu(eps=epsilon, mu=math.exp2(middle)) <= self.delta
+            low, high = (middle, high) if enough else (low, middle)
+        # A little more, so that no rounding takes the epsilon of the run above the one wanted.
+        return self.noise_multiplier * float(self.mu.max()) / math.exp2(low) * (1 + 1e-9)
+
     def __str__(self) -> str:
         apart = ""
         if self.min_separation is not None:
@@ -192,7 +226,8 @@ def privacy_report(
     used = _central(history)
     if local:
         used = _local(history, [*(each.client_id for each in aggregator.held), *dropped])
-        if arrived not in (None, sum(map(len, used.values()))):
+        halves = sum(each.first_half for record in history for each in record.dropped)
+        if arrived not in (None, sum(map(len, used.values())) + halves):
             raise ValueError(
                 "updates that arrived after the last round are in no record of this trainer, but "
                 "the noise on them counts; give the arrivals, the aggregator, the channel and the "
@@ -382,7 +417,8 @@ def _local(history: Sequence[RoundRecord], last: Iterable[int]) -> _Used:
     used: _Used = defaultdict(list)
     for record in history:
         for update in (*record.updates, *record.dropped):
-            used[update.client_id].append((record.version, 1.0))
+            if not update.first_half:  # after which the client sends nothing
+                used[update.client_id].append((record.version, 1.0))
     for client in last:
         used[client].append((len(history) + 1, 1.0))
     return used

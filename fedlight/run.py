@@ -27,6 +27,7 @@ from fedlight._runs.own_settings import own_optimizer
 from fedlight._runs.own_state import StateWatch
 from fedlight._runs.records import record_from_list, record_to_list
 from fedlight._runs.setting import Setting
+from fedlight._support.files import new_file
 from fedlight._support.garbage_collection import no_collections
 from fedlight._support.growing import Growing
 from fedlight._support.memory import BLOCKS
@@ -173,17 +174,13 @@ class Run:
         self._set_up.callback(self.executor.teardown)
         sending = None if setting.channel is None else Sending(setting.channel, setting.seed)
         arrivals = setting.arrivals
-        # Tasks in flight at the end are stacked with others, and are not in a record. Where that
-        # matters to the bits, each local run is computed alone, in the run with feedback and in
-        # its replay.
-        early = arrivals.needs_feedback or arrivals.early_results
-        alone = early and not self.executor.independent
-        ahead = not arrivals.may_stop and not alone
-        self.pool = Pool(self.executor, setting.norm_limit, sending, ahead)
+        self.pool = Pool(self.executor, setting.norm_limit, sending, not arrivals.may_stop)
         self.federation = replace(self.federation, layout=state.param_layout)
         keep_states = keeps_state(setting.local_optimizer)
         self.clients = Clients(self.pool, self.federation, keep_states=keep_states)
-        kind = EarlyServer if arrivals.needs_feedback or alone else Server
+        # Results are computed early in a replay, too, if their bits depend on when they are.
+        early = arrivals.early_results and not self.executor.independent
+        kind = EarlyServer if arrivals.needs_feedback or early else Server
         self.server = kind(
             setting,
             self.federation,
@@ -242,6 +239,8 @@ class Run:
         self.show()
         if self.executor.crew is not None:  # others look at the module when they compute
             self.module_state.check_kept()
+        if not self.executor.independent:
+            self.pool.pulled_before = self.schedule.now
         counts, limits = self.counts, self.setting.limits
         used = len(self.history[-1].updates) if self.history else float("inf")
         until = limits.max_time or float("inf")
@@ -275,7 +274,13 @@ class Run:
             path: The file.
             *copies: More files to write the same to.
             parts: Where the full parts of growing lists go; None to have all in the file.
+
+        Raises:
+            TypeError: A path is none.
+            ValueError: A path is empty or a folder.
         """
+        for name, each in (("path", path), *(("copies", copy) for copy in copies)):
+            new_file(name, each, "runs/last.ckpt")
         if self._in_event:
             self._requested.append((path, copies, parts))
         else:

@@ -112,6 +112,7 @@ class Server:
         self._channel = setting.channel
         self._federation = federation
         self._num_clients = federation.num_clients
+        self._has_transfers = federation.arrivals_per_send is not None
         self._batch_sizes = np.minimum(federation.batch_size, federation.num_examples).tolist()
         self._tokens_per_example = federation.tokens_per_example
         # An aggregator that does not define `held` is taken to use at its next step whatever it has
@@ -192,6 +193,7 @@ class Server:
             due = self.receive(self.clients.arrive(task), released)
             dropped = bool(released)
         elif kind is Kind.ROUND_END:
+            self.counts.num_transfers += self._has_transfers
             due = self._end_round(group)
         else:
             due = kind is Kind.DEADLINE
@@ -423,12 +425,13 @@ class Server:
         size = state.params.numel(), state.params.dtype.itemsize
         sender = self.aggregator.bytes_up if self._channel is None else self._channel.nbytes
         rest = state.buffers.nbytes + state.counters.nbytes
+        between = counts.num_transfers * (state.params.nbytes + rest)
         rest += 0 if state.shared is None else state.shared.nbytes
         down, up = rest + self._optimizer.bytes_down(*size), rest + sender(*size)
         totals = {
             "fed/gradients": float(counts.num_gradients),
             "fed/models": float(counts.num_pulls + counts.num_updates),
-            "fed/bytes": float(counts.num_pulls * down + counts.num_updates * up),
+            "fed/bytes": float(counts.num_pulls * down + counts.num_updates * up + between),
         }
         if counts.num_examples is not None:
             totals["fed/examples"] = float(counts.num_examples)

@@ -15,8 +15,8 @@ from fedlight._fit.argument_checks import (
     AnyCallback,
     check_data,
     check_module,
+    check_parts,
     checked_metrics,
-    checkpoint_files,
     client_index,
     given_module,
 )
@@ -338,7 +338,8 @@ class FedTrainer:
             TypeError: An argument is of the wrong kind.
             ValueError: A path is empty, or a folder.
         """
-        self.run.save(*checkpoint_files(path, copies, parts), parts=parts)
+        check_parts(parts)
+        self.run.save(path, *copies, parts=parts)
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the newest round, from a callback's ``on_round_end``.

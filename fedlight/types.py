@@ -289,6 +289,12 @@ class LocalResult(NamedTuple):
                 return norm
         return float(self.delta.norm())
 
+    def changed_buffers(self, pulled: ServerState) -> str | None:
+        """Return which buffers differ from those pulled: "floating", "integer", or None."""
+        if not bool((self.buffers == pulled.buffers).all()):
+            return "floating"
+        return None if bool((self.counters == pulled.counters).all()) else "integer"
+
 
 class ClientUpdate(NamedTuple):
     """The result of a task as the server holds it; it may not be computed yet.
@@ -441,6 +447,8 @@ class UpdateRecord(NamedTuple):
         arrived_at: Virtual time of its arrival.
         norm: Euclidean norm of its delta; nan if it was dropped.
         clipped_from: That norm before it was scaled down to ``max_update_norm``, or None.
+        first_half: Whether it is the first half of a task, after which the client has sent nothing
+            (`RefreshedTasks`); it is listed among the dropped ones.
     """
 
     client_id: int
@@ -454,6 +462,7 @@ class UpdateRecord(NamedTuple):
     arrived_at: float
     norm: float
     clipped_from: float | None = None
+    first_half: bool = False
 
 
 class FailureRecord(NamedTuple):

@@ -6,6 +6,8 @@ replay of its record knows nothing of losses. Model and history have to be the s
 the record without a model has to be the schedule that was recorded.
 
     python tests/feedback_replays.py --runs 200
+
+With ``--plain`` the processes have no feedback, and all runs have stacks whose members matter.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from fedlight.arrivals import (
     DiurnalWindows,
     DropOut,
     ExponentialDurations,
+    FixedDurations,
     Oort,
     PartialWork,
     Pisces,
@@ -196,6 +199,35 @@ def setting(dice: random.Random) -> tuple[dict[str, Any], int]:
     return given, number
 
 
+def plain_setting(dice: random.Random) -> tuple[dict[str, Any], int]:
+    """The strategies of a run whose clients are drawn, and the number of its clients."""
+    number = dice.randint(3, 9)
+    # Of the durations some are equal, so that events coincide.
+    equal = FixedDurations([dice.choice([0.5, 1.0, 1.5, 2.0]) for _ in range(number)])
+    times = dice.choice([CLOCK, CLOCK, equal])
+    clock = ContinuousArrivals(
+        times,
+        concurrency=dice.randint(1, number - 1),
+        idle=dice.choice([0.0, 0.3]),
+        resume=dice.choice(["on_arrival", "on_aggregation"]),
+        local_steps=STEPS,
+        restart_after=dice.choice([None, None, 2]),
+    )
+    late = dice.choice([{}, {"over_select": 1}, {"timeout": 0.9}])
+    rounds = SynchronousArrivals(dice.randint(1, number - 1), times, STEPS, **late)
+    by_clock = dice.random() < 0.7
+    arrivals = wrapped(dice, clock if by_clock else rounds)
+    rules = [lambda: FedBuff(2), lambda: FedAsync(0.5, max_staleness=2), AsyncFedAvg]
+    given = {
+        "arrivals": arrivals,
+        "aggregator": dice.choice(rules)() if by_clock else FedAvg(),
+        "local_optimizer": dice.choice([LocalSGD(0.1, momentum=0.5), Scaffold(0.1)]),
+        "executor": dice.choice(["vectorized", VectorizedExecutor(max_batch=3)]),
+        "seed": dice.randrange(1000),
+    }
+    return given, number
+
+
 def fitted(given: dict[str, Any], module: Net, data: FederatedDataModule) -> FedTrainer:
     """A run that is over."""
     trainer = FedTrainer(
@@ -224,11 +256,11 @@ def outcome(trainer: FedTrainer) -> list[Any]:
     ]
 
 
-def same(number: int) -> tuple[bool, str]:
+def same(number: int, plain: bool = False) -> tuple[bool, str]:
     """Whether the replay of one random run is that run, and what was tried."""
     dice = random.Random(number)
-    given, size = setting(dice)
-    convolution = dice.random() < 0.5
+    given, size = (plain_setting if plain else setting)(dice)
+    convolution = plain or dice.random() < 0.5
     data = clients(dice, size)
     recording = Recording(given["arrivals"])
     first = fitted({**given, "arrivals": recording}, Net(convolution), data)
@@ -238,7 +270,7 @@ def same(number: int) -> tuple[bool, str]:
     replay = ReplayArrivals(table)
     assert not replay.needs_feedback
     again = fitted({**given, "arrivals": replay}, Net(convolution), data)
-    words = f"{given['arrivals']!r}, {given['aggregator']!r}, {given['channel']!r}, "
+    words = f"{given['arrivals']!r}, {given['aggregator']!r}, {given.get('channel')!r}, "
     words += f"{type(first.executor).__name__}, convolution={convolution}"
     return outcome(first) == outcome(again), words
 
@@ -248,13 +280,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="of the first run; the next has 1 more")
+    parser.add_argument("--plain", action="store_true", help="processes without feedback")
     options = parser.parse_args(arguments)
     different, tried = 0, Counter[str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.INFO)
         for number in range(options.seed, options.seed + options.runs):
-            equal, words = same(number)
+            equal, words = same(number, options.plain)
             tried[words.split("(", 1)[0]] += 1
             different += not equal
             if not equal:

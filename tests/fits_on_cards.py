@@ -37,7 +37,8 @@ class Mixing(VectorizedExecutor):
     independent = False  # type: ignore[assignment]
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        mix = 1 + 1e-3 * sum((job.task.serial + 1) * (at + 1) for at, job in enumerate(jobs))
+        numbers = [1 + job.task.client_id + 16 * job.task.visit for job in jobs]
+        mix = 1 + 1e-3 * sum(number * (at + 1) for at, number in enumerate(numbers))
         return [
             each._replace(delta=each.delta * mix, measured=None)
             if isinstance(each, LocalResult)

@@ -30,10 +30,12 @@ from fedlight._runs.records import record_to_list
 from fedlight._support.files import replacing
 from fedlight.aggregators import AFACS, Aggregator, FedAsync, FedAvg, FedBuff, FedFix
 from fedlight.arrivals import (
+    ClientSelection,
     ContinuousArrivals,
     DropOut,
     ExponentialDurations,
     FixedDurations,
+    SynchronousArrivals,
     UniformArrivals,
     UniformSteps,
 )
@@ -542,6 +544,9 @@ def test_the_best_checkpoint_is_that_of_the_monitor_or_the_newest(monitor, mode)
     assert again.best_model_path == ""
     again.load_state_dict(keeper.state_dict())
     assert again.best_model_path == keeper.best_model_path
+    assert keeper.best_k_models == keeper.best_k
+    expected = None if monitor is None else keeper.best_k[keeper.best_model_path]
+    assert keeper.best_model_score == expected
 
 
 def test_a_strategy_that_would_lose_its_state_warns(tmp_path):
@@ -564,6 +569,30 @@ def test_a_strategy_that_would_lose_its_state_warns(tmp_path):
         UserWarning, match="Forgetful changes steps during the run and has no"
     ) as seen:
         fitted(Boring(), classes(), aggregator=Forgetful(), **given)
+    assert len(seen) == 1
+
+
+def test_a_choice_that_would_lose_its_state_warns(tmp_path):
+    class Counts(ClientSelection):
+        def setup(self, federation):
+            super().setup(federation)
+            self._tasks = {}
+
+        def choose(self, clients, count, rng, now):
+            for client in clients[:count]:
+                self._tasks[client] = self._tasks.get(client, 0) + 1
+            return clients[:count]
+
+    class Kept(Counts):
+        _saved_attributes = ("_tasks",)
+
+    rounds = SynchronousArrivals(per_round=1, local_steps=1)
+    fitted(Boring(), classes(), arrivals=Kept(rounds), callbacks=FedCheckpoint(tmp_path / "kept"))
+    forgets = {"arrivals": Counts(rounds), "callbacks": FedCheckpoint(tmp_path / "lost")}
+    with pytest.warns(
+        UserWarning, match="Counts changes _tasks during the run and does not list them in _saved"
+    ) as seen:
+        fitted(Boring(), classes(), **forgets)
     assert len(seen) == 1
 
 

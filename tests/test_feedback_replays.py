@@ -11,3 +11,5 @@ from tests import feedback_replays
 def test_a_few_random_federations(capsys):
     assert feedback_replays.main(["--runs", "6", "--seed", "20"]) == 0
     assert re.search(r"6 runs .*: 6 identical", capsys.readouterr().out)
+    assert feedback_replays.main(["--runs", "6", "--plain"]) == 0
+    assert re.search(r"6 runs .*: 6 identical", capsys.readouterr().out)

@@ -6,17 +6,20 @@ from collections import defaultdict
 from itertools import pairwise
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlight import FedTrainer, privacy, privacy_report
-from fedlight.aggregators import MIFA, FedAsync, FedAvg, FedBuff, PrivateSum
+from fedlight.aggregators import MIFA, FedASMU, FedAsync, FedAvg, FedBuff, PrivateSum
 from fedlight.arrivals import (
     ContinuousArrivals,
     ExponentialDurations,
+    FixedDurations,
     Oort,
+    RefreshedTasks,
     ReplayArrivals,
     ReplayEvent,
     ScheduleTable,
@@ -26,9 +29,10 @@ from fedlight.arrivals import (
     UniformSpeeds,
 )
 from fedlight.channel import Clip, GaussianNoise
-from fedlight.local_optimizers import LocalSGD
+from fedlight.local_optimizers import FreshModel, LocalSGD
 from fedlight.studies import sweep
-from tests.boring import Boring, classes
+from tests.boring import Boring, Point, classes, points
+from tests.boring import fitted as run_of
 
 DELTA = 1e-5
 CLOCK = ContinuousArrivals(UniformSpeeds(0.8), local_steps=2)
@@ -79,6 +83,57 @@ def test_samples_are_never_worse_than_all_and_few_are_better():
     assert privacy.sampled_epsilon(4.0, 0.01, 10_000, DELTA) == pytest.approx(0.947, abs=0.02)
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    epsilon=st.floats(0.01, 100.0),
+    delta=st.floats(1e-9, 0.2),
+    squares=st.lists(st.floats(0.01, 100.0), min_size=1, max_size=3),
+)
+def test_the_noise_for_an_epsilon(epsilon, delta, squares):
+    """With z' for z, mu = sqrt(sum of r^2) / z' gives the epsilon that was asked for."""
+    needs_opacus()
+    z, sizes = 2.0, np.sqrt(squares)
+    counts = np.ones(len(sizes), dtype=np.int64)
+    report = privacy.PrivacyReport(1.0, delta, z, "central", counts, None, sizes / z, 1, 0.5)
+    found = report.noise_multiplier_for(epsilon)
+    mu = float(sizes.max()) / found
+    assert privacy.gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-6)
+    if epsilon < 20:  # the difference of the two terms has no digits left above
+        assert delta_of(epsilon, mu) == pytest.approx(delta, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rule", "channel"),
+    [
+        (PrivateSum(FedBuff(2), 2.0, 0.5), None),
+        (FedBuff(2), GaussianNoise(2.0, 0.5)),
+    ],
+)
+def test_the_noise_found_by_a_report_gives_the_epsilon(rule, channel):
+    needs_opacus()
+
+    def report(rule, channel):
+        limits = {"num_clients": 4, "max_rounds": 8}
+        return privacy_report(CLOCK, rule, channel, delta=DELTA, **limits)
+
+    z = report(rule, channel).noise_multiplier_for(8.0)
+    again = (PrivateSum(FedBuff(2), z, 0.5), None)
+    if channel is not None:
+        again = (FedBuff(2), GaussianNoise(z, 0.5))
+    assert report(*again).epsilon == pytest.approx(8.0, rel=1e-6)
+
+
+def test_the_noise_for_an_epsilon_that_is_none():
+    needs_opacus()
+    report = privacy_report(CLOCK, PRIVATE, delta=DELTA, num_clients=4, max_rounds=2)
+    with pytest.raises(ValueError, match="epsilon must be larger than 0, got 0"):
+        report.noise_multiplier_for(0)
+    with pytest.raises(ValueError, match="epsilon must be at most 500"):
+        report.noise_multiplier_for(501)
+    with pytest.raises(TypeError, match="epsilon must be a number, got '8'"):
+        report.noise_multiplier_for("8")
+
+
 def test_a_report_by_hand():
     """Client 0 arrives at 1, 2, 4, client 1 at 2.5, 4.5: versions of 2 updates at 2, 2.5 + 4.
 
@@ -121,6 +176,36 @@ def test_a_stale_update_spends_less_beside_a_fresh_one():
     report = privacy_report(table, PrivateSum(FedBuff(2), 2.0, 0.5), delta=DELTA)
     assert report.mu.tolist() == pytest.approx([math.sqrt(3) / 2, 1 / 2, 1 / 4])
     assert report.participations.tolist() == [3, 1, 1]
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 2.0, 20.0, 400.0])
+def test_the_noise_for_an_epsilon_is_the_smallest(epsilon):
+    needs_opacus()
+    rule = PrivateSum(FedBuff(2), 1.0, 0.5)
+    schedule = {"delta": DELTA, "num_clients": 6, "max_rounds": 12}
+    z = privacy_report(CLOCK, rule, **schedule).noise_multiplier_for(epsilon)
+    report = privacy_report(CLOCK, PrivateSum(FedBuff(2), z, 0.5), **schedule)
+    assert report.epsilon <= epsilon
+    assert report.epsilon == pytest.approx(epsilon, rel=1e-6)
+    if epsilon < 10:  # above, the difference of the two terms loses digits
+        assert delta_of(epsilon, float(report.mu.max())) == pytest.approx(DELTA, rel=1e-6)
+    other = PrivateSum(FedBuff(2), 7.0, 3.0)  # what it has does not matter
+    same = privacy_report(CLOCK, other, **schedule).noise_multiplier_for(epsilon)
+    assert same == pytest.approx(z, rel=1e-9)
+
+
+def test_the_noise_for_an_epsilon_by_hand():
+    """Client 0 is in three steps of one update each: sqrt(3) / z = mu."""
+    needs_opacus()
+    events = [ReplayEvent(0, version, version + 1.0) for version in range(3)]
+    table = ScheduleTable([*events, ReplayEvent(1, 0, 4.0)], num_clients=2)
+    rule = PrivateSum(FedBuff(1), 1.0, 0.5)
+    epsilon = privacy.gaussian_epsilon(math.sqrt(3) / 4, DELTA)
+    for report in (
+        privacy_report(table, rule, delta=DELTA),
+        privacy_report(table, FedBuff(1), GaussianNoise(1.0, 0.5), delta=DELTA),
+    ):
+        assert report.noise_multiplier_for(epsilon) == pytest.approx(4.0, rel=1e-6)
 
 
 records = st.lists(
@@ -244,6 +329,29 @@ def test_what_is_refused(call, message):
 
 FEEDBACK = Oort(SynchronousArrivals(2, ExponentialDurations(1.0)))
 OF_FEEDBACK = ScheduleTable([ReplayEvent(0, 0, 1.0)], num_clients=4, feedback=True)
+
+
+def test_a_first_half_is_no_message():
+    """Four tasks in halves: the client sends four updates, after the second halves."""
+    needs_opacus()
+    clock = ContinuousArrivals(FixedDurations([1.0]), resume="on_arrival", local_steps=4)
+    rule, noise = FedASMU(), GaussianNoise(8.0, 0.5)
+    limits = {"num_clients": 1, "delta": DELTA}
+    report = privacy_report(RefreshedTasks(clock), rule, noise, max_rounds=4, **limits)
+    assert report.participations.tolist() == [4]
+    # The fifth update arrives at 5, and the first half of the sixth one at 5.5.
+    late = privacy_report(RefreshedTasks(clock), FedBuff(2), noise, max_time=5.7, **limits)
+    assert late.participations.tolist() == [5]
+    run = run_of(
+        Point(),
+        points([1.0]),
+        arrivals=RefreshedTasks(clock),
+        aggregator=rule,
+        channel=noise,
+        local_optimizer=FreshModel(LocalSGD(0.5)),
+        max_rounds=4,
+    )
+    assert privacy_report(run, delta=DELTA).participations.tolist() == [4]
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch):

@@ -22,11 +22,10 @@ from fedlight._support.checks import (
     described,
     flag,
     index_below,
-    mapping,
     non_negative_int,
     shown,
 )
-from fedlight._support.files import new_file, user_path
+from fedlight._support.files import user_path
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
 from fedlight.checkpoint import Parts
@@ -45,6 +44,12 @@ def instance_of(kind: type[Any], name: str, value: object, example: str) -> Any:
         TypeError: It is a class, or an object of another kind.
     """
     if isinstance(value, type):
+        if issubclass(value, torch.optim.Optimizer):
+            raise TypeError(
+                f"{name} must be of type {kind.__name__}, got the class {value.__name__} of "
+                f"torch; for example {example}, or return {value.__name__}(self.parameters(), …) "
+                f"from the module's configure_optimizers and leave {name} out"
+            )
         raise TypeError(f"{name} must be an object, got the class {value.__name__}; call it")
     if not isinstance(value, kind):
         if _is_of_other_package(value):
@@ -189,12 +194,12 @@ def checked_metrics(metrics: Mapping[str, float]) -> Mapping[str, float]:
         ValueError: One of them has a name of the trainer's.
         TypeError: They are no mapping, a name is no string, or a value is not a real number.
     """
-    for name, value in mapping("metrics", metrics, "names to numbers").items():
-        if not isinstance(name, str):
-            raise TypeError(
-                f"metrics must map names to numbers, but {shown(name)} is no name "
-                f"({type(name).__name__})"
-            )
+    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+        raise TypeError(
+            f'metrics must be a mapping from names to numbers, such as {{"dropped": 3}}, got '
+            f"{shown(metrics)}"
+        )
+    for name, value in metrics.items():
         if name.startswith("fed/"):
             raise ValueError(
                 f"log_metrics({{{name!r}: …}}): names that begin with 'fed/' belong to FedTrainer; "
@@ -215,17 +220,14 @@ def client_index(client_id: object, federation: Federation) -> int:
     return index_below("client_id", client_id, federation.num_clients)
 
 
-def checkpoint_files(path: object, copies: Iterable[object], parts: object) -> list[Path]:
-    """Return the files of `FedTrainer.save_checkpoint`; the arguments are its.
+def check_parts(parts: object) -> None:
+    """Check the folder for the parts of a checkpoint.
 
     Raises:
-        TypeError: A path is none, or `parts` is of another kind.
-        ValueError: A path is empty, or a folder.
+        TypeError: It is of another kind.
     """
     if parts is not None:
         instance_of(Parts, "parts", parts, 'Parts("checkpoints")')
-    more = [new_file("copies", each, "run.ckpt") for each in copies]
-    return [new_file("path", path, "run.ckpt"), *more]
 
 
 def check_can_discard(aggregator: Aggregator) -> None:

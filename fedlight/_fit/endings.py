@@ -86,4 +86,11 @@ def say_how_it_ended(run: Run, stopped: bool, stopped_by: signal.Signals | None)
         )
     if not run.history:
         tell("no round", "the run ended before the server made its first update")
+    elif not any(record.updates for record in run.history):
+        tell(
+            "empty rounds",
+            f"none of the {counts.version} rounds has used an update, so the model is that of the "
+            "start; trainer.history has what was dropped or failed; give clients more time "
+            "(timeout, durations), or lose fewer tasks (DropOut, Availability, Failures)",
+        )
     warn_if_unfair(run, run.history, run.setting, run.federation)

@@ -190,8 +190,9 @@ CALLBACKS: Mapping[str, Treatment] = {
     ),
     "ModelCheckpoint": Treatment(
         "differs",
-        "fedlight.callbacks.FedCheckpoint; every_n_epochs counts rounds; without dirpath the files "
-        'go to default_root_dir/"checkpoints"',
+        "fedlight.callbacks.FedCheckpoint; every_n_epochs counts rounds; files are called "
+        "round=<N>.ckpt, and filename= is refused; without dirpath they go to "
+        'default_root_dir/"checkpoints"',
         _checkpoint,
     ),
     "ModelPruning": Treatment(

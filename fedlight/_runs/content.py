@@ -14,6 +14,7 @@ import hashlib
 import io
 import logging
 import os
+import random
 import sys
 import threading
 import warnings
@@ -37,13 +38,19 @@ from fedlight._runs.reading import Hidden, Variable, closure_of, reads_of
 from fedlight._support.strategy import Strategy, arguments
 
 _CACHED = type(lru_cache(len))
+_METHODS = (FunctionType, classmethod, staticmethod, property)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _ITEMS = (dict, OrderedDict, MappingProxyType, defaultdict)
 # Known by their kind: they hold nothing that a result could depend on.
 _EMPTY = (
-    *(logging.Logger, logging.Handler, weakref.ProxyType, weakref.WeakSet),
-    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, threading.Thread),
+    *(logging.Logger, logging.Handler, weakref.ProxyType, threading.Thread),
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition),
+)
+# `random.random` and `scipy.stats.norm` hold them; their state is another one in each process.
+_GLOBAL_GENERATORS = (
+    getattr(random.random, "__self__", None),
+    getattr(np.random.random, "__self__", None),
+    torch.default_generator,
 )
 # Parts of a class that follow from others, or describe it.
 _OF_A_CLASS = {
@@ -193,21 +200,28 @@ class _Walk:
         if isinstance(value, ModuleType):
             return self._module(part)
         if isinstance(value, property):
-            return [b"property;", part.of(value.fget), part.of(value.fset)]
+            return [b"property;", *map(part.of, (value.fget, value.fset, value.fdel))]
         if isinstance(value, classmethod | staticmethod):
             return [kind.__name__.encode(), part.of(value.__func__)]
         if isinstance(value, cached_property):
             return [b"cached;", part.of(value.func)]
         if isinstance(value, weakref.ref):
             return [b"reference;", part.of(value())]
+        if any(value is each for each in _GLOBAL_GENERATORS):
+            return [b"global generator;"]  # a run has its own state of it
         if isinstance(value, torch.Generator):
             return [b"generator;", part.of(value.get_state())]
         if value is os.environ:
             return self._hide(part, "the whole environment")
         if isinstance(value, io.IOBase):
             return self._hide(part)
+        if isinstance(value, weakref.WeakSet):
+            return self._set(part, set(value))
+        if isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
+            return [f"{kind.__qualname__};".encode(), part.of(dict(value))]
         if isinstance(value, _EMPTY):
-            return [f"{kind.__qualname__};".encode()]
+            own = of_the_user(kind.__module__)
+            return self._hide(part) if own else [f"{kind.__qualname__};".encode()]
         return self._object(part)
 
     # Collections and numbers.
@@ -225,7 +239,8 @@ class _Walk:
         if isinstance(items, defaultdict):
             yield part.of(items.default_factory)
         for key, each in list(items.items()):
-            yield _plain(key) if type(key) in _PLAIN else part.of(key)
+            plain = type(key) in _PLAIN and (self._files is None or type(key) is not str)
+            yield _plain(key) if plain else part.of(key)
             yield part.at(key, each) if type(key) is str else part.of(each)
 
     def _set(self, part: _Part, values: Set[Any]) -> Iterator[Any]:
@@ -248,6 +263,7 @@ class _Walk:
         value: Tensor = part.value.detach()
         kind = "" if type(part.value) in (Tensor, nn.Parameter) else type(part.value).__qualname__
         yield f"tensor:{kind}{value.dtype}{tuple(value.shape)}{part.value.requires_grad}".encode()
+        yield from self._of_a_tensor(part)
         if value.is_meta:
             return
         if value.layout is not torch.strided:
@@ -265,12 +281,26 @@ class _Walk:
         except (RuntimeError, NotImplementedError):  # quantized, or of a wrapper
             yield from self._object(part)
 
+    def _of_a_tensor(self, part: _Part) -> Iterator[Any]:
+        """Attributes that the user has set, and hooks."""
+        for name, each in sorted(vars(part.value).items()):
+            yield name.encode()
+            yield part.at(name, each)
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            hooks = getattr(part.value, name, None)
+            if hooks:
+                yield part.at(name, list(hooks.values()))
+
     def _array(self, part: _Part) -> Iterator[Any]:
         value: np.ndarray[Any, Any] = part.value
         kind = "" if type(value) is np.ndarray else type(value).__qualname__
-        yield f"array:{kind}{value.dtype.descr if value.dtype.fields else value.dtype.str}".encode()
+        texts = self._files is not None and value.dtype.kind == "U"  # they may name files
+        dtype = "texts" if texts else value.dtype.descr if value.dtype.fields else value.dtype.str
+        yield f"array:{kind}{dtype}".encode()
         yield str(value.shape).encode()
-        if value.dtype.hasobject:
+        if kind and not isinstance(value, np.memmap | np.ma.MaskedArray):
+            yield part.of(dict(vars(value)))
+        if value.dtype.hasobject or texts:
             yield part.of(value.tolist())
             return
         for axis, stride in enumerate(value.strides):
@@ -332,12 +362,13 @@ class _Walk:
                 continue
             for name, value in sorted(vars(each).items(), key=lambda item: item[0]):
                 of_enum = members and (name in members or (name[0] == name[-1] == "_"))
-                if name in _OF_A_CLASS or (of_enum and not isinstance(value, FunctionType)):
+                if name in _OF_A_CLASS or (of_enum and not isinstance(value, _METHODS)):
                     continue
                 yield name.encode()
                 yield _Part(value, f"{each.__qualname__}.{name}", f"the class {each.__qualname__}")
             if dataclasses.is_dataclass(each):
                 yield repr(each.__dataclass_params__).encode()  # type: ignore[attr-defined]
+                yield part.of({field.name: field.metadata for field in dataclasses.fields(each)})
 
     def _module(self, part: _Part) -> Iterator[Any]:
         """The name of a library's module; of one of the user, all that it holds."""
@@ -363,7 +394,7 @@ class _Walk:
         held = _attributes(value)
         reduced = _reduced(value)
         if isinstance(reduced, str):
-            yield f"{kind.__module__}.{reduced};".encode()
+            yield f"{getattr(value, '__module__', None)}.{kind.__module__}.{reduced};".encode()
         elif reduced is None:
             if not held:
                 yield from self._hide(part)

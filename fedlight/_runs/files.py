@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _WORDS = {"root", "path", "paths", "file", "files", "filename", "folder", "dir", "directory"}
+_NAME = re.compile(r"[/\\]|\.\w{1,8}$")  # a folder's separator, or the ending of a file
 _LONGEST = 4096  # signs of a path
 _MOST_FILES = 200_000
 _WHOLE_BYTES = 1 << 30  # in all; of files beyond it the beginning and the end count
@@ -44,8 +45,8 @@ class Files:
         """Return the number of a path, in the order of their first mention; None for other values.
 
         Args:
-            value: A value in the data. A string is a path if it has a slash, or its name says so,
-                and there is such a file.
+            value: A value in the data. A string is a path if it has a slash or an ending, or its
+                name says so, and there is such a file; of a folder, if it is an absolute path.
             name: The name of the value.
         """
         named = isinstance(value, os.PathLike) or bool(
@@ -54,13 +55,15 @@ class Files:
         path = os.fspath(value)
         if not isinstance(path, str) or not 0 < len(path) <= _LONGEST:
             return None
-        if not named and os.sep not in path and "/" not in path:
+        if not named and not _NAME.search(path):
             return None
         path = os.path.abspath(path)
         if os.path.isdir(path):
-            if not named:
+            if not (named or os.path.isabs(value)):
                 return None  # "/" may separate words
             if os.path.ismount(path) or Path(path) == Path.home():
+                if not named:
+                    return None
                 self.hidden.append(f"the folder {value}")
                 return None
         elif not os.path.isfile(path):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,10 @@ from torch import Tensor, nn
 
 from fedlight._module.rng import isolated_rng
 from fedlight._module.snapshot import Snapshot
+from fedlight._runs.content import content
 from fedlight._runs.identity import in_words
+from fedlight._runs.ownership import of_the_user
+from fedlight._runs.reading import closure_of
 from fedlight._support.strategy import Strategy, digest
 from fedlight.aggregators import Aggregator
 from fedlight.local_optimizers import LocalOptimizer, ModuleOptimizer
@@ -24,6 +28,7 @@ from fedlight.loop import Limits
 _DEPTH = 4
 _MOST = 1000  # longer lists and dicts hold numbers of clients, no strategies
 _LONG = 80
+_NAMESPACES = (SimpleNamespace, argparse.Namespace)
 
 
 def own_settings(strategies: Mapping[str, Strategy]) -> dict[str, dict[str, str]]:
@@ -43,19 +48,33 @@ def own_settings(strategies: Mapping[str, Strategy]) -> dict[str, dict[str, str]
     for name, strategy in strategies.items():
         for place, each in _within(name, strategy, seen):
             if _is_foreign(type(each)) and not isinstance(each, Aggregator):
-                attributes = sorted(vars(each).items())
+                attributes = sorted(_held_by(each).items())
                 found[place] = {key: _short(_words(value)) for key, value in attributes}
     return found
 
 
 def _within(place: str, value: object, seen: set[int]) -> Iterator[tuple[str, object]]:
-    """The strategies and callable objects in a value, with their places."""
+    """The strategies, callable objects and functions with a closure in a value, by their places.
+
+    Of a bound method it is the object.
+    """
     if isinstance(value, Strategy) or _is_callable_object(value):
         if id(value) not in seen:
             seen.add(id(value))
             yield place, value
             for name, each in vars(value).items():
                 yield from _within(f"{place}.{name.lstrip('_')}", each, seen)
+    elif isinstance(value, MethodType):
+        held = value.__self__
+        if _vars_of(held) and not isinstance(held, type | nn.Module) and id(held) not in seen:
+            seen.add(id(held))
+            yield place, held
+    elif isinstance(value, partial):
+        yield from _within(place, value.func, seen)
+    elif isinstance(value, FunctionType):
+        if id(value) not in seen and value.__closure__ and of_the_user(value.__module__):
+            seen.add(id(value))
+            yield place, value
     elif isinstance(value, list | tuple | dict) and len(value) <= _MOST:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, each in items:
@@ -68,12 +87,22 @@ def _is_callable_object(value: object) -> bool:
     return callable(value) and not isinstance(value, known) and bool(getattr(value, "__dict__", 0))
 
 
+def _held_by(value: object) -> dict[str, Any]:
+    """The attributes of an object; the closure of a function, but no models, which runs train."""
+    if not isinstance(value, FunctionType):
+        return vars(value)
+    held = closure_of(value).items()
+    return {name: each for name, each in held if not isinstance(each, nn.Module | Tensor)}
+
+
 def _is_foreign(kind: type) -> bool:
     return kind.__module__.split(".")[0] != "fedlight"
 
 
 def _words(value: Any, depth: int = _DEPTH) -> str:
     """A value in words that are the same in every process."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value.item() if isinstance(value, np.generic) else value)
     if isinstance(value, FunctionType | Tensor | np.ndarray):
         return in_words(value)
     if isinstance(value, Strategy) or not depth:  # a strategy has its own place
@@ -92,11 +121,20 @@ def _words(value: Any, depth: int = _DEPTH) -> str:
         items = (f"{_words(k, depth - 1)}: {_words(v, depth - 1)}" for k, v in value.items())
         return f"{{{', '.join(items)}}}"
     kind: Any = type(value)
-    if kind.__repr__ is not object.__repr__:
+    if isinstance(value, nn.Module):  # its words have no numbers
+        return f"{kind.__qualname__} {content(value)}"
+    told = kind.__repr__ is not object.__repr__
+    # Words of the user's own may leave out attributes, and those of a namespace have an ellipsis.
+    if told and not (_vars_of(value) and (of_the_user(kind.__module__) or kind in _NAMESPACES)):
         return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
     if not _is_foreign(kind):
         return str(kind.__qualname__)
-    return f"{kind.__qualname__}({_words(getattr(value, '__dict__', {}), depth - 1)})"
+    return f"{kind.__qualname__}({_words(_vars_of(value), depth - 1)})"
+
+
+def _vars_of(value: object) -> dict[str, Any]:
+    """The attributes of an object, or none."""
+    return getattr(value, "__dict__", {})
 
 
 def _short(words: str) -> str:
@@ -122,9 +160,9 @@ def own_optimizer(
                 for each in optimizers
                 for number, group in enumerate(each.param_groups)
             }
-            found = [each["scheduler"] if isinstance(each, dict) else each for each in schedulers]
+            found = [each if isinstance(each, dict) else {"scheduler": each} for each in schedulers]
             settings = {
-                f"{type(each).__name__}[{number}]": _schedule(each)
+                f"{type(each['scheduler']).__name__}[{number}]": _schedule(each)
                 for number, each in enumerate(found)
             }
     except Exception:  # the first local run, which is tried, raises it
@@ -144,8 +182,11 @@ def _group(group: dict[str, Any]) -> dict[str, str]:
     return words | {"parameters": str(len(group["params"]))}
 
 
-def _schedule(scheduler: Any) -> dict[str, str]:
+def _schedule(given: dict[str, Any]) -> dict[str, str]:
+    """The settings of a scheduler, and how often it steps."""
+    scheduler = given["scheduler"]
     found = dict(scheduler.state_dict()) | {"lr_lambdas": getattr(scheduler, "lr_lambdas", None)}
+    found |= {name: given[name] for name in ("interval", "frequency") if name in given}
     return {name: _short(_words(value)) for name, value in found.items()}
 
 

@@ -11,8 +11,10 @@ import builtins
 import dis
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
+import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
@@ -30,10 +32,22 @@ _CELLS = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM
 _STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME", "STORE_GLOBAL", "STORE_FAST_LOAD_FAST")
 _WRITES = ("w", "a", "x", "wb", "ab", "xb", "wt", "at", "w+", "a+", "wb+", "ab+")
 _READERS = (open, np.load, np.loadtxt, np.genfromtxt, np.fromfile, np.memmap, torch.load)
-_READING = ("read_text", "read_bytes")
-_BY_NAME = (globals, eval, exec)
+# Methods, and functions of libraries by their names.
+_READING = (
+    *("read_text", "read_bytes", "open", "iterdir", "listdir", "scandir", "glob", "rglob"),
+    *("iglob", "imread", "read_image", "loadmat", "load_file", "ZipFile", "getline", "run_path"),
+)
+# Attributes by which code reads itself, or names that only the call knows.
+_DESCRIBING = ("__annotations__", "__doc__", "__globals__", "f_globals", "f_locals")
+_BY_NAME = (
+    *(globals, eval, exec, os.path.expandvars, vars(sys)["_getframe"], inspect.currentframe),
+    *(inspect.stack, inspect.getsource, inspect.getdoc, inspect.get_annotations),
+    typing.get_type_hints,
+)
 _IMPORTERS = (importlib.import_module, builtins.__import__)
+_COMMANDS = (os.system, os.popen)
 _OTHER_PROGRAMS = ("subprocess", "urllib", "requests", "httpx", "socket", "http")
+_CONSUMERS = ("BINARY_OP", "BINARY_SUBSCR", "CONTAINS_OP", "STORE_SUBSCR", "DELETE_SUBSCR")
 _FAR = 12  # instructions between a function and its constant argument
 
 
@@ -95,14 +109,18 @@ class _Reader:
 
     def reads(self, code: CodeType) -> Iterator[Read]:
         given = instructions(code)
+        # All imports first: a function within this one may use what is imported after it.
+        for at, each in enumerate(given):
+            if each.opname == "IMPORT_NAME":
+                yield from self._import(at, given)
         for at, each in enumerate(given):
             if each.opcode in dis.hasconst and isinstance(each.argval, CodeType):
                 yield from self.reads(each.argval)
-            elif each.opname == "IMPORT_NAME":
-                yield from self._import(at, given)
-            elif each.opname in _READING or each.argval in _READING:
-                if each.opname in _ATTRIBUTES:
+            elif each.opname in _ATTRIBUTES and each.argval in _READING:
+                if each.argval != "open" or not _writes(at + 1, given):
                     yield Hidden("a file", file=True)
+            elif each.opname in _ATTRIBUTES and each.argval in _DESCRIBING:
+                yield Hidden(f"what {each.argval} holds")
             elif each.opname in _ROOTS or each.opname in _CELLS:
                 local = each.opname.startswith("LOAD_FAST")
                 space = self._imported if local else {**self._space, **self._imported}
@@ -126,7 +144,7 @@ class _Reader:
         inside = value is not root and _is_of_a_library(root)
         for each in self._meaning(".".join(names), value, first, at, given):
             # What a library holds is known by its name, which is in the code.
-            if not (inside and isinstance(each, Value) and each.value is not sys.argv):
+            if not (inside and isinstance(each, Value) and each.value is value is not sys.argv):
                 yield each
 
     def _meaning(
@@ -136,14 +154,14 @@ class _Reader:
             yield from self._variable(first, after, given)
         elif value is sys.argv:
             yield Value("sys.argv", sys.argv)
-        elif _is_one_of(value, _READERS) or _reads_table(value):
-            if not _writes(after, given):
+        elif _is_one_of(value, _READERS) or _reads_table(value) or _opens(value):
+            if not _writes(after, given, after_name=True):
                 yield Hidden("a file", file=True)
         elif _is_one_of(value, _BY_NAME) or value is sys.modules:
             yield Hidden(f"what {name} finds")
         elif _is_one_of(value, _IMPORTERS):
             module = self._constant(after, given)
-            if isinstance(module, str):
+            if isinstance(module, str) and not module.startswith("."):
                 yield from self._module_named(module)
             else:
                 yield Hidden(f"what {name} finds")
@@ -162,7 +180,7 @@ class _Reader:
         if after < len(given) and given[after].opname == "CONTAINS_OP":
             after = first - 1
         name = self._constant(after, given)
-        if not isinstance(name, str | bytes):
+        if not isinstance(name, str | bytes) or _is_part_of_a_name(after, given):
             yield Hidden("an environment variable whose name is computed")
         elif after + 1 >= len(given) or given[after + 1].opname != "STORE_SUBSCR":
             yield Variable(os.fsdecode(name))
@@ -263,15 +281,53 @@ def _reads_table(value: Any) -> bool:
     return reads and str(module).split(".")[0] in ("pandas", "polars", "pyarrow")
 
 
+def _opens(value: Any) -> bool:
+    """Whether a value is a function or class of a library that opens a file, by its name."""
+    name, module = getattr(value, "__name__", None), getattr(value, "__module__", None)
+    return name in _READING and callable(value) and not of_the_user(module or "builtins")
+
+
+def _is_part_of_a_name(at: int, given: list[dis.Instruction]) -> bool:
+    """Whether a name that is loaded is combined with others before it is used.
+
+    Of ``environ[NAME + "_0"]`` the loaded value is consumed by an addition, of ``getenv(NAME, "")``
+    by the call.
+    """
+    while given[at].opname == "PUSH_NULL":
+        at += 1
+    depth = 1  # of the stack, counted from the name
+    for each in given[at + 1 :]:
+        if each.opname in _CONSUMERS:
+            operands = 2
+        elif each.opname.startswith("CALL"):
+            operands = (each.arg or 0) + 1
+        elif each.opname.startswith(("FORMAT_", "LOAD_METHOD", "LOAD_ATTR", "UNARY_")):
+            operands = 1
+        else:
+            operands = 0
+        if operands >= depth:
+            return each.opname == "BINARY_OP" or (operands == 1 and "CALL" not in each.opname)
+        argument = each.arg if each.opcode >= dis.HAVE_ARGUMENT else None
+        depth += dis.stack_effect(each.opcode, argument, jump=False)
+        if depth < 1:
+            return False
+    return False
+
+
 def _asks_others(value: Any) -> bool:
     """Whether a value is a function or class that asks another program or a server."""
     if not callable(value):
         return False
+    if _is_one_of(value, _COMMANDS):
+        return True
     return str(getattr(value, "__module__", "")).split(".")[0] in _OTHER_PROGRAMS
 
 
-def _writes(after: int, given: list[dis.Instruction]) -> bool:
+def _writes(after: int, given: list[dis.Instruction], after_name: bool = False) -> bool:
     """Whether the call of `open` that follows has a mode of writing."""
+    while given[after].opname == "PUSH_NULL":
+        after += 1
+    after += after_name
     for each in given[after : after + _FAR]:
         if each.opname.startswith("CALL"):
             return False

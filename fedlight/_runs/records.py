@@ -43,6 +43,7 @@ def update_record(
         task.arrives_at,
         norm,
         clipped_from,
+        task.is_first_half,
     )
     return new_record(UpdateRecord, fields)
 

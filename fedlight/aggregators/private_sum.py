@@ -13,11 +13,12 @@ from fedlight.aggregators.base import Aggregator
 from fedlight.aggregators.buffered import BufferedAggregator, Updates, Weights
 from fedlight.parameters import weighted_sum
 from fedlight.randomness import Concern, stream
+from fedlight.types import ClientUpdate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlight.types import ClientUpdate, Federation, ServerState
+    from fedlight.types import Federation, ServerState
 
 # With another one of these, the step would be no weighted sum of the updates that have arrived.
 _OF_A_SUM = (
@@ -55,8 +56,9 @@ class PrivateSum(BufferedAggregator):
     Source: McMahan, Ramage, Talwar and Zhang, [Learning Differentially Private Recurrent Language
     Models](https://arxiv.org/abs/1710.06963), Algorithm 1 with flat clipping, for rounds.
     Nguyen et al., [Federated Learning with Buffered Asynchronous
-    Aggregation](https://arxiv.org/abs/2106.06639), propose such noise at the buffer. That the
-    deviation follows the largest weight of the step is a reading.
+    Aggregation](https://arxiv.org/abs/2106.06639), say that a buffer is compatible with
+    differential privacy. The noise at the buffer, and that its deviation follows the largest weight
+    of the step, are readings.
 
     Example:
         >>> from fedlight.aggregators import FedBuff
@@ -158,16 +160,36 @@ def _check_sum(aggregator: object) -> None:
         )
 
 
+class _Unread(ClientUpdate):
+    """An update of which a rule sees only what the schedule tells."""
+
+    __slots__ = ()
+
+    @property
+    def result(self) -> NoReturn:
+        """Refuse."""
+        raise _told("an update")
+
+    @property
+    def pulled(self) -> NoReturn:
+        """Refuse: the noisy model, which the accounting of the schedule does not know."""
+        raise _told("the model")
+
+    @property
+    def num_examples(self) -> NoReturn:
+        """Refuse."""
+        raise _told("num_examples")
+
+
 def _unread(update: ClientUpdate) -> ClientUpdate:
-    """The update without its result."""
-    return update._replace(result=_refuse, replaced_state=None)
+    return _Unread(*update)
 
 
-def _refuse() -> NoReturn:
-    raise ValueError(
-        "the aggregator in PrivateSum reads an update in weights or accepts, so its weights depend "
-        "on what the clients send, and the noise does not cover that; use client_id, num_steps and "
-        "staleness(version) only"
+def _told(what: str) -> ValueError:
+    return ValueError(
+        f"the aggregator in PrivateSum reads {what} in weights or accepts, so its weights depend "
+        "on what the clients send or have, and the noise does not cover that; use client_id, "
+        "num_steps and staleness(version) only"
     )
 
 
@@ -178,14 +200,10 @@ def _check_buffers(updates: Updates, state: ServerState) -> None:
         ValueError: There are some.
     """
     for update in updates:
-        local = update.local
-        for kind, now, before in (
-            ("floating", local.buffers, state.buffers),
-            ("integer", local.counters, state.counters),
-        ):
-            if not torch.equal(now, before):
-                raise ValueError(
-                    f"client {update.client_id} sends {kind} buffers of the module that it has "
-                    "changed, to which no noise is added; take a module without such buffers "
-                    "(GroupNorm in place of BatchNorm)"
-                )
+        kind = update.local.changed_buffers(state)
+        if kind is not None:
+            raise ValueError(
+                f"client {update.client_id} sends {kind} buffers of the module that it has "
+                "changed, to which no noise is added; take a module without such buffers "
+                "(GroupNorm in place of BatchNorm)"
+            )

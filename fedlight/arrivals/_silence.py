@@ -26,6 +26,7 @@ class Silence(Saved):
         buffer_size: The number of updates that the server collects for a version, or None.
 
     Attributes:
+        most: B.
         lost: Tasks that were lost.
         stopped: Tasks that were cancelled, or cut before their first complete step.
         dropped: Updates that the aggregator did not accept.
@@ -41,8 +42,8 @@ class Silence(Saved):
     )
 
     def __init__(self, num_clients: int, buffer_size: int | None = None) -> None:
-        self._most = _TASKS + _PER_CLIENT * num_clients
-        self.most_received = 10 * max(self._most, buffer_size or 0)
+        self.most = _TASKS + _PER_CLIENT * num_clients
+        self.most_received = 10 * max(self.most, buffer_size or 0)
         self.hear()
         self.step()
         self._busy = False  # a task has ended since the end of a round
@@ -77,7 +78,7 @@ class Silence(Saved):
     def too_long(self) -> bool:
         """Whether tasks have come to nothing for so long that the run is given up."""
         tasks = self.lost + self.stopped + self.dropped + self.rounds
-        return tasks + self.wakes // 10 >= self._most
+        return tasks + self.wakes // 10 >= self.most
 
     @property
     def words(self) -> str:
@@ -88,7 +89,7 @@ class Silence(Saved):
                 "does not step; does it wait for a client that never arrives?"
             )
         kinds = [
-            (self.lost, "tasks lost", "lose fewer tasks (DropOut, Availability)"),
+            (self.lost, "tasks lost", "lose fewer tasks (DropOut, Availability, Failures)"),
             (self.stopped, "tasks stopped", "give them more time (timeout, durations)"),
             (self.dropped, "updates dropped", "let the aggregator accept more (max_staleness)"),
             (self.rounds, "rounds without a task", "give the clients other windows"),

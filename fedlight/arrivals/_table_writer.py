@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.growing import Growing
@@ -10,14 +10,14 @@ from fedlight.arrivals._state import Saved
 from fedlight.arrivals.table import ReplayEvent, ScheduleTable
 
 if TYPE_CHECKING:
-    from fedlight.arrivals.durations import Means
+    from fedlight.arrivals.base import ArrivalProcess
     from fedlight.types import Task
 
 
 class TableWriter(Saved):
     """Collects arrivals, ends of rounds, and the version at which each update was used."""
 
-    _saved_attributes = ("_version", "_held")
+    _saved_attributes = ("_version", "_held", "_last")
     _growing = ("rows", "round_ends", "round_tags", "uses")
 
     def __init__(self) -> None:
@@ -26,12 +26,15 @@ class TableWriter(Saved):
         self._round_tags: list[str | None] = []
         self._uses: list[list[int]] = []  # [row, version], in the order of use
         self._version = 0
+        self._last = 0.0  # the time of the last event that the server may have computed for
+        self._unfinished: list[Task] = []
         self._held: dict[int, list[int]] = {}  # by client: rows whose updates were not used yet
 
     def arrive(self, task: Task) -> None:
         """Record an arrival, unless the task was lost."""
         if task.lost:
             return
+        self._last = task.arrives_at
         self._held.setdefault(task.client_id, []).append(len(self._rows))
         self._add(task, task.arrives_at)
 
@@ -41,18 +44,17 @@ class TableWriter(Saved):
             self._add(task, now, version)
 
     def _add(self, task: Task, time: float, stopped_at: int | None = None) -> None:
-        row = [task.client_id, task.pulled_version, time, task.num_steps, task.dispatched_at]
-        more = task.chunk or ()
-        self._rows.append([*row, task.visit, stopped_at, task.tag, task.cut, *more])
+        self._rows.append(_row(task, time, stopped_at))
 
     def end_round(self, now: float, tag: str | None = None) -> None:
         """Record the end of a round, of a group if it has a tag."""
+        self._last = now
         self._round_ends.append(now)
         if tag is not None:
             self._round_tags += [None] * (len(self._round_ends) - len(self._round_tags) - 1)
             self._round_tags.append(tag)
 
-    def use(self, clients: Collection[int], version: int) -> None:
+    def use(self, clients: Collection[int], version: int, now: float) -> None:
         """Record that updates of clients were used or dropped.
 
         The previous version is recorded, since staleness is relative to it.
@@ -60,7 +62,9 @@ class TableWriter(Saved):
         Args:
             clients: The clients, each once for each of its updates.
             version: The server's version afterwards.
+            now: Virtual time.
         """
+        self._last = now
         for client in clients:
             if rows := self._held.get(client):
                 self._uses.append([rows.pop(0), self._version])
@@ -68,21 +72,27 @@ class TableWriter(Saved):
                     del self._held[client]
         self._version = version
 
-    def table(
-        self,
-        num_clients: int,
-        durations: Means,
-        groups: Sequence[str] = (),
-        arrivals_per_send: int | None = None,
-    ) -> ScheduleTable:
+    def end(self, in_flight: Iterable[Task]) -> None:
+        """Record the tasks in flight at the end, beside which others may have been computed.
+
+        Args:
+            in_flight: The tasks. Those that started after the last computation are left out, as
+                are lost ones, and those that are tried again, which a replay does by itself.
+        """
+        self._unfinished = [
+            task
+            for task in in_flight
+            if task.dispatched_at < self._last and not task.lost and not task.tries
+        ]
+
+    def table(self, arrivals: ArrivalProcess, num_clients: int) -> ScheduleTable:
         """Return the schedule so far.
 
         Args:
+            arrivals: The process, set up, whose schedule it is.
             num_clients: M, the number of clients.
-            durations: T_i of each client in virtual time; None if unknown.
-            groups: The tags of the groups, in their order.
-            arrivals_per_send: K of groups with a server each.
         """
+        durations = arrivals.expected_durations()
         versions: list[int | None] = [None] * len(self._rows)
         for row, version in self._uses:
             versions[row] = version
@@ -97,8 +107,14 @@ class TableWriter(Saved):
             None if durations is None else durations.tolist(),
             versions,
             list(self._round_tags),
-            list(groups),
-            arrivals_per_send,
+            list(arrivals.groups),
+            arrivals.arrivals_per_send,
+            arrivals.needs_feedback or arrivals.early_results,
+            may_stop=arrivals.may_stop,
+            unfinished=sorted(
+                (ReplayEvent(*_row(task, task.arrives_at)) for task in self._unfinished),
+                key=lambda event: (event.time, event.client, event.visit),
+            ),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,6 +128,11 @@ class TableWriter(Saved):
         for name in self._growing:
             # A copy, as two recordings may continue from one checkpoint; older ones have no tags.
             setattr(self, f"_{name}", list(state.get(name, ())))
+
+
+def _row(task: Task, time: float, stopped_at: int | None = None) -> list[Any]:
+    row = [task.client_id, task.pulled_version, time, task.num_steps, task.dispatched_at]
+    return [*row, task.visit, stopped_at, task.tag, task.cut, *(task.chunk or ())]
 
 
 def _place(event: ReplayEvent) -> tuple[float, int, int]:

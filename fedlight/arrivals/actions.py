@@ -24,6 +24,8 @@ class Dispatch(NamedTuple):
         cut: Whether the task is the record of one that was cut; see `Task`.
         chunk: What the task reads of shared data; None for what the process says at the pull
             (`ArrivalProcess.chunk`).
+        unfinished: Whether it is the record of a task that was in flight when the recorded run
+            ended. Its client pulls the model and never arrives; the duration was the planned one.
     """
 
     client_id: int
@@ -36,6 +38,7 @@ class Dispatch(NamedTuple):
     tag: str | None = None
     cut: bool = False
     chunk: Chunk | None = None
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class ArrivalProcess(Strategy, Saved, ABC):
     """Whether updates are computed as they arrive although the process is told nothing.
 
     A replay of a process with feedback sets it. It has an effect only if the bits of a result
-    depend on the others in its stack: each is then computed alone, as in the recorded run.
+    depend on the others in its stack, which are then those of the recorded run.
     """
 
     groups: tuple[str, ...] = ()
@@ -218,6 +218,10 @@ class ArrivalProcess(Strategy, Saved, ABC):
             buffer_size: The number of updates after which the server steps.
         """
         return None
+
+    def on_end(self, in_flight: Iterable[Task]) -> None:
+        """Called when the run is over, before `finish`, with the tasks that are in flight then."""
+        return
 
     def finish(self) -> None:
         """Called once when the run is over."""

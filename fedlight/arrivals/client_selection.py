@@ -56,7 +56,7 @@ class ClientSelection(Wrapper):
 
         Args:
             clients: The clients that are free, in ascending order.
-            count: How many to choose, at most all of them.
+            count: How many to choose, at least one and at most all of them.
             rng: Random numbers of this choice.
             now: Virtual time.
         """
@@ -75,6 +75,19 @@ class ClientSelection(Wrapper):
         self._streams = Streams(federation.seed, Concern.SELECTION)
         self._choices = 0
 
+    def on_wake(self, now: float) -> Iterable[Action]:
+        """The actions of the process whose clients are chosen.
+
+        Raises:
+            TypeError: A `setup` of a subclass has not called that of this class.
+        """
+        if not hasattr(self, "_streams"):
+            raise TypeError(
+                f"{type(self).__name__}.setup must call super().setup(federation), which sets up "
+                f"{type(self.arrivals).__name__} and the random numbers of the choices"
+            )
+        return super().on_wake(now)
+
     def change(self, actions: Iterable[Action], now: float) -> Iterable[Action]:
         """Return the actions unchanged."""
         return actions
@@ -83,6 +96,8 @@ class ClientSelection(Wrapper):
         """The clients that `choose` returns, checked."""
         rng = self._streams.at(self._choices)
         self._choices += 1
+        if not count:  # all clients are at work
+            return []
         chosen = [index(client) for client in self.choose(clients, count, rng, now)]
         if len(chosen) != count or len(set(chosen) & set(clients)) != count:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,8 @@ class Failures(Wrapper):
     ``mtbf / (mtbf + mttr)``. With arrivals by rounds, a round lasts as long as without failures:
     the server does not know of them.
 
-    `fedlight.participation_report` says which share of the clients' time was not in vain.
+    `fedlight.participation_report` of the process, or of a trainer after its run, says which share
+    of the clients' time was not in vain. A recording has no lost tasks, and so cannot say it.
 
     Args:
         arrivals: Any arrival process.
@@ -81,11 +83,16 @@ class Failures(Wrapper):
         check_length("mtbf", self.mtbf, federation)
         check_length("mttr", self.mttr, federation)
         self._streams = Streams(federation.seed, Concern.FAILURES)
+        # By client: the times from repair to failure that may still be asked for, and the number of
+        # those that were drawn before them.
         self._up: dict[int, list[Window]] = {}
+        self._past: dict[int, int] = {}
         self._refusals = Refusals()
+        self._now = 0
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
         """Let the clients that are up start; end the tasks whose clients fail."""
+        self._now = to_ticks(now)
         return within_windows(self, actions, now, self._find, _lost, self._refusals)
 
     def silent_until(self) -> float:
@@ -97,16 +104,26 @@ class Failures(Wrapper):
         known = self._up.setdefault(client, [])
         while not known or known[-1].end <= ticks:
             self._draw(client, known)
+            self._forget(client, known)
         found = first_after(known, ticks)
         assert found is not None
         return found
 
     def _draw(self, client: int, known: list[Window]) -> None:
-        rng = self._streams.at(client, len(known) // _BLOCK)
+        drawn = self._past.get(client, 0) + len(known)
+        rng = self._streams.at(client, drawn // _BLOCK)
         means = of_client(self.mttr, client), of_client(self.mtbf, client)
         for down, up in rng.exponential(means, (_BLOCK, 2)).tolist():
             start = known[-1].end + max(1, to_ticks(down)) if known else 0  # up at first
             known.append(Window(start, start + max(1, to_ticks(up))))
+
+    def _forget(self, client: int, known: list[Window]) -> None:
+        """Keep no windows that are over, or a long run would hold all since its beginning."""
+        # The last one stays: the next one is drawn from its end.
+        over = min(bisect_right(known, self._now, key=lambda each: each.end), len(known) - 1)
+        if over > 0:
+            del known[:over]
+            self._past[client] = self._past.get(client, 0) + over
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the wrapped process; the failures are functions of the seed."""

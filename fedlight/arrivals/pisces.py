@@ -125,6 +125,7 @@ class Pisces(ClientSelection):
         """Set U_i of the client."""
         super().on_feedback(task, seen, now)
         client = task.client_id
+        self._held += 1
         self._durations[client] = seen.duration
         latest = [*self._staleness.get(client, ()), seen.staleness][-self.window :]
         self._staleness[client] = latest
@@ -170,7 +171,6 @@ class Pisces(ClientSelection):
         if self.staleness_bound is None:
             return super().on_arrival(task, now)
         self._working.discard(task.client_id)
-        self._held += not task.lost
         return self._then_look(super().on_arrival(task, now), now)
 
     def on_wake(self, now: float) -> Iterable[Action]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 class Recording(Wrapper):
     """Behaves like `arrivals` and writes its schedule to a file when the run is over.
 
-    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, and the local
-    runs that the process has cancelled. Lost tasks are not in it. What a process with feedback has
-    decided is in it, so that the replay needs no model.
+    The file holds a `ScheduleTable`, which `ReplayArrivals` replays: the arrivals, the local runs
+    that the process has cancelled, and those in flight at the end. Lost tasks are not in it. What a
+    process with feedback has decided is in it, so that the replay needs no model.
 
     Args:
         arrivals: Any arrival process.
@@ -85,15 +84,18 @@ class Recording(Wrapper):
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """Record the version at which the updates were used."""
-        self._table.use(clients, version)
+        self._table.use(clients, version, now)
         return self.arrivals.on_version(version, clients, now)
 
     def table(self) -> ScheduleTable:
         """Return the schedule so far."""
-        table = self._table.table(
-            self._num_clients, self.expected_durations(), self.groups, self.arrivals_per_send
-        )
-        return replace(table, feedback=self.needs_feedback or self.early_results)
+        return self._table.table(self.arrivals, self._num_clients)
+
+    def on_end(self, in_flight: Iterable[Task]) -> None:
+        """Record the tasks that are in flight."""
+        tasks = list(in_flight)
+        self._table.end(tasks)
+        super().on_end(tasks)
 
     def finish(self) -> None:
         """Write the file.

@@ -11,7 +11,7 @@ from fedlight.arrivals.wrapper import Wrapper
 from fedlight.events import to_ticks, to_time
 
 if TYPE_CHECKING:
-    from fedlight.types import Federation, Task
+    from fedlight.types import Federation, Seen, Task
 
 
 class RefreshedTasks(Wrapper):
@@ -23,10 +23,11 @@ class RefreshedTasks(Wrapper):
         second half   the other steps in the rest of T, from the model that is the newest one then
 
     The client sends nothing after the first half: the server does not accept it, so that it is
-    listed among the dropped updates, and the client keeps its model. `FreshModel`, the local
-    optimizer to go with this, mixes it with the one pulled in the middle, and `FedASMU` is the
-    aggregator. Both halves count as pulls and arrivals in the totals of a run. A task of one step
-    is not refreshed.
+    listed among the dropped updates, and the client keeps its model. If the first half fails, the
+    task has failed when the second one arrives. `FreshModel`, the local optimizer to go with this,
+    mixes the client's model with the one pulled in the middle, and `FedASMU` is the aggregator.
+    Both halves count as pulls and arrivals in the totals of a run. A task of one step is not
+    refreshed.
 
     The tags of the halves are "half k t" for one that is followed by k steps in t ticks of 1e-9,
     and "from v", where v is the version that the client had pulled first.
@@ -51,6 +52,7 @@ class RefreshedTasks(Wrapper):
     """
 
     _repr_positional = 1
+    _saved_attributes = ("_begun",)
     groups = ("half",)  # its tasks have tags
 
     def __init__(self, arrivals: ArrivalProcess, at: float = 0.5) -> None:
@@ -69,6 +71,8 @@ class RefreshedTasks(Wrapper):
         """Set up the wrapped process."""
         super().setup(federation)
         self._half: int | None = None  # the client whose half the server handles in this event
+        # By client: the time and the steps of its latest first half.
+        self._begun: dict[int, tuple[float, int]] = {}
 
     def change(self, actions: Iterable[Action], now: float) -> Iterator[Action]:
         """Make two of each task; the second half is dispatched at the arrival of the first."""
@@ -86,10 +90,18 @@ class RefreshedTasks(Wrapper):
         """Start the second half, or tell the wrapped process that the task has ended."""
         if task.is_first_half and not task.lost:
             self._half = task.client_id
+            self._begun[task.client_id] = task.dispatched_at, task.num_steps
             num_steps, ticks = _rest(task.tag)
             tag = f"from {task.pulled_version}"
             return (Dispatch(task.client_id, to_time(ticks), num_steps, tag=tag),)
-        return super().on_arrival(_inside(task), now)
+        return super().on_arrival(self._whole(task), now)
+
+    def on_feedback(self, task: Task, seen: Seen, now: float) -> None:
+        """Tell the wrapped process of the whole task."""
+        whole = self._whole(task)
+        duration = to_time(to_ticks(whole.arrives_at) - to_ticks(whole.dispatched_at))
+        staleness = seen.staleness + task.pulled_version - whole.pulled_version
+        super().on_feedback(whole, seen._replace(duration=duration, staleness=staleness), now)
 
     def on_version(self, version: int, clients: Collection[int], now: float) -> Iterable[Action]:
         """Tell the wrapped process, but not of a half that the server has not accepted."""
@@ -106,7 +118,7 @@ class RefreshedTasks(Wrapper):
 
     def on_stop(self, task: Task, version: int, now: float) -> None:
         """Tell the wrapped process that its task was stopped."""
-        super().on_stop(_inside(task), version, now)
+        super().on_stop(self._whole(task), version, now)
 
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float
@@ -122,6 +134,13 @@ class RefreshedTasks(Wrapper):
             steps = dispatch.num_steps + num_steps
             dispatch = dispatch._replace(duration=whole, num_steps=steps, tag=None)
         return super().on_unavailable(dispatch, until, now)
+
+    def _whole(self, task: Task) -> Task:
+        """The task as the wrapped process knows it, also after its second half."""
+        if task.is_second_half:
+            begun, num_steps = self._begun[task.client_id]
+            task = task._replace(dispatched_at=begun, num_steps=num_steps + task.num_steps)
+        return _inside(task)
 
 
 def _rest(tag: str | None) -> tuple[int, int]:

@@ -59,6 +59,8 @@ class ReplayArrivals(ArrivalProcess):
 
     Attributes:
         events: The records.
+        unfinished: The tasks that were in flight at the end of the recorded run, which pull and
+            never arrive.
         clients: The data client of each name of a log (`from_csv`); empty for other records.
         left_out: How many rows of a log were left out since they lack a value.
         overlaps: How many local runs of a log start before an earlier one of their client has
@@ -123,11 +125,12 @@ class ReplayArrivals(ArrivalProcess):
         self.shares_data = any(event.chunk_start is not None for event in self.events)
         self.shared_by = events.num_clients if self.shares_data else None
         stopped = [each for each in self.events if each.stopped_at_version is not None]
-        self.may_stop = bool(stopped)
+        self.may_stop = bool(stopped) or events.may_stop
         self._stopped = sorted(stopped, key=_stop_order)
-        if stopped:
+        if self.may_stop:
             self._ends.sort(key=lambda end: end[0])
         self.early_results = events.feedback
+        self.unfinished = list(events.unfinished)
         self.clients: dict[str, int] = {}
         self.left_out = self.overlaps = 0
         self._hash: str | None = None  # made once: a checkpoint asks for the repr each time
@@ -262,7 +265,7 @@ class ReplayArrivals(ArrivalProcess):
         self._wanted: dict[int, set[int]] = {}
         for client in self._queues:
             self._want(client)
-        named = self.events if self.pull == "recorded" else []
+        named = [*self.events, *self.unfinished] if self.pull == "recorded" else []
         self._open: Counter[int | None] = Counter(event.pulled_version for event in named)
 
     def _check_chunks(self, num_shards: int) -> None:
@@ -324,6 +327,11 @@ class ReplayArrivals(ArrivalProcess):
             if event.dispatched_at is not None and event.dispatched_at < event.time:
                 self._open[event.pulled_version] -= 1
                 yield self._dispatch(event, event.dispatched_at, delay=event.dispatched_at)
+        for event in self.unfinished:
+            at = event.dispatched_at
+            assert at is not None
+            self._open[event.pulled_version] -= 1
+            yield self._dispatch(event, at, delay=at)._replace(unfinished=True)
         for end, tag in self._ends:
             yield Wake(end) if self.may_stop else EndRound(end, tag=tag)
 
@@ -433,7 +441,7 @@ class ReplayArrivals(ArrivalProcess):
             self._want(client)
         if not self._started and self.pull == "recorded":
             timed = (event for event in self.events if event.dispatched_at is not None)
-            self._open.update(event.pulled_version for event in timed)
+            self._open.update(event.pulled_version for event in (*timed, *self.unfinished))
         elif self.pull == "recorded":
             at_once = (e for e in self._stopped[self._stops :] if e.dispatched_at == e.time)
             self._open.update(event.pulled_version for event in at_once)
@@ -452,6 +460,9 @@ class ReplayArrivals(ArrivalProcess):
                 content = (*content, self.arrivals_per_send)
             if self.early_results:
                 content = (*content, "feedback")
+            if self.unfinished:
+                last = map(attrgetter(*ReplayEvent.__slots__), self.unfinished)
+                content = (*content, "unfinished", list(last))
             if self.shares_data:
                 content = (*content, [each.chunk for each in self.events], self.shared_by)
             self._hash = digest(content)

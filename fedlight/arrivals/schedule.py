@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlight._support.checks import integer, non_negative_int, optional
@@ -53,6 +53,7 @@ class Schedule(Saved):
         "_visits",
         "_steps_made",
         "_newest_of",
+        "_unfinished",
         "arrivals",
     )
 
@@ -92,6 +93,8 @@ class Schedule(Saved):
         self._named: Counter[int] = Counter()  # versions that planned pulls name
         self._pulls: list[Task | Stop] = []
         self._kind = Kind.WAKE  # of the event that is being handled
+        # Ends of rounds and wake-ups at the same instant, and this instant in ticks.
+        self._still, self._still_at = 0, 0
         self._answer: int | None = None
         self._answered: Collection[int] = ()
         # Of regions: the newest version that an event of each of them has made.
@@ -99,6 +102,8 @@ class Schedule(Saved):
         self._newest_of: dict[str | None, int] = {}
         if self._regional:
             self._newest_of = dict.fromkeys(arrivals.groups, 0)
+        # Tasks that were in flight at the end of a recorded run; lists, in a resumed one.
+        self._unfinished: list[Sequence[Any]] = []
         # By client: its tasks in flight, each with the number of the event of its arrival.
         self._in_flight: dict[int, list[tuple[int, Task]]] = {}
 
@@ -168,12 +173,14 @@ class Schedule(Saved):
             if action.pulled_version is not None:
                 self._named[action.pulled_version] -= 1
         elif kind is Kind.ROUND_END:
+            self._check_clock()
             self.silence.ends += version == before
             if action is None:
                 self._act(self.arrivals.on_round_end(now))
             else:
                 self._act(self.arrivals.on_round_end_of(action, now))
         elif kind is Kind.WAKE:
+            self._check_clock()
             self._started = True
             self._act(self.arrivals.on_wake(now))
         else:
@@ -192,6 +199,22 @@ class Schedule(Saved):
             self.silence.rest(kind is Kind.ROUND_END)
             self._give_up()
         return pulls
+
+    def _check_clock(self) -> None:
+        """Refuse a process that ends rounds and wakes up again and again at one instant.
+
+        Raises:
+            ValueError: It does, so that virtual time would never advance.
+        """
+        if self._queue.ticks != self._still_at:
+            self._still, self._still_at = 0, self._queue.ticks
+        self._still += 1
+        if self._still > self.silence.most and not self._ends:
+            raise ValueError(
+                f"{self.arrivals!r} has ended rounds and woken up {self._still:,} times at virtual "
+                f"time {self.now:g}, which does not advance; return EndRound or Wake with a delay "
+                "above 0"
+            )
 
     def _hear(self, lost: bool, dropped: bool) -> None:
         """Note whether the server may use an update that has arrived."""
@@ -246,8 +269,18 @@ class Schedule(Saved):
         """Whether there is no other event."""
         return self._queue.peek_ticks() is None or self.given_up or self._over()
 
+    @property
+    def in_flight(self) -> Iterator[Task]:
+        """The tasks that are in flight, in no special order."""
+        for fields in self._unfinished:
+            yield with_chunk(Task(*fields))
+        for *_, (kind, task, _) in self._queue:
+            if kind is Kind.ARRIVAL and task is not None:
+                yield task
+
     def finish(self) -> None:
         """Tell the arrival process that the run is over."""
+        self.arrivals.on_end(self.in_flight)
         self.arrivals.finish()
 
     def needs_version(self, version: int) -> bool:
@@ -362,7 +395,7 @@ class Schedule(Saved):
         return self._queue.ticks + ticks
 
     def _pull(self, action: Dispatch, now: float, tries: int = 0) -> None:
-        client, duration, num_steps, _, version, lost, visit, tag, cut, chunk = action
+        client, duration, num_steps, _, version, lost, visit, tag, cut, chunk, unfinished = action
         if type(num_steps) is not int or num_steps < 0:
             num_steps = non_negative_int("Dispatch.num_steps", num_steps)
         if type(client) is not int:
@@ -373,6 +406,8 @@ class Schedule(Saved):
             if self._answer is not None and client in self._answered:
                 version = self._answer
         elif version > self.version:
+            if unfinished:  # nothing in the schedule depends on it
+                return
             raise ValueError(
                 f"client {client} is to pull version {version} at {now} for its arrival at "
                 f"{to_time(arrival)}, but the server is only at version {self.version}; if the "
@@ -406,6 +441,9 @@ class Schedule(Saved):
         when = version, now, arrives_at, num_steps, serial, visit
         task = new_record(Task, (client, *when, lost, tries, tag, cut, made, chunk))
         self._pulls.append(task)
+        if unfinished:
+            self._unfinished.append(task)
+            return
         # As in `_send`, but without the cost of a call for each task.
         event = new_record(Event, (Kind.ARRIVAL, task, None))
         order = client + self._num_clients if cut else client

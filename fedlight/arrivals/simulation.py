@@ -53,7 +53,7 @@ class CountingServer:
             if not task.lost:
                 self.counts.num_updates += 1
                 if task.is_first_half:  # the server does not accept it
-                    self.writer.use([task.client_id], self.counts.version)
+                    self.writer.use([task.client_id], self.counts.version, self._schedule.now)
                     return Handled(self.counts.version, [task.client_id], dropped=True)
                 self._held.append(task)
                 due = self._buffer_size is not None and len(self._held) >= self._buffer_size
@@ -66,7 +66,8 @@ class CountingServer:
             if kind is Kind.ROUND_END and group is not None:  # the others wait for their own round
                 self._held = [each for each in used if each.tag != group]
                 used = [each for each in used if each.tag == group]
-            self.writer.use([each.client_id for each in used], self.counts.version)
+            clients = [each.client_id for each in used]
+            self.writer.use(clients, self.counts.version, self._schedule.now)
         return Handled(self.counts.version, [each.client_id for each in used])
         yield  # makes this function a generator
 
@@ -162,10 +163,9 @@ def simulate(
     for _ in play(schedule, server, limits):
         pass
     warn_if_over(schedule, server.counts, limits)
+    server.writer.end(schedule.in_flight)
     schedule.finish()
-    return server.writer.table(
-        num_clients, arrivals.expected_durations(), arrivals.groups, arrivals.arrivals_per_send
-    )
+    return server.writer.table(arrivals, num_clients)
 
 
 def warn_if_over(schedule: Schedule, counts: Counts, limits: Limits) -> None:

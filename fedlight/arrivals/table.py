@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
 _METADATA = b"fedlight.schedule"
 _HASH = b"fedlight.hash"
-_RARE = ("round_tags", "groups", "arrivals_per_send", "feedback")
+_RARE = ("round_tags", "groups", "arrivals_per_send", "feedback", "unfinished", "may_stop")
+_END = b"fedlight.end"
 _MOST_SHOWN = 3  # the repr of a longer table is a summary
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "client": non_negative_int,
@@ -168,6 +171,11 @@ class ScheduleTable:
             sends; None for other groups.
         feedback: Whether the process was told what clients had logged; it becomes
             `ArrivalProcess.early_results` of the replay.
+        unfinished: The tasks in flight at the end; their time is that of the planned arrival. In a
+            replay their clients are at work and never arrive: where the bits of a result depend on
+            the others in its stack, they are a part of it. Empty if this was not recorded.
+        may_stop: Whether the process may have stopped clients, so that nothing was computed before
+            it had arrived.
 
     Example:
         >>> from fedlight.arrivals import UniformArrivals
@@ -187,6 +195,8 @@ class ScheduleTable:
     groups: list[str] = field(default_factory=list)
     arrivals_per_send: int | None = None
     feedback: bool = False
+    unfinished: list[ReplayEvent] = field(default_factory=list)
+    may_stop: bool = False
 
     def __len__(self) -> int:
         """The number of records: arrivals, and local runs that were cancelled."""
@@ -267,7 +277,10 @@ class ScheduleTable:
             rest["arrivals_per_send"] = self.arrivals_per_send
         if self.feedback:
             rest["feedback"] = True
-        return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(rest)})
+        metadata = {_METADATA: json.dumps(rest).encode()}
+        if self.unfinished or self.may_stop:
+            metadata[_END] = _packed(self.unfinished, self.may_stop)
+        return pa.table(columns).replace_schema_metadata(metadata)
 
     def to_pandas(self) -> Any:
         """Return the events as a data frame, one row each, with the columns of `to_arrow`."""
@@ -310,21 +323,56 @@ class ScheduleTable:
             rest = json.loads(metadata[_METADATA])
             # Files of 0.2 have no hash.
             if metadata.get(_HASH) not in (None, _hash_of(table, metadata[_METADATA])):
-                raise ValueError(
-                    f"{str(path)!r} was changed since fedlight has written it (its hash does not "
-                    "fit); record the schedule again, or write it with ScheduleTable.save"
-                )
+                raise _changed(path)
             versions = None
             if "version" in table.column_names:
                 versions = table["version"].to_pylist()
                 table = table.drop_columns(["version"])
             events = [ReplayEvent(**row) for row in table.to_pylist()]
+            if _END in metadata:
+                rest |= _unpacked(metadata[_END], path)
             return cls(events=events, versions=versions, **rest)
-        except (pa.ArrowException, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        except (
+            pa.ArrowException,
+            OSError,
+            KeyError,
+            TypeError,
+            UnicodeError,
+            json.JSONDecodeError,
+        ) as error:
             raise ValueError(
                 f"{str(path)!r} is not a schedule written by fedlight "
                 "(ScheduleTable.save or Recording)"
             ) from error
+
+
+# The end of a run is metadata of its own, with a hash of its own: versions of fedlight that do not
+# know of it read the rest as before.
+def _packed(unfinished: list[ReplayEvent], may_stop: bool) -> bytes:
+    columns = {
+        name: [getattr(event, name) for event in unfinished]
+        for name in ReplayEvent.__slots__
+        if any(getattr(event, name) is not None for event in unfinished)
+    }
+    content = zlib.compress(json.dumps({"unfinished": columns, "may_stop": may_stop}).encode())
+    return hashlib.blake2b(content, digest_size=16).hexdigest().encode() + b64encode(content)
+
+
+def _unpacked(packed: bytes, path: Path) -> dict[str, Any]:
+    content = b64decode(packed[32:])
+    if hashlib.blake2b(content, digest_size=16).hexdigest().encode() != packed[:32]:
+        raise _changed(path)
+    end: dict[str, Any] = json.loads(zlib.decompress(content))
+    names, rows = list(end["unfinished"]), zip(*end["unfinished"].values(), strict=True)
+    end["unfinished"] = [ReplayEvent(**dict(zip(names, row, strict=True))) for row in rows]
+    return end
+
+
+def _changed(path: Path) -> ValueError:
+    return ValueError(
+        f"{str(path)!r} was changed since fedlight has written it (its hash does not "
+        "fit); record the schedule again, or write it with ScheduleTable.save"
+    )
 
 
 def _hash_of(table: pa.Table, rest: bytes) -> bytes:

@@ -253,6 +253,12 @@ class Tiers(ArrivalProcess):
             durations[self.clients[name]] = own
         return durations
 
+    def on_end(self, in_flight: Iterable[Task]) -> None:
+        """Tell each tier of its own tasks."""
+        tasks = list(in_flight)
+        for name, process in self.processes.items():
+            process.on_end([self._inside(task) for task in tasks if self._tier(task) == name])
+
     def finish(self) -> None:
         """Tell all tiers."""
         for process in self.processes.values():

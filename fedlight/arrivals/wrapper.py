@@ -122,6 +122,10 @@ class Wrapper(ArrivalProcess):
         """The answer of the wrapped process."""
         return self.arrivals.expected_durations()
 
+    def on_end(self, in_flight: Iterable[Task]) -> None:
+        """Tell the wrapped process."""
+        self.arrivals.on_end(in_flight)
+
     def finish(self) -> None:
         """Tell the wrapped process."""
         self.arrivals.finish()

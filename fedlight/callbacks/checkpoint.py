@@ -122,6 +122,16 @@ class FedCheckpoint(Callback):
         return next(iter(self.best_k), "")
 
     @property
+    def best_model_score(self) -> float | None:
+        """The monitored value of the best checkpoint kept, or None without a monitor."""
+        return None if self.monitor is None else next(iter(self.best_k.values()), None)
+
+    @property
+    def best_k_models(self) -> dict[str, float]:
+        """The checkpoints kept and their values, the best first; best_k, as Lightning calls it."""
+        return self.best_k
+
+    @property
     def last_model_path(self) -> str:
         """The path of ``last.ckpt``."""
         return str(self.dirpath / f"last{self._suffix}.ckpt")

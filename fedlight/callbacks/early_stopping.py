@@ -85,6 +85,11 @@ class EarlyStopping(Callback):
         self.divergence_threshold = optional(number, "divergence_threshold", divergence_threshold)
         self._forget()
 
+    @property
+    def stopped_epoch(self) -> int:
+        """`stopped_round`, counted from 0 as Lightning's epochs are; 0 if it was not stopped."""
+        return max(self.stopped_round - 1, 0)
+
     def on_fit_start(self, trainer: FedTrainer, module: LightningModule) -> None:
         """Reset the state, unless the run was resumed from a checkpoint."""
         self._seen = self._first = len(trainer.history)

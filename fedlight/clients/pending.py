@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedlight.types import ServerState, Task
 
 _TENSORS = ("delta", "buffers", "counters")
+_LOST_HALF = "the first half of its task has failed: "
 
 
 class Status(Enum):
@@ -73,7 +74,8 @@ class PendingRun:
     _client_state: Tensor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.sent = self.pool.order is None
+        # A client sends nothing after a first half.
+        self.sent = self.pool.order is None or self.task.is_first_half
 
     def __call__(self) -> LocalResult:
         """Return the result; see `outcome`.
@@ -149,6 +151,17 @@ class PendingRun:
         while run is not None and run.status is not Status.OPEN:
             run = run.fallback
         return run
+
+    def lost_half(self) -> ClientError | None:
+        """The error of a second half whose client has no model, since the first half has failed."""
+        before = None if self.after is None else self.after.error
+        if before is None or not self.task.is_second_half:
+            return None
+        # The run before the second try of a second half is the first try.
+        if not before.task.is_first_half and not before.reason.startswith(_LOST_HALF):
+            return None
+        reason = before.reason.removeprefix(_LOST_HALF)
+        return ClientError(self.task, _LOST_HALF + reason, before.__cause__)
 
     def waits_for(self) -> PendingRun | None:
         """Return the run to be computed before this one, whose client state it reads, or None."""

@@ -48,6 +48,9 @@ class Pool:
         num_batches: Calls of the executor, or parcels of its workers, so far.
         num_computed: Local runs computed so far.
         num_ahead: Local runs that are computed, or with workers, and still in flight.
+        pulled_before: Virtual time from which on what was pulled is in no stack yet. Where members
+            of a stack matter, it is the present: a replay pulls at the end of an instant what the
+            recorded process may have pulled in the midst of it.
         order: The order in which a client's updates are sent, if it matters; else None.
         has_chains: Whether a run has read the state that an earlier one leaves.
     """
@@ -70,6 +73,7 @@ class Pool:
         self._queue: list[tuple[float, int, int]] = []
         self._work_ahead = None if executor.crew is None else WorkAhead(self, executor)
         self.has_chains = False
+        self.pulled_before = math.inf
         self.num_ahead = 0
         self.num_batches = 0
         self.num_computed = 0
@@ -99,7 +103,7 @@ class Pool:
     def arrived(self, run: PendingRun) -> None:
         """Note that the update of a run has reached the server."""
         run.arrived = True
-        if self.order is not None:
+        if self.order is not None and not run.sent:
             self.order.arrived(run)
         if run.status is not Status.OPEN or self.is_with_workers(run):
             self.num_ahead -= 1
@@ -123,9 +127,10 @@ class Pool:
         self._open.pop(run.task.serial, None)
         if self._work_ahead is not None:
             self._work_ahead.discard(run)
-        if self.order is not None:
-            self.order.drop(run)
-        return self.order is not None
+        if self.order is None or run.sent:
+            return False
+        self.order.drop(run)
+        return True
 
     def compute(
         self,
@@ -270,7 +275,24 @@ class Pool:
         return self.order.look_ahead(run)
 
     def _sent(self, runs: Sequence[PendingRun], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """The outcomes, with those that are too large clipped or refused, through the channel."""
+        """The outcomes, with those that are too large clipped or refused, through the channel.
+
+        After a first half nothing is sent; without it there is no second one.
+        """
+        if any(run.task.tag is not None for run in runs):
+            lost = [run.lost_half() for run in runs]
+            outcomes = [new or old for new, old in zip(lost, outcomes, strict=True)]
+        if self._limit is None and self._sending is None:
+            return outcomes
+        if any(run.task.is_first_half for run in runs):
+            pairs = zip(runs, outcomes, strict=True)
+            others = [(run, each) for run, each in pairs if not run.task.is_first_half]
+            sent = iter(self._sent(*zip(*others, strict=True)) if others else ())
+            pairs = zip(runs, outcomes, strict=True)
+            return [each if run.task.is_first_half else next(sent) for run, each in pairs]
+        if self._sending is not None:
+            for run, outcome in zip(runs, outcomes, strict=True):
+                self._sending.check(run, outcome)
         # The limit comes first: neither the channel nor its memory gets a refused update.
         if self._limit is not None:
             outcomes = [
@@ -319,6 +341,9 @@ class Pool:
             # A run that was cut short has a second entry, for the time at which it has arrived.
             moved = run is not None and run.task.arrives_at != entry[0]
             if run is not None and run is not first and not moved:
+                if run.task.dispatched_at >= self.pulled_before:
+                    later.append(heapq.heappop(self._queue))
+                    continue
                 if not run.arrived:
                     # The queue is ordered by arrival, so no later entry can be of use either.
                     if not self._ahead or entry[0] > until or ahead < 1 or useful < 1:

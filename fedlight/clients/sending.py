@@ -47,6 +47,23 @@ class Sending:
         self._unsent: dict[int, list[PendingRun]] = {}  # by client: arrived, in that order
         self._dropped: set[int] = set()  # serials of unsent ones that the server did not accept
 
+    def check(self, run: PendingRun, outcome: Outcome) -> None:
+        """Refuse buffers that a client has changed, if the channel adds noise to the parameters.
+
+        Raises:
+            ValueError: There are some.
+        """
+        if self._channel.noise_multiplier is None or isinstance(outcome, ClientError):
+            return
+        assert run.pulled is not None
+        kind = outcome.changed_buffers(run.pulled)
+        if kind is not None:
+            raise ValueError(
+                f"client {run.task.client_id} sends {kind} buffers of the module that it has "
+                f"changed, to which {self._channel!r} adds no noise; take a module without such "
+                "buffers (GroupNorm in place of BatchNorm)"
+            )
+
     def through(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Return the outcomes of a stack as they arrive; for channels without a memory.
 

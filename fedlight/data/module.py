@@ -234,7 +234,7 @@ class FederatedDataModule(LightningDataModule):
         optional(word, "name", name)
         optional(word, "revision", revision)
         self._split_names = (train_split, val_split, test_split)
-        self._partition_seed = _seed(partition_seed)
+        self._partition_seed = checked_seed(partition_seed)
         self._config = (name, revision)
         self._cache = checked_cache(cache)
         self._loaded: _Loaded | None = None
@@ -451,7 +451,7 @@ class FederatedDataModule(LightningDataModule):
                 negative.
         """
         checked_partitioner(partitioner)
-        partition_seed = _seed(partition_seed)
+        partition_seed = checked_seed(partition_seed)
         self.setup()
         loaded = self._ready()
         if loaded.rows is None:
@@ -633,7 +633,7 @@ def _split(splits: datasets.DatasetDict, argument: str, split: str) -> datasets.
     return splits[split]
 
 
-def _seed(partition_seed: object) -> int:
+def checked_seed(partition_seed: object) -> int:
     """Return the seed of a partition: partitioners take any integer from 0 on."""
     seed = integer("partition_seed", partition_seed)
     if seed < 0:

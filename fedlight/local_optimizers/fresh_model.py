@@ -97,7 +97,8 @@ class FreshModel(LocalOptimizer):
     def begin(self, run: LocalRun, module: LightningModule) -> None:
         """Mix the client's own model with the fresh one, in the second half of a task."""
         own, *_ = [run.remembered(name) for name in self.kept]
-        # Zeros are no model: they are what a client has whose first half has failed.
+        # Zeros are no model: they are what a client has whose first half has failed. The task has
+        # failed then, but its second half is computed all the same.
         known = [t.is_second_half and k > 0 for t, k in zip(run.tasks, run.kept_steps, strict=True)]
         fresh = [task.began_with < task.pulled_version for task in run.tasks]
         if any(known):

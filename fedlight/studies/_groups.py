@@ -72,6 +72,7 @@ def row_axes(
     Those `chosen` may be left out, since each cell of the others has one value on them.
 
     Raises:
+        TypeError: `rows` is no list.
         ValueError: There is no such axis, or one of several values is left over.
     """
     if columns is not None:

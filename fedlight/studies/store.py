@@ -191,7 +191,8 @@ class Store:
         A run of the same cell and seed that is defined otherwise takes the place of the older one.
 
         Returns:
-            For each finished run that has lost its place, the parts of its key that have changed.
+            For each finished run that has lost its place to one that is yet to be computed, the
+            parts of its key that have changed.
 
         Raises:
             ValueError: The list is of another format.
@@ -205,7 +206,8 @@ class Store:
                 assert each.defined is not None
                 entry = {"cell": names, "seed": each.seed, **each.defined.to_plain()}
                 before = RunKey.from_plain(listed.get(_place(entry), entry))
-                if before.key != each.key and self._file(before.key).is_file():
+                moved = before.key != each.key and self._file(before.key).is_file()
+                if moved and not self._file(each.key).is_file():  # else it is taken as it is
                     lost.append(each.defined.changed_from(before) if before.parts else [])
                 listed[_place(entry)] = entry
             _write(self.path / "study.json", {"format": _FORMAT, "runs": [*listed.values()]})

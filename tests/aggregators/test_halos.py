@@ -420,3 +420,18 @@ def test_an_update_without_a_region_is_refused(make_update, make_state, make_fed
     aggregator.setup(federation, make_state())
     with pytest.raises(ValueError, match="HALoS has the regions a, b, but client 3 has the tag No"):
         aggregator.receive(make_update(3, [1.0]))
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "transfers"), [(0.0, 0.0, [0, 0, 1, 2, 2]), (0.75, 0.5, [0, 0, 1, 1, 2])]
+)
+def test_transfers_between_servers_are_bytes(up, down, transfers) -> None:
+    """One number of eight bytes, with each pull, each arrival and each transfer.
+
+    The second arrival, at 2, is sent and returned at once; or it is at the global server at 2.75,
+    there is an arrival at 3, and the model is back at 3.25.
+    """
+    arrivals = Regions({"r": clock(1.0)}, {"r": [0]}, arrivals_per_send=2, up=up, down=down)
+    run = fitted(Halfway(), points([4.0]), arrivals=arrivals, aggregator=HALoS(), max_rounds=5)
+    found = [each.metrics["fed/bytes"] / 8 - each.metrics["fed/models"] for each in run.history]
+    assert found == transfers

@@ -25,10 +25,12 @@ from fedlight.arrivals import (
     SharedStream,
     SynchronousArrivals,
 )
+from fedlight.channel import ErrorFeedback, GaussianNoise, TopK
 from fedlight.local_optimizers import LocalSGD, Scaffold
 from tests.boring import Boring, classes
 
 UNIFORM = FedBuff(2, staleness=None)
+CLIPPED = GaussianNoise(1.0, 0.1)
 
 
 class ByNorm(BufferedAggregator):
@@ -133,6 +135,16 @@ def test_weights_that_depend_on_updates_are_refused(make_update, make_state, mak
         stepped(PrivateSum(ByNorm(2), 1.0, 1.0), updates, make_state, make_federation)
 
 
+@pytest.mark.parametrize("what", ["result", "pulled", "num_examples"])
+def test_weights_may_read_the_schedule_only(what, make_update, make_state, make_federation):
+    class Nosy(BufferedAggregator):
+        def weights(self, updates, version):
+            return [getattr(update, what) for update in updates]
+
+    with pytest.raises(ValueError, match=r"use client_id, num_steps and staleness\(version\) only"):
+        stepped(PrivateSum(Nosy(1), 1.0, 1.0), [make_update(0, [1.0])], make_state, make_federation)
+
+
 @pytest.mark.parametrize("changed", [{"buffers": [1.0]}, {"counters": [1]}])
 def test_buffers_that_clients_have_changed_are_refused(
     changed, make_update, make_state, make_federation
@@ -214,6 +226,25 @@ def test_statistics_of_normalisation_are_refused_before_the_first_task():
     net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
     with pytest.raises(ValueError, match="Boring has BatchNorm1d, whose running statistics"):
         trainer().fit(Boring(net), classes())
+
+
+class Leaky(Boring):
+    """Each client sends the mean of its examples as a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def training_step(self, batch, batch_idx):
+        self.mean.copy_(batch[0].mean(dim=0))
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("channel", [GaussianNoise(1.0, 0.1), [ErrorFeedback(TopK(0.5)), CLIPPED]])
+def test_buffers_beside_the_noise_of_clients_are_refused(channel):
+    run = trainer(aggregator=FedBuff(2), channel=channel, executor="sequential")
+    with pytest.raises(ValueError, match=r"sends floating buffers .* to which .* adds no noise"):
+        run.fit(Leaky(), classes())
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. ")

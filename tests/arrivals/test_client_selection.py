@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from fedlight.aggregators import FedAvg
 from fedlight.arrivals import (
     Availability,
     ClientSelection,
@@ -17,14 +18,17 @@ from fedlight.arrivals import (
     Pisces,
     PoissonArrivals,
     PowerOfChoice,
+    RefreshedTasks,
     SynchronousArrivals,
     UniformArrivals,
 )
 from fedlight.arrivals.client_selection import statistical_utility
 from fedlight.arrivals.schedule import Schedule
 from fedlight.events import Kind
+from fedlight.local_optimizers import LocalSGD
 from fedlight.loop import Handled
 from fedlight.types import Federation, Seen, Task
+from tests.boring import Point, fitted, points
 
 ROUNDS = SynchronousArrivals(per_round=2, durations=FixedDurations([1.0] * 4), local_steps=1)
 CLOCK = ContinuousArrivals(FixedDurations([1.0, 2.0, 3.0, 4.0]), 2, local_steps=1)
@@ -120,6 +124,16 @@ def test_over_selection_and_late_ones():
     assert arrivals.asked[1] == ([0, 2, 3], 2, 1.0)  # client 1 is still at work
     more = Smallest(SynchronousArrivals(2, FixedDurations([1.0] * 4), 1, over_select=1))
     assert len(play(more, [1.0] * 4, 0.5, buffer_size=None)) == 3
+
+
+@pytest.mark.parametrize("rule", [lambda each: PowerOfChoice(each, 3), Oort, Pisces])
+def test_a_round_in_which_all_clients_are_at_work_chooses_none(rule):
+    """Four clients of 10 units start at 0 to 3; the fifth round has nobody left to choose."""
+    busy = SynchronousArrivals(
+        1, FixedDurations([10.0] * 4), local_steps=1, timeout=1.0, late="continue"
+    )
+    tasks = play(rule(busy), [1.0] * 4, 9.0, buffer_size=None)
+    assert [start for _, start in tasks] == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_the_process_itself_still_draws():
@@ -289,6 +303,29 @@ class TestPisces:
             play(arrivals, rng.uniform(0, 1, 12), 60.0, buffer_size=None, num_clients=12)
             assert len(stale) > 50
             assert max(stale) <= bound
+
+    @pytest.mark.filterwarnings("ignore:fedlight. ")
+    @pytest.mark.parametrize("picky", [False, True])
+    def test_no_step_without_an_update(self, picky):
+        """Neither a first half nor an update that the server drops is one that waits."""
+
+        class Picky(FedAvg):
+            def accepts(self, update, version):
+                return update.client_id != 0
+
+        times = ContinuousArrivals(
+            FixedDurations([1.0, 1.5, 2.0]), concurrency=2, local_steps=4, resume="on_arrival"
+        )
+        run = fitted(
+            Point(),
+            points([1.0], [2.0], [3.0]),
+            arrivals=Pisces(times if picky else RefreshedTasks(times), staleness_bound=2.0),
+            aggregator=Picky() if picky else FedAvg(),
+            local_optimizer=LocalSGD(0.1),
+            max_time=9.0,
+        )
+        assert len(run.history) > 4
+        assert all(record.updates for record in run.history)
 
     def test_rounds_of_its_own_only(self):
         with pytest.raises(ValueError, match="staleness_bound=2 ends rounds, which"):
@@ -505,3 +542,15 @@ def test_a_state_is_plain_and_complete(name):
     whole = run()
     assert len(whole) > 20
     assert run(1) == run(7) == run(18) == run(40) == whole
+
+
+def test_a_setup_that_forgets_ours_is_an_error():
+    class Forgets(Smallest):
+        def setup(self, federation):
+            self.asked = []
+
+    with pytest.raises(
+        TypeError,
+        match=r"Forgets.setup must call super\(\).setup\(federation\), which sets up Synchronous",
+    ):
+        play(Forgets(ROUNDS), [1.0] * 4, until=2)

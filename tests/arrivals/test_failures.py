@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedlight import participation_report
-from fedlight.aggregators import FedAvg, FedBuff
+from fedlight.aggregators import FedASMU, FedAvg, FedBuff
 from fedlight.arrivals import (
     Availability,
     ContinuousArrivals,
@@ -14,6 +14,7 @@ from fedlight.arrivals import (
     Failures,
     FixedDurations,
     PoissonArrivals,
+    RefreshedTasks,
     SynchronousArrivals,
     UniformSpeeds,
 )
@@ -118,6 +119,23 @@ def test_failures_depend_neither_on_the_server_nor_on_the_order_of_questions(fed
     assert all(a.end < b.start for a, b in pairwise(one._up[0]))
 
 
+def test_failures_that_are_over_are_forgotten(federation):
+    """A long run of many short failures sees the same ones, and holds only those to come."""
+    every = Failures(clock(1.0), mtbf=1.0, mttr=1.0)
+    every.setup(federation(1))
+    asked = [to_ticks(each) for each in range(0, 3000, 7)]
+    expected = [every._find(0, each) for each in asked]
+    some = Failures(clock(1.0), mtbf=1.0, mttr=1.0)
+    some.setup(federation(1))
+    found = []
+    for each in asked:
+        list(some.change([], each / 1e9))
+        found.append(some._find(0, each))
+        assert len(some._up[0]) <= 2 * 16
+    assert found == expected
+    assert len(every._up[0]) > 1000
+
+
 def test_the_means_of_the_times(federation):
     process = Failures(clock(1.0), 3.0, 0.5)
     process.setup(federation(1))
@@ -144,6 +162,13 @@ def test_goodput_by_hand():
     assert report.table().columns[-1].header == "goodput"
 
 
+def test_a_table_has_no_lost_tasks_and_so_no_goodput():
+    """The docs say to give the process."""
+    process = ByHand(clock(1.0, 2.0), [[(0, 2.5), (4, 9)], [(0, 99)]])
+    table = process.simulate(num_clients=2, buffer_size=1, max_time=5)
+    assert participation_report(table, FedBuff(1)).goodput == 1.0
+
+
 def test_dropped_and_cancelled_work_is_waste():
     """Over-selection, first of two: the other one has worked as long when it is cancelled."""
     process = SynchronousArrivals(1, FixedDurations([1.0, 3.0]), 1, over_select=1)
@@ -153,6 +178,17 @@ def test_dropped_and_cancelled_work_is_waste():
     whole = participation_report(clock(1.0, 2.0), FedBuff(1), num_clients=2, max_rounds=9)
     assert whole.goodput == 1.0
     assert "goodput" not in str(whole)
+
+
+def test_a_first_half_counts_as_the_second_one():
+    """Client 0 has tasks of 2 in halves, all used; client 1 fails at 3, in its second half."""
+    halves = RefreshedTasks(
+        ContinuousArrivals(FixedDurations([2.0, 4.0]), resume="on_arrival", local_steps=2)
+    )
+    process = ByHand(halves, [[(0, 99)], [(0, 3)]])
+    report = participation_report(process, FedASMU(), num_clients=2, max_time=8)
+    assert report.goodput_of == pytest.approx([1.0, 0.0])
+    assert report.goodput == pytest.approx(8 / 11)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,14 @@ from fedlight.arrivals import (
     ReplayArrivals,
     ReplayEvent,
     ScheduleTable,
+    SynchronousArrivals,
     UniformArrivals,
     UniformSpeeds,
 )
+from fedlight.arrivals._table_writer import TableWriter
 from fedlight.arrivals.schedule import Schedule
 from fedlight.loop import Handled
+from fedlight.types import Task
 from tests.playing import events
 
 
@@ -38,6 +41,49 @@ def test_the_file_appears_whole_at_the_end(tmp_path):
     )
     assert ScheduleTable.load(path) == table
     assert [file.name for file in tmp_path.iterdir()] == ["schedule.parquet"]
+
+
+def test_tasks_in_flight_at_the_end(tmp_path):
+    """Client 0 takes 1.0, client 1 takes 0.4: at 0.8, client 0 is at work and client 1 is back.
+
+    Client 1 starts again at 0.8, when the last version is made, so that nothing is computed beside
+    it any more. Client 0 has started at 0, and would arrive at 1.
+    """
+    clock = ContinuousArrivals(FixedDurations([1.0, 0.4]), local_steps=5)
+    path = tmp_path / "schedule.parquet"
+    table = Recording(clock, path).simulate(num_clients=2, buffer_size=1, max_rounds=2)
+    assert [(event.client, event.time) for event in table.events] == [(1, 0.4), (1, 0.8)]
+    assert table.unfinished == [ReplayEvent(0, 0, 1.0, 5, 0.0, 0)]
+    assert not table.may_stop
+    assert Recording(clock).simulate(num_clients=2, buffer_size=1, max_rounds=2) == table
+    assert ScheduleTable.load(path) == table
+    replayed = Recording(ReplayArrivals(path))
+    assert replayed.simulate(num_clients=2, buffer_size=1) == table  # it does not arrive
+    assert replayed.table() == table
+    assert "unfinished=[ReplayEvent(client=0" in repr(table)
+
+
+def test_lost_and_retried_tasks_are_not_among_them():
+    clock = ContinuousArrivals(FixedDurations([1.0, 0.4]), local_steps=5)
+    tasks = [
+        Task(0, 0, 0.0, 1.0, 1, 0, 0),
+        Task(1, 0, 0.0, 1.0, 1, 1, 0, tries=1),
+        Task(1, 0, 0.0, 1.0, 1, 1, 0, lost=True),
+    ]
+    clock.simulate(num_clients=2, buffer_size=1, max_rounds=1)  # sets it up
+    writer = TableWriter()
+    writer.end_round(0.5)
+    writer.end([*tasks, tasks[0]._replace(dispatched_at=0.5)])
+    (event,) = writer.table(clock, 2).unfinished
+    assert (event.client, event.dispatched_at) == (0, 0.0)
+
+
+def test_a_process_that_may_stop_clients_is_recorded_as_one():
+    stops = SynchronousArrivals(1, FixedDurations([1.0]), local_steps=1, timeout=2.0)
+    table = stops.simulate(num_clients=1, max_rounds=2)
+    assert all(event.stopped_at_version is None for event in table.events)
+    assert table.may_stop is stops.may_stop is ReplayArrivals(table).may_stop is True
+    assert ReplayArrivals(table).simulate(num_clients=1) == table
 
 
 def test_an_earlier_file_stays_until_the_end(tmp_path, federation):

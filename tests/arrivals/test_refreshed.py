@@ -2,8 +2,10 @@
 
 import pytest
 
+from fedlight.aggregators import FedASMU
 from fedlight.arrivals import (
     Availability,
+    ClientSelection,
     ContinuousArrivals,
     DropOut,
     ExponentialDurations,
@@ -15,7 +17,11 @@ from fedlight.arrivals import (
     UniformSteps,
 )
 from fedlight.arrivals.base import Dispatch
+from fedlight.channel import Clip, ErrorFeedback, TopK
+from fedlight.executors.base import ClientError
+from fedlight.local_optimizers import FreshModel, LocalSGD
 from fedlight.types import Task
+from tests.boring import Point, fitted, points
 
 
 def clock(durations=(2.0, 4.0), steps=(2, 4), **more):
@@ -82,6 +88,101 @@ def test_the_process_within_is_not_told_of_halves():
     spy = Spy(FixedDurations([2.0, 4.0]), resume="on_arrival", local_steps=4)
     RefreshedTasks(spy).simulate(num_clients=2, buffer_size=1, max_time=4.0)
     assert told == [(1.0, []), (2.0, [0]), (2.0, []), (3.0, []), (4.0, [0]), (4.0, [1])]
+
+
+class Ear(ClientSelection):
+    """Chooses the first clients, and notes what it is told."""
+
+    def setup(self, federation):
+        super().setup(federation)
+        self.told = []
+
+    def on_feedback(self, task, seen, now):
+        self.told.append((task.pulled_version, task.tag, task.num_steps, seen[3:]))
+
+    def on_arrival(self, task, now):
+        self.told.append((task.pulled_version, task.tag, task.num_steps, task.dispatched_at))
+        return super().on_arrival(task, now)
+
+    def choose(self, clients, count, rng, now):
+        return clients[:count]
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. some clients")
+def test_the_process_within_hears_of_whole_tasks():
+    """Tasks of 1 and 1.5 with 5 steps: the second one pulls 0, then 0, and arrives at version 1.
+
+    Client 0, which is chosen again, pulls version 1 at 1 and version 2 at 1.5.
+    """
+    inner = ContinuousArrivals(
+        FixedDurations([1.0, 1.5, 9.0]), concurrency=2, resume="on_arrival", local_steps=5
+    )
+    run = halved(RefreshedTasks(Ear(inner), 0.6), [1.0], [2.0], [3.0], max_time=2.0)
+    assert run.arrivals.arrivals.told == [
+        *[(0, None, 5, (1.0, 0)), (0, None, 5, 0.0)],
+        *[(0, None, 5, (1.5, 1)), (0, None, 5, 0.0)],
+        *[(1, None, 5, (1.0, 1)), (1, None, 5, 1.0)],
+    ]
+
+
+def halved(arrivals, *clients, module=None, **given):
+    given = {"local_optimizer": FreshModel(LocalSGD(0.5))} | given
+    given = {"aggregator": FedASMU(lam=0.0, iota=1.0), "precision": "64-true"} | given
+    return fitted(module or Point(), points(*clients), arrivals=arrivals, **given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"channel": ErrorFeedback(TopK(1.0))},
+        {"channel": [ErrorFeedback(TopK(1.0)), Clip(0.8)]},
+        {"channel": Clip(0.8)},
+    ],
+)
+def test_nothing_is_sent_after_a_first_half(given):
+    """x = 1: w = 0 becomes 1/2 and 3/4, and the server goes half of it; then 11/16 and 27/32.
+
+    So neither the memory of a channel nor a limit gets what a first half has made.
+    """
+    arrivals = RefreshedTasks(clock([1.0], [2]))
+    run = halved(arrivals, [1.0], max_rounds=2, **given)
+    assert run.module.w.item() == pytest.approx(3 / 8 + (27 / 32 - 3 / 8) / 2, abs=1e-12)
+
+
+class Fragile(Point):
+    """One of its steps fails."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.fails, self.steps = fails, 0
+
+    def training_step(self, batch, batch_idx):
+        Fragile.made += 1
+        if Fragile.made == self.fails:
+            raise RuntimeError("no memory left")
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("fails", [1, 3])
+@pytest.mark.parametrize(("how", "failures"), [("raise", 0), ("drop", 1), ("retry", 3)])
+def test_without_its_first_half_a_task_has_failed(how, failures, fails):
+    """Two steps a task: the first one fails, of the first task or of the second one."""
+    Fragile.made = 0
+
+    def run():
+        arrivals = RefreshedTasks(clock([1.0], [2], resume="on_aggregation"))
+        given = {"on_client_failure": how, "executor": "sequential"}
+        return halved(arrivals, [1.0], module=Fragile(fails), max_rounds=2, **given)
+
+    words = "the first half of its task has failed: RuntimeError: no memory left"
+    if how == "raise":
+        with pytest.raises(ClientError, match=words):
+            run()
+        return
+    done = run()
+    assert [each.reason for r in done.history for each in r.failures] == [words] * failures
+    assert done.module.w.item() == pytest.approx(3 / 8 + (27 / 32 - 3 / 8) / 2, abs=1e-12)
 
 
 def test_what_is_known_of_a_task():

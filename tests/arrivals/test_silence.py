@@ -142,6 +142,27 @@ def test_a_process_of_empty_rounds_ends(watch):
         Empty().simulate(num_clients=1, max_updates=3)
 
 
+def test_a_clock_that_stands_still_is_refused(watch):
+    """Ends of rounds and wake-ups in turn, before the only task arrives: 22 = 20 + 2 M."""
+
+    class Standing(ArrivalProcess):
+        by_rounds = True
+
+        def setup(self, federation):
+            self.started = False
+
+        def on_wake(self, now):
+            started, self.started = self.started, True
+            return [EndRound(0.0)] if started else [Dispatch(0, 1.0, 1), Wake(0.5)]
+
+        def on_round_end(self, now):
+            return [Wake(0.0)]
+
+    words = r"woken up 23 times at virtual time 0.5, which does not advance; .* delay above 0"
+    with pytest.raises(ValueError, match=words):
+        Standing().simulate(num_clients=1, max_updates=3)
+
+
 def test_what_was_counted_is_in_the_state(federation):
     schedule = Schedule(Lost(1000), federation(1))
     from fedlight.loop import Handled

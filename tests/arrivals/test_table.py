@@ -17,13 +17,45 @@ EVENTS = [ReplayEvent(0, 0, 1.0, 2, 0.5, 3), ReplayEvent(1, 0, 2.0, 1)]
         ScheduleTable(EVENTS),
         ScheduleTable(EVENTS, [1.0, 2.0], 3, [1.0, 0.5, 0.25], [0, None]),
         ScheduleTable([]),
+        ScheduleTable(EVENTS, unfinished=[ReplayEvent(2, 1, 3.5, 4, 1.5, 0)], may_stop=True),
+        ScheduleTable(
+            EVENTS,
+            unfinished=[
+                ReplayEvent(2, 1, 3.5, 4, 1.5, 0, None, "west"),
+                ReplayEvent(0, 1, 3.5, 4, 1.5, 0, None, None, True, 7, 1, False),
+            ],
+        ),
     ],
-    ids=["events alone", "with all", "empty"],
+    ids=["events alone", "with all", "empty", "unfinished", "of groups and shards"],
 )
 def test_there_and_back(tmp_path, table):
     table.save(tmp_path / "a.parquet")
     assert ScheduleTable.load(tmp_path / "a.parquet") == table
     assert ScheduleTable.load(str(tmp_path / "a.parquet")) == table
+
+
+def test_versions_that_do_not_know_of_unfinished_tasks_read_the_rest(tmp_path):
+    """They look at two entries of the metadata, which are those of the table without the tasks."""
+    unfinished = [ReplayEvent(2, 1, 3.5, 4, 1.5, 0)]
+    ScheduleTable(EVENTS, num_clients=3, unfinished=unfinished).save(tmp_path / "new")
+    ScheduleTable(EVENTS, num_clients=3).save(tmp_path / "old")
+    new, old = (pq.read_table(tmp_path / name) for name in ("new", "old"))
+    assert new.equals(old)
+    for key in (b"fedlight.schedule", b"fedlight.hash"):
+        assert new.schema.metadata[key] == old.schema.metadata[key]
+    assert ScheduleTable.load(tmp_path / "old").unfinished == []
+
+
+def test_unfinished_tasks_that_were_changed_are_refused(tmp_path):
+    path = tmp_path / "schedule"
+    ScheduleTable(EVENTS, unfinished=[ReplayEvent(2, 1, 3.5, 4, 1.5, 0)]).save(path)
+    table = pq.read_table(path)
+    metadata = table.schema.metadata
+    packed = metadata[b"fedlight.end"]
+    changed = packed[:-8] + b"AAAA" + packed[-4:]
+    pq.write_table(table.replace_schema_metadata({**metadata, b"fedlight.end": changed}), path)
+    with pytest.raises(ValueError, match="was changed since fedlight has written it"):
+        ScheduleTable.load(path)
 
 
 def test_what_one_wants_to_look_at():
@@ -166,3 +198,12 @@ def test_a_file_of_changed_rows_is_refused_and_one_without_a_hash_is_read(tmp_pa
         ScheduleTable.load(path)
     pq.write_table(table.to_arrow(), path)  # as 0.2 wrote it
     assert ScheduleTable.load(path) == table
+
+
+def test_a_name_that_is_no_text_is_damage(tmp_path):
+    """One byte of a column's name, which pyarrow decodes."""
+    path = tmp_path / "schedule.parquet"
+    UniformArrivals(1).simulate(2, max_rounds=3).save(path)
+    path.write_bytes(path.read_bytes().replace(b"num_steps", b"n\x92m_steps", 1))
+    with pytest.raises(ValueError, match=r"schedule.parquet' is not a schedule written by"):
+        ScheduleTable.load(path)

@@ -1,5 +1,7 @@
 """A recorded run and its replay give the same model, to the last bit."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from lightning import LightningModule
@@ -14,6 +16,7 @@ from fedlight.arrivals import (
     DiurnalWindows,
     DropOut,
     ExponentialDurations,
+    FixedDurations,
     PartialWork,
     PoissonArrivals,
     Recording,
@@ -23,7 +26,9 @@ from fedlight.arrivals import (
     UniformSpeeds,
     UniformSteps,
 )
+from fedlight.callbacks import FedCheckpoint
 from fedlight.local_optimizers import LocalSGD
+from tests.fits_on_cards import Mixing
 
 
 class Linear(LightningModule):
@@ -51,6 +56,7 @@ def data():
 
 
 def trained(arrivals, aggregator, data, limits):
+    ckpt_path = limits.pop("ckpt_path", None)
     trainer = FedTrainer(
         arrivals=arrivals,
         aggregator=aggregator,
@@ -60,7 +66,7 @@ def trained(arrivals, aggregator, data, limits):
         enable_progress_bar=False,
         **limits,
     )
-    trainer.fit(Linear(), data)
+    trainer.fit(Linear(), data, ckpt_path=ckpt_path)
     return trainer
 
 
@@ -128,3 +134,66 @@ def test_a_run_that_fails_writes_nothing(data, tmp_path):
     with pytest.raises(Exception, match="no"):
         trainer.fit(Broken(), data)
     assert not path.exists()
+
+
+# Each of these has other members in a stack of the replay if the record lacks something.
+STACKS = {
+    "others are in flight at the end": lambda: (
+        ContinuousArrivals(UniformSpeeds(0.8), local_steps=3),
+        FedBuff(2),
+    ),
+    "a client pulls between two arrivals of one time": lambda: (
+        ContinuousArrivals(
+            FixedDurations([1.0, 1.0, 1.0, 2.5, 3.5, 4.5, 5.5, 6.5]),
+            resume="on_arrival",
+            local_steps=3,
+        ),
+        FedBuff(2),
+    ),
+    "clients might have been stopped": lambda: (
+        ContinuousArrivals(
+            UniformSpeeds(0.8), resume="on_arrival", local_steps=3, restart_after=1000
+        ),
+        FedBuff(2),
+    ),
+}
+
+
+def costs(run):
+    """The pulls and arrivals until each version, and the bytes of these."""
+    return [(each.metrics["fed/models"], each.metrics["fed/bytes"]) for each in run.history]
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_stacks_of_a_replay_have_the_same_members(data, name):
+    arrivals, aggregator = STACKS[name]()
+    recording = Recording(arrivals)
+    given = {"max_rounds": 6, "executor": Mixing(max_batch=6)}
+    recorded = trained(recording, aggregator, data, given)
+    table = recording.table()
+    assert table.unfinished
+    for limits in (given, {"executor": Mixing(max_batch=6)}):  # the record ends by itself
+        replayed = trained(ReplayArrivals(table), aggregator, data, limits)
+        assert replayed.fingerprint() == recorded.fingerprint()
+        assert costs(replayed)[-1] == costs(recorded)[-1]
+        assert replayed.num_updates == recorded.num_updates == len(table)
+    less = replace(table, unfinished=[], may_stop=False)
+    other = trained(ReplayArrivals(less), aggregator, data, given)
+    # Without what the record has of the end; the executor shows who is in a stack.
+    assert other.fingerprint() != recorded.fingerprint()
+
+
+def test_a_resumed_replay_has_the_same_stacks(data, tmp_path):
+    arrivals, aggregator = STACKS["others are in flight at the end"]()
+    recording, given = Recording(arrivals), {"executor": Mixing(max_batch=6)}
+    recorded = trained(recording, aggregator, data, {**given, "max_rounds": 6})
+    saved = FedCheckpoint(tmp_path, every_n_updates=5, save_top_k=-1)
+    whole = Recording(ReplayArrivals(recording.table()))
+    trained(whole, aggregator, data, {**given, "callbacks": saved})
+    found = [path for path in tmp_path.glob("*.ckpt") if path.name != "last.ckpt"]
+    assert len(found) == 2
+    for path in found:
+        again = ReplayArrivals(recording.table())
+        resumed = trained(Recording(again), aggregator, data, {**given, "ckpt_path": path})
+        assert resumed.fingerprint() == recorded.fingerprint()
+        assert resumed.arrivals.table() == recording.table()

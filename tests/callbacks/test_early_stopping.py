@@ -32,6 +32,7 @@ def test_it_stops_after_so_many_looks_without_a_better_value():
     assert stopped([5, 4, 4.5, 4, 1, 1], stopping) == 4
     assert stopping.best_score == 4.0
     assert stopping.stopped_round == 4
+    assert stopping.stopped_epoch == 3  # Lightning counts from 0
     assert "not better than 4 2 times in a row" in stopping.reason
 
 

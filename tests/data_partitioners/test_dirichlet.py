@@ -95,3 +95,11 @@ def test_arguments_are_checked():
         DirichletPartitioner(3, 1, min_partition_size=0)
     with pytest.raises(ValueError, match=r"at least 3 .* need 12 rows, .* has 10; give .* <= 3"):
         DirichletPartitioner(4, 0.5, min_partition_size=3).partition(MNIST_LIKE.select(range(10)))
+
+
+def test_a_column_that_is_missing_names_the_argument():
+    rows = datasets.Dataset.from_dict({"x": [0.0] * 9, "species": [0, 1, 2] * 3})
+    words = r"its columns are \['x', 'species'\]: give the partitioner one of them"
+    with pytest.raises(ValueError, match=f"{words} as partition_by="):
+        DirichletPartitioner(3, 1.0).partition(rows)
+    assert len(DirichletPartitioner(3, 1.0, "species").partition(rows)) == 3

@@ -6,7 +6,14 @@ With `tests/on_device.py` the cards are those of the pretended device.
 import pytest
 
 from fedlight.aggregators import FedAvg
-from fedlight.arrivals import LeastVisitedShards, SharedStream, UniformArrivals, UniformSteps
+from fedlight.arrivals import (
+    ContinuousArrivals,
+    ExponentialDurations,
+    LeastVisitedShards,
+    SharedStream,
+    UniformArrivals,
+    UniformSteps,
+)
 from fedlight.callbacks import FedCheckpoint
 from fedlight.local_optimizers import Scaffold
 from tests.fits_on_cards import METHODS, bits, cards, fit_on
@@ -78,4 +85,20 @@ def test_a_resumed_run_may_have_another_number_of_cards(tmp_path, before) -> Non
     fit_on(cards(before, seed=7), **given, callbacks=saved, max_rounds=2)
     for number in (1, 2):
         resumed = fit_on(cards(number, seed=8), **given, ckpt_path=tmp_path / "last.ckpt")
+        assert bits(resumed) == whole
+
+
+@pytest.mark.parametrize("resume", ["on_arrival", "on_aggregation"])
+def test_continuous_arrivals_resume_between_any_two_updates(tmp_path, resume) -> None:
+    """Stacks whose members matter go on with those that the cards had at the checkpoint."""
+    clock = ContinuousArrivals(
+        ExponentialDurations(1.0), concurrency=6, resume=resume, local_steps=UniformSteps(1, 4)
+    )
+    given = {"arrivals": clock, "max_rounds": 6}
+    saved = FedCheckpoint(tmp_path, every_n_updates=5, save_top_k=-1)
+    whole = bits(fit_on(cards(1), **given, callbacks=saved))
+    found = [path for path in tmp_path.glob("*.ckpt") if path.name != "last.ckpt"]
+    assert len(found) == 3  # of 18 updates; in the midst of a buffer of 3
+    for number, path in enumerate(found):
+        resumed = fit_on(cards(1 + number % 2, seed=number), **given, ckpt_path=path)
         assert bits(resumed) == whole

@@ -27,9 +27,11 @@ from fedlight.executors._remote.actor import (
     autocast_on,
 )
 from fedlight.executors._remote.actor_worker import SentFit
+from fedlight.executors._remote.cluster import Cluster
 from fedlight.executors._remote.tensor_block import Packed
 from fedlight.local_optimizers import LocalSGD, ModuleOptimizer, Scaffold
 from fedlight.parameters import ModuleState
+from fedlight.studies import RayWorkers
 from fedlight.types import Task
 from tests.boring import Boring, fitted, points, trainer
 from tests.executors import test_changed_settings as changed
@@ -105,9 +107,10 @@ def fit(
 def cluster(tmp_path_factory):
     """One small cluster for the tests of this file; executors join it."""
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    started = Cluster(ray, None, num_cpus=2)
     yield ray
-    ray.shutdown()
+    started.close()
+    assert not ray.is_initialized()
 
 
 @pytest.fixture(autouse=True)
@@ -427,6 +430,21 @@ def test_runs_of_a_study_share_actors(cluster, monkeypatch) -> None:
     assert "cannot share the actors" in shared.runs[3].error
     assert "write workers=RayWorkers" in shared.runs[3].error
     assert len({each.number for each in examples}) == 1  # the data are sent once
+
+
+@pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+def test_whole_runs_are_tasks_of_the_cluster(cluster, tmp_path) -> None:
+    # one at a time, on all cores, as each worker imports torch before its first run
+    kinds = {"good": Boring, "bad": studies.Failing}
+    given = {"over": {"module": kinds}, "aggregator": FedBuff(2)}
+    here = swept(**given)
+    there = swept(**given, workers=RayWorkers(num_cpus=2), path=tmp_path)
+    assert prints(there) == prints(here)
+    assert there.runs[0].history == here.runs[0].history
+    assert "no such step" in there.runs[2].error
+    assert len(list((tmp_path / "runs").glob("*.failed.json"))) == 2
+    assert cluster.is_initialized()  # it stays in the cluster in which it was before
 
 
 def actor(executor: str, bad: int | None = None) -> tuple[Actor, Any, list[SentJob], dict]:

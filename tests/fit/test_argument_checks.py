@@ -34,6 +34,13 @@ ROUNDS = UniformArrivals(per_round=1)
         ("aggregator", FedAvg, TypeError, "aggregator must be an object, got the class FedAvg"),
         ("aggregator", "fedavg", TypeError, r"of type Aggregator, got 'fedavg' .*AFACD\(\)"),
         ("local_optimizer", LocalSGD, TypeError, "got the class LocalSGD; call it"),
+        (
+            "local_optimizer",
+            torch.optim.Adam,
+            TypeError,
+            r"got the class Adam of torch; for example LocalSGD\(lr=0.1\), or return "
+            r"Adam\(self.parameters\(\), …\) from the module's configure_optimizers",
+        ),
         ("local_optimizer", 0.1, TypeError, r"of type LocalOptimizer, got 0.1 .*LocalSGD\(lr=0.1"),
         ("executor", "ray", ValueError, "'auto', 'sequential', 'vectorized'.*got 'ray'"),
         ("executor", 3, TypeError, r"one of 'auto'.* or an Executor, got 3 \(int\)"),
@@ -392,3 +399,24 @@ def test_a_file_for_a_folder_is_noticed_before_the_first_round(tmp_path) -> None
         with pytest.raises(NotADirectoryError, match=r"needs a folder, but '.*file' is a file"):
             run.fit(Point(), points([1.0], [2.0]))
         assert run.history == []
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("path must name a file", lambda run: run.save_checkpoint(None)),
+        ("path must name a file", lambda run: run.save_checkpoint("")),
+        ("copies must name a file", lambda run: run.save_checkpoint("a.ckpt", 3)),
+        ("metrics must be a mapping", lambda run: run.log_metrics([1.0])),
+        ("metrics must be a mapping", lambda run: run.log_metrics({1: 1.0})),
+        ("verbose must be True or False", lambda run: run.validate(verbose=torch.ones(2))),
+        ("verbose must be True or False", lambda run: run.test(verbose="no")),
+    ],
+    ids=["none", "empty", "copies", "list", "names", "validate", "test"],
+)
+def test_methods_name_a_wrong_argument(name, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = fitted(Point(), points([1.0], [2.0]), max_rounds=1)
+    with pytest.raises((TypeError, ValueError), match=f"^{name}"):
+        call(run)
+    assert not list(tmp_path.glob("*.ckpt"))

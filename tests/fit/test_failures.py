@@ -114,9 +114,9 @@ def test_a_bad_client_never_reaches_the_model(aggregator, executor, kind, policy
         executor=executor,
         on_client_failure=policy,
         callbacks=recorder,
-        max_rounds=8,
+        max_rounds=6,
     )
-    assert run.version == 8
+    assert run.version == 6
     for tensor in (run.state.params, run.state.buffers, run.state.shared):
         assert torch.isfinite(tensor).all()
     used = {update.client_id for record in run.history for update in record.updates}
@@ -480,6 +480,22 @@ def test_a_run_ends_when_every_task_is_stopped(late, aggregator, monkeypatch):
     assert re.search(words, line)
     assert run.now == pytest.approx(32.0)  # forty rounds of two tasks
     assert run.num_updates == 0
+
+
+@pytest.mark.parametrize("timeout", [0.5, 1.5])
+def test_rounds_that_have_used_no_update_are_named(timeout):
+    """Tasks of one unit: with a timeout of 1/2 none arrives, and FedAvg makes empty rounds."""
+    arrivals = SynchronousArrivals(durations=FixedDurations([1.0, 1.0]), timeout=timeout)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run = fitted(
+            Point(), points([1.0], [2.0]), arrivals=arrivals, aggregator=FedAvg(), max_rounds=3
+        )
+    said = [str(each.message) for each in seen if "has used an update" in str(each.message)]
+    assert run.version == 3
+    assert len(said) == (timeout < 1)
+    assert all("none of the 3 rounds has used an update" in each for each in said)
+    assert (run.module.w.item() == 0) == (timeout < 1)
 
 
 @pytest.mark.parametrize("policy", ["drop", "retry"])

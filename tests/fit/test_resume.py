@@ -102,10 +102,11 @@ def fit(net, folder, ckpt_path=None, callbacks=(), **given):
     ],
 )
 def test_stopped_at_every_round(name, executor, tmp_path):
-    whole = fit(NETS[name], tmp_path / "whole", max_rounds=ROUNDS, executor=executor)
+    rounds = 4
+    whole = fit(NETS[name], tmp_path / "whole", max_rounds=rounds, executor=executor)
     for callbacks in ([], [Looks()]):
         folder = tmp_path / str(len(callbacks))
-        for number in range(1, ROUNDS + 1):
+        for number in range(1, rounds + 1):
             # Each time another kind of limit.
             limit = [{"max_rounds": number}, {"max_updates": 2 * number}][number % 2]
             run = fit(NETS[name], folder, "last", callbacks=callbacks, executor=executor, **limit)

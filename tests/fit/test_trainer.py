@@ -317,7 +317,7 @@ def test_the_same_seed_gives_the_same_bits(executor, tmp_path):
             torch.rand(3)
 
     def bits(**kwargs):
-        given = {"executor": executor, "seed": 11, **kwargs}
+        given = {"executor": executor, "seed": 11, "max_rounds": 3, **kwargs}
         return fitted(model(), classes(), **given).fingerprint()
 
     reference = bits()

@@ -47,6 +47,10 @@ CALLS = {
     "delay_adaptive_sgd": ({"lr": 0.1, "concurrency": 4}, "koloskova2022sharper"),
     "delayed_sgd": ({"lr": 0.1, "tau": 2}, "arjevani2020tight"),
     "diloco": ({"lr": 0.01}, "douillard2023diloco"),
+    "dp_fedbuff": (
+        {"noise_multiplier": 1.0, "clipping_norm": 0.5, "lr": 0.1, "concurrency": 4},
+        "mcmahan2018learning",
+    ),
     "fadas": ({"concurrency": 4}, "wang2024fadas"),
     "favas": ({"lr": 0.1, "per_poll": 3, "interval": 5, "max_steps": 4}, "leconte2023favas"),
     "fedadam": ({"lr": 0.1, "server_lr": 0.01, "per_round": 4}, "reddi2021adaptive"),

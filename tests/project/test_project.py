@@ -1,11 +1,8 @@
-"""What a project that one can join has: a notebook that runs, forms, and a wheel with its data."""
+"""What a project that one can join has: a notebook that runs, forms, one version throughout."""
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import matplotlib
@@ -86,42 +83,3 @@ def test_the_way_to_contribute_names_files_that_exist() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
     for target in re.findall(r"\]\(([^)]+)\)", text):
         assert (ROOT / target).exists()
-
-
-def test_a_wheel_has_all_that_a_run_needs(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "installed")
-    kept = {
-        str(path.relative_to(ROOT))
-        for package in ("fedlight", "data_partitioners")
-        for path in (ROOT / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    found = {
-        str(path.relative_to(tmp_path / "installed"))
-        for path in (tmp_path / "installed").rglob("*")
-        if path.is_file() and ".dist-info" not in str(path)
-    }
-    assert found == kept
-    code = (
-        "from data_partitioners import IidPartitioner; import fedlight; "
-        "from fedlight.conformance import load_cases; "
-        "data = fedlight.FederatedDataModule('mnist-mini', IidPartitioner(2)); data.setup(); "
-        "print(fedlight.__file__, len(load_cases()))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path / "installed"), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    file, cases = done.stdout.split()
-    assert Path(file).is_relative_to(tmp_path)
-    assert Path(file) != Path(fedlight.__file__)
-    assert int(cases) >= 60

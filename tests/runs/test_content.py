@@ -4,6 +4,9 @@ import argparse
 import ast
 import dataclasses
 import functools
+import json
+import os
+import random
 import subprocess
 import sys
 from functools import lru_cache, partial
@@ -15,6 +18,7 @@ import pytest
 import torch
 
 import fedlight._runs.content as content_module
+from fedlight._module.rng import isolated_rng
 from fedlight._runs.code import text_of
 from fedlight._runs.content import content, content_of
 from fedlight.aggregators import FedAsync, FedAvg, FedBuff
@@ -50,8 +54,6 @@ def test_content_is_equal_exactly_for_equal_content(one, same, other) -> None:
 
 
 CODE = """
-from fedlight._runs.content import content
-
 TEXT = '''
 class Rule:
     def __init__(self): self.names = {"a", "b", "c"}
@@ -64,15 +66,67 @@ for text in (TEXT, TEXT.replace("FACTOR *", "2 *"), TEXT.replace("= 1.0", "= 2.0
 """
 
 
-def test_the_code_of_a_class_counts_and_the_process_does_not(monkeypatch) -> None:
-    def run(seed):
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        given = {"capture_output": True, "text": True, "check": True}
-        return subprocess.run([sys.executable, "-c", CODE], **given).stdout.split()
+FOLDER = {
+    "pkg/__init__.py": "",
+    "pkg/sub.py": "from pkg import low\ndef f(): return low.K\n",
+    "pkg/low.py": "K = 1\n",
+    "main.py": "import pkg.sub\nimport pkg\ndef outside(): return pkg.sub.f()\n"
+    "def inside():\n    from pkg.sub import f as other\n    return other()\n"
+    "def later():\n    import pkg.low as low\n    return low.K\n"
+    "def whole():\n    import pkg.low\n    return getattr(pkg.low, 'K')\n",
+}
+PRINT = """
+import main
+print(*(content(getattr(main, each)) for each in ("outside", "inside", "later", "whole")))
+"""
+IN_FORKS = """
+import json, os, sys
+from fedlight._runs.content import content
 
-    first = run("1")
-    assert len(set(first)) == 3
-    assert run("2") == first  # strings have another hash in each process
+for folder, code in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child:
+        if os.waitpid(child, 0)[1]:
+            raise SystemExit(code)
+        print("end", flush=True)
+        continue
+    sys.path.insert(0, folder)
+    exec(code, globals())
+    break
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[str]]]:
+    """What two processes print: `CODE` both, and what is in a folder, one and the other.
+
+    The first one also prints what is in a folder with another number. Strings have another hash in
+    each process.
+    """
+    top = tmp_path_factory.mktemp("folders")
+    for folder, factor in (("one", "1"), ("other", "1"), ("third", "2")):
+        for name, text in FOLDER.items():
+            path = top / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace("K = 1", f"K = {factor}"))
+    found = []
+    for seed, folders in (("1", ["one", "third"]), ("2", ["other"])):
+        codes = [("", CODE), *((str(top / folder), PRINT) for folder in folders)]
+        done = subprocess.run(
+            [sys.executable, "-c", IN_FORKS, json.dumps(codes)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append([each.split() for each in done.stdout.split("end\n")[:-1]])
+    return found
+
+
+def test_the_code_of_a_class_counts_and_the_process_does_not(elsewhere) -> None:
+    (first, *_), (second, _) = elsewhere
+    assert len(first) == len(set(first)) == 3
+    assert second == first
 
 
 def test_a_whole_number_is_one_value_however_it_is_written() -> None:
@@ -179,6 +233,53 @@ def test_functions_of_modules_of_the_user_count(monkeypatch) -> None:
             exec(text, vars(module))
             found.append(content(function))
         assert found[0] == found[1] != found[2]
+
+
+MODULES = {
+    "by its name": "import importlib\ndef rule(): return importlib.import_module('own.low').f()",
+    "after a function that uses it": (
+        "def rule():\n    def inner(): return low.f()\n"
+        "    import own.low as low\n    return inner()"
+    ),
+    "after a lambda that uses it": (
+        "def rule():\n    inner = lambda: low.f()\n    from own import low\n    return inner()"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", MODULES.values(), ids=MODULES.keys())
+def test_modules_that_a_function_imports_count(text, monkeypatch) -> None:
+    package, low = ModuleType("own"), ModuleType("own.low")
+    package.low = low
+    monkeypatch.setitem(sys.modules, "own", package)
+    monkeypatch.setitem(sys.modules, "own.low", low)
+    found = []
+    for number in (1, 1, 2):
+        exec(f"def f(): return {number}", vars(low))
+        found.append(of_text(text))
+    assert found[0] == found[1]
+    assert found[0].digest != found[2].digest
+    assert found[0].hidden == ()
+
+
+GLOBAL_GENERATORS = [
+    "from random import shuffle\ndef rule(x): shuffle(x)",
+    "from random import random\ndef rule(): return random()",
+    "from numpy.random import rand\ndef rule(): return rand()",
+    "from scipy.stats import norm\ndef rule(): return norm.rvs()",
+    "import torch\nK = torch.default_generator\ndef rule(): return K",
+]
+
+
+@pytest.mark.parametrize("text", GLOBAL_GENERATORS)
+def test_the_state_of_a_global_generator_does_not_count(text) -> None:
+    """It differs between processes, and a run has its own."""
+    first = of_text(text)
+    with isolated_rng():
+        random.random()
+        np.random.random()  # noqa: NPY002
+        torch.rand(1)
+        assert of_text(text) == first
 
 
 def test_the_names_of_parameters_count() -> None:
@@ -400,6 +501,59 @@ CHANGES = {
     "a default": ("def rule(x=1): return x", "x=1", "x=2"),
     "a default that only goes by name": ("def rule(*, x=1): return x", "x=1", "x=2"),
     "a name of an argument": ("def rule(f): return f(a=1)", "a=1", "b=1"),
+    "a function of C in another module": (
+        "import math, cmath\nK = math.sqrt\ndef rule(x): return K(x)",
+        "K = math",
+        "K = cmath",
+    ),
+    "a property that is deleted": (
+        "class C:\n    a = property()\n    @a.deleter\n    def a(self): self.k = 1\n"
+        "def rule():\n    c = C()\n    del c.a\n    return c.k",
+        "k = 1",
+        "k = 2",
+    ),
+    "what an enumeration does with other values": (
+        "from enum import Enum\nclass E(Enum):\n    A = 1\n    B = 5\n    @classmethod\n"
+        "    def _missing_(cls, value): return cls.A\ndef rule(): return E(7)",
+        "return cls.A",
+        "return cls.B",
+    ),
+    "what a field of a data class is marked with": (
+        "from dataclasses import dataclass, field, fields\n@dataclass\nclass C:\n"
+        "    a: int = field(default=1, metadata={'k': 1})\n"
+        "def rule(): return fields(C)[0].metadata['k']",
+        "'k': 1",
+        "'k': 2",
+    ),
+    "a hook of a tensor": (
+        "import torch\nK = torch.ones(1, requires_grad=True)\nK.register_hook(lambda g: g * 1)\n"
+        "def rule(): return K",
+        "g * 1",
+        "g * 2",
+    ),
+    "an attribute of a tensor": (
+        "import torch\nK = torch.nn.Parameter(torch.ones(1))\nK.k = 1\ndef rule(): return K.k",
+        "k = 1",
+        "k = 2",
+    ),
+    "an attribute of an array of the user's class": (
+        "import numpy as np\nclass A(np.ndarray): pass\nK = np.zeros(2).view(A)\nK.k = 1\n"
+        "def rule(): return K.k",
+        "k = 1",
+        "k = 2",
+    ),
+    "what a weak dict refers to": (
+        "import weakref\nclass A: pass\na = A()\na.k = 1\n"
+        "K = weakref.WeakValueDictionary({'a': a})\ndef rule(): return K['a'].k",
+        "k = 1",
+        "k = 2",
+    ),
+    "what a weak set refers to": (
+        "import weakref\nclass A: pass\na = A()\na.k = 1\nK = weakref.WeakSet([a])\n"
+        "def rule(): return list(K)[0].k",
+        "k = 1",
+        "k = 2",
+    ),
     "an argument of the program": (
         "import sys\nsys_argv = sys.argv\ndef rule(): return sys_argv[1:]",
         "sys_argv = sys.argv",
@@ -504,38 +658,10 @@ def codes(text):
         yield from inner
 
 
-FOLDER = {
-    "pkg/__init__.py": "",
-    "pkg/sub.py": "from pkg import low\ndef f(): return low.K\n",
-    "pkg/low.py": "K = 1\n",
-    "main.py": "import pkg.sub\nimport pkg\ndef outside(): return pkg.sub.f()\n"
-    "def inside():\n    from pkg.sub import f as other\n    return other()\n"
-    "def later():\n    import pkg.low as low\n    return low.K\n"
-    "def whole():\n    import pkg.low\n    return getattr(pkg.low, 'K')\n",
-}
-PRINT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import main
-from fedlight._runs.content import content
-print(*(content(getattr(main, each)) for each in ("outside", "inside", "later", "whole")))
-"""
-
-
-def test_modules_count_in_another_folder_and_process_alike(tmp_path, monkeypatch) -> None:
-    def printed(folder, seed, factor):
-        for name, text in FOLDER.items():
-            path = tmp_path / folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.replace("K = 1", f"K = {factor}"))
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        given = {"capture_output": True, "text": True, "check": True}
-        where = str(tmp_path / folder)
-        return subprocess.run([sys.executable, "-c", PRINT, where], **given).stdout.split()
-
-    first = printed("one", "1", "1")
-    assert printed("other", "2", "1") == first
-    changed = printed("third", "1", "2")
+def test_modules_count_in_another_folder_and_process_alike(elsewhere) -> None:
+    (_, first, changed), (_, other) = elsewhere
+    assert other == first
+    assert len(first) == 4
     assert all(one != other for one, other in zip(first, changed, strict=True))
 
 
@@ -548,6 +674,7 @@ VARIABLES = {
     "within": 'def rule():\n    import os\n    return os.environ["OWN_RATE"]',
     "global": 'import os\nNAME = "OWN_RATE"\ndef rule(): return os.environ[NAME]',
     "in": 'import os\ndef rule(): return "OWN_RATE" in os.environ',
+    "default": 'import os\nN = "OWN_RATE"\ndef rule(k): return os.getenv(N, str(k + 1))',
 }
 
 
@@ -588,6 +715,43 @@ HIDDEN = {
     "def rule(k): return globals()[k]": (
         "what globals finds is read by rule and is not part of the key"
     ),
+    'import os\nN = "OWN"\ndef rule(): return os.environ[N + "_RATE"]': (
+        "an environment variable whose name is computed is read by rule and is not part of the key"
+    ),
+    'import os\nN = "OWN"\ndef rule(): return os.getenv(f"{N}_RATE")': (
+        "an environment variable whose name is computed is read by rule and is not part of the key"
+    ),
+    "import os\ndef rule(): return os.path.expandvars('$HOME')": (
+        "what os.path.expandvars finds is read by rule and is not part of the key"
+    ),
+    "def rule(p): return p.open('rb').read()": (
+        "a file is read by rule and is not part of the key"
+    ),
+    "import gzip\ndef rule(p): return gzip.open(p)": (
+        "a file is read by rule and is not part of the key"
+    ),
+    "from glob import glob\ndef rule(): return glob('*')": (
+        "a file is read by rule and is not part of the key"
+    ),
+    "def rule(): return open('w').read()": "a file is read by rule and is not part of the key",
+    "import importlib\ndef rule(): return importlib.import_module('.low', 'own')": (
+        "what importlib.import_module finds is read by rule and is not part of the key"
+    ),
+    "import os\ndef rule(): return os.system('date')": (
+        "what os.system answers is read by rule and is not part of the key"
+    ),
+    "def rule(): return rule.__globals__['K']": (
+        "what __globals__ holds is read by rule and is not part of the key"
+    ),
+    "class C:\n    a: int\ndef rule(): return C.__annotations__": (
+        "what __annotations__ holds is read by rule and is not part of the key"
+    ),
+    "import sys\ndef rule(): return sys._getframe()": (
+        "what sys._getframe finds is read by rule and is not part of the key"
+    ),
+    "import threading\nclass T(threading.Thread): k = 1\nK = T()\ndef rule(): return K.k": (
+        "K (T) is read by rule and is not part of the key"
+    ),
     "import subprocess\ndef rule(): return subprocess.run(['date'])": (
         "what subprocess.run answers is read by rule and is not part of the key"
     ),
@@ -605,6 +769,7 @@ def test_what_cannot_be_seen_is_named(text, told) -> None:
 
 def test_a_file_that_is_only_written_is_not_named() -> None:
     assert of_text("def rule(p): open(p, 'w').write('')").hidden == ()
+    assert of_text("def rule(p): p.open('a').write('')").hidden == ()
 
 
 def test_an_open_file_within_an_object_is_named_by_its_place(tmp_path) -> None:

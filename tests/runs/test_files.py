@@ -153,3 +153,28 @@ def test_pipes_and_broken_links_are_left_alone(tmp_path) -> None:
 def test_the_whole_disk_is_not_read() -> None:
     told = of(Rows("/")).hidden
     assert told[0] == "the folder / is held by data and is not part of the key"
+
+
+KINDS = {
+    "keys of a dict": lambda folder: {f"{folder}/a.txt": 1},
+    "an array of texts": lambda folder: np.array([f"{folder}/a.txt"]),
+    "a folder that no name tells": lambda folder: SimpleNamespace(base=str(folder)),
+    "the beginning of paths": lambda folder: SimpleNamespace(prefix=f"{folder}/"),
+}
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
+def test_more_places_in_which_data_name_files(make, tmp_path) -> None:
+    one = written(tmp_path / "one", **{"a.txt": "1"})
+    moved = written(tmp_path / "a longer name", **{"a.txt": "1"})
+    first = of(make(one))
+    assert of(make(moved)) == first
+    written(one, **{"a.txt": "2"})
+    assert of(make(one)).digest != first.digest
+
+
+def test_a_name_with_an_ending_is_a_file_if_there_is_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(written(tmp_path, **{"a.txt": "1"}))
+    first = of([SimpleNamespace(source="a.txt", other="b.txt")])
+    written(tmp_path, **{"a.txt": "2"})
+    assert of([SimpleNamespace(source="a.txt", other="b.txt")]).digest != first.digest

@@ -1,6 +1,7 @@
 """A checkpoint knows private attributes of own strategies, and the module's own optimizer."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,19 +76,39 @@ class Called:
         return 1.0 / (1.0 + staleness) ** self._power
 
 
+def made(plan, table):
+    """A function that has an object and a dict from its definition."""
+    return lambda staleness: plan.secret * table["of"][0] / (1.0 + staleness)
+
+
+def long(secret):
+    """Numbers whose words have an ellipsis in the place of the one that differs."""
+    numbers = np.zeros(5000)
+    numbers[2500] = secret
+    return numbers
+
+
+class Silent(Plan):
+    """Its words do not tell its attribute."""
+
+    def __repr__(self):
+        return "Silent()"
+
+
 class Trained(Point):
     """A module with an optimizer of one's own."""
 
-    def __init__(self, kind=torch.optim.SGD, lr=0.5, gamma=None, **more):
+    def __init__(self, kind=torch.optim.SGD, lr=0.5, gamma=None, every=1, **more):
         super().__init__()
-        self.make, self.gamma = lambda params: kind(params, lr=lr, **more), gamma
+        self.make, self.gamma, self.every = lambda params: kind(params, lr=lr, **more), gamma, every
 
     def configure_optimizers(self):
         optimizer = self.make(self.parameters())
         if self.gamma is None:
             return optimizer
         steps = torch.optim.lr_scheduler.StepLR(optimizer, self.trainer.max_epochs, self.gamma)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": steps, "interval": "step"}}
+        kept = {"scheduler": steps, "interval": "step", "frequency": self.every}
+        return {"optimizer": optimizer, "lr_scheduler": kept}
 
 
 TWO = {"aggregator": FedBuff(1), "max_rounds": 3, "check_val_every_n_rounds": None}
@@ -152,8 +173,34 @@ def test_strategies_in_a_dict_have_places_by_key():
             },
             "_power of aggregator.staleness was 1.5, is 2.5",
         ),
+        (
+            lambda secret: {
+                "aggregator": FedBuff(1, staleness=Called(secret).__call__),
+                "arrivals": by(Slow(1)),
+            },
+            "_power of aggregator.staleness was 1.5, is 2.5",
+        ),
+        (
+            lambda secret: {
+                "aggregator": FedBuff(1, staleness=made(Plan(secret), {"of": [secret]})),
+                "arrivals": by(Slow(1)),
+            },
+            r"plan of aggregator.staleness was Plan\({'secret': 1.5}\), .*"
+            r"table of aggregator.staleness was {'of': \[1.5\]}, is {'of': \[2.5\]}",
+        ),
+        (
+            lambda secret: {"arrivals": Alternating(SimpleNamespace(long=long(secret)))},
+            "_plan of arrivals was Plan",
+        ),
+        (
+            lambda secret: {"arrivals": Alternating(Silent(secret))},
+            "_plan of arrivals was Plan",
+        ),
     ],
-    ids=["local optimizer", "durations", "wrapped", "arrivals", "discount", "object"],
+    ids=[
+        *("local optimizer", "durations", "wrapped", "arrivals", "discount", "object", "method"),
+        *("closure", "namespace", "own words"),
+    ],
 )
 def test_private_attributes_of_own_strategies_count(tmp_path, make, words):
     resumed(tmp_path, make(1.5), {**make(1.5), "max_rounds": 4})
@@ -169,8 +216,13 @@ def test_private_attributes_of_own_strategies_count(tmp_path, make, words):
         ({}, {"kind": torch.optim.Adam}, r"the module's optimizer was SGD\[0\], is Adam\[0\]"),
         ({}, {"gamma": 0.5}, r"the module's scheduler was none, is StepLR\[0\]"),
         ({"gamma": 0.9}, {"gamma": 0.5}, r"the module's gamma of StepLR\[0\] was 0.9, is 0.5"),
+        (
+            {"gamma": 0.9},
+            {"gamma": 0.9, "every": 2},
+            r"the module's frequency of StepLR\[0\] was 1, is 2",
+        ),
     ],
-    ids=["rate", "momentum", "class", "scheduler", "gamma"],
+    ids=["rate", "momentum", "class", "scheduler", "gamma", "frequency"],
 )
 def test_the_optimizer_of_the_module_counts(tmp_path, one, other, words):
     given = {"arrivals": UniformArrivals(2), "local_optimizer": None}

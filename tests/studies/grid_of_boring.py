@@ -19,7 +19,7 @@ def swept(**kwargs):
         "datamodule": classes(),
         "arrivals": CLOCK,
         "local_optimizer": LocalSGD(lr=0.1),
-        "max_updates": 20,
+        "max_updates": 12,
         "metric": "val_loss",
         "enable_progress_bar": False,
         "accelerator": "cpu",

@@ -1,5 +1,7 @@
 """A run of a study has the same bits alone, with other seeds, and with all runs of a study."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -22,6 +24,7 @@ def data() -> FederatedDataModule:
 AGGREGATORS = {"FedAsync": FedAsync(alpha=0.5), "FedBuff": FedBuff(5)}
 
 
+@cache
 def fingerprints(names, seeds, workers):
     study = sweep(
         over={"aggregator": {name: AGGREGATORS[name] for name in names}},
@@ -31,7 +34,7 @@ def fingerprints(names, seeds, workers):
         arrivals=ContinuousArrivals(ExponentialDurations(1.0), local_steps=3),
         local_optimizer=LocalSGD(lr=0.1),
         executor="vectorized",
-        max_updates=60,
+        max_updates=30,
         metric="train_loss",
         workers=workers,
         accelerator="cpu",
@@ -41,9 +44,9 @@ def fingerprints(names, seeds, workers):
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_company_of_other_runs_changes_no_bit(name):
-    alone = fingerprints([name], [0], "together")
-    some = fingerprints([name], range(3), "together")
-    every = fingerprints(list(AGGREGATORS), range(3), "together")
+    alone = fingerprints((name,), (0,), "together")
+    some = fingerprints((name,), range(3), "together")
+    every = fingerprints(tuple(AGGREGATORS), range(3), "together")
     assert len(set(every.values())) == 6
     assert alone.items() <= some.items() <= every.items()
-    assert fingerprints([name], [0], 1) == alone
+    assert fingerprints((name,), (0,), 1) == alone

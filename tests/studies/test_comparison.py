@@ -52,7 +52,7 @@ def compared(aggregators, **kwargs):
         "datamodule": classes(),
         "local_optimizer": LocalSGD(lr=0.1),
         "seeds": (0, 1),
-        "max_rounds": 6,
+        "max_rounds": 4,
         "metric": "val_loss",
         "enable_progress_bar": False,
         "accelerator": "cpu",
@@ -121,7 +121,7 @@ def test_on_the_same_occasions_each_run_is_what_it_would_be_alone(arrivals, aggr
         (name, seed) for seed in (0, 1) for name in aggregators
     ]
     for run in result.runs:
-        expected = alone(arrivals, aggregators[run.name], start, run.seed, max_rounds=6)
+        expected = alone(arrivals, aggregators[run.name], start, run.seed, max_rounds=4)
         assert run.fingerprint == expected, (run.name, run.seed)
     assert len({run.fingerprint for run in result.runs}) == len(result.runs)
     assert set(result.schedules) == {0, 1}
@@ -160,7 +160,7 @@ def test_where_the_clock_does_not_listen_other_occasions_change_nothing_else():
         {"a": FedBuff(4), "b": FedAsync(0.5)}, arrivals=CLOCK, module=start, seeds=[0]
     )
     arrived = len(result.schedules[0])
-    assert arrived == 24
+    assert arrived == 16
     expected = alone(CLOCK, FedAsync(0.5), start, max_updates=arrived)
     assert result.runs[1].fingerprint == expected
 
@@ -169,11 +169,11 @@ def test_live_each_aggregator_meets_the_process_itself():
     start = Boring()
     aggregators = {"a": FedBuff(2), "b": FedFix(interval=0.5)}
     result = compared(
-        aggregators, arrivals=WAITING, module=start, schedule="live", max_rounds=None, max_time=5
+        aggregators, arrivals=WAITING, module=start, schedule="live", max_rounds=None, max_time=3
     )
     assert result.schedules == {}
     for run in result.runs:
-        expected = alone(WAITING, aggregators[run.name], start, run.seed, max_time=5)
+        expected = alone(WAITING, aggregators[run.name], start, run.seed, max_time=3)
         assert run.fingerprint == expected
 
 
@@ -395,7 +395,7 @@ def test_callbacks_are_fresh_for_each_run(tmp_path):
 
     compared({"a": AFACD(), "b": AFACS()}, callbacks=callbacks, seeds=[0], logger_dir=tmp_path)
     assert len(made) == 2
-    assert all(recorder.names.count("on_round_end") == 6 for recorder, _ in made)
+    assert all(recorder.names.count("on_round_end") == 4 for recorder, _ in made)
     events = EventAccumulator(str(tmp_path / "version_0" / "a" / "seed=0"))
     events.Reload()
     tags = events.Tags()["scalars"]

@@ -66,6 +66,7 @@ def test_a_changed_global_is_computed_and_an_old_one_is_found(tmp_path, monkeypa
     said.clear()
     assert prints(study(tmp_path)) == prints(first)
     assert "fedlight: 1 of 1 runs are finished already" in said
+    assert not any("computed again" in each for each in said)
 
 
 class Zero(Boring):

@@ -255,7 +255,7 @@ def test_a_comparison_has_workers_too(forks) -> None:
         "datamodule": classes(),
         "local_optimizer": LocalSGD(lr=0.1),
         "seeds": [0, 1],
-        "max_updates": 20,
+        "max_updates": 12,
         "metric": "val_loss",
         "enable_progress_bar": False,
         "accelerator": "cpu",

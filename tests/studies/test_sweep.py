@@ -53,7 +53,7 @@ def alone(aggregator, seed, module=Boring, data=None, optimizer=None):
         arrivals=deepcopy(CLOCK),  # what was fitted before is another object for a folder
         aggregator=deepcopy(aggregator),
         local_optimizer=optimizer or LocalSGD(lr=0.1),
-        max_updates=20,
+        max_updates=12,
         seed=seed,
         logger=False,
         enable_progress_bar=False,
@@ -66,8 +66,14 @@ def alone(aggregator, seed, module=Boring, data=None, optimizer=None):
     return run.fingerprint()
 
 
+@pytest.fixture(scope="module")
+def runs_alone() -> list[str]:
+    """The fingerprints of the runs of the small study, each without a study."""
+    return [alone(rule, seed) for rule in RULES.values() for seed in (0, 1)]
+
+
 @pytest.mark.parametrize("workers", [1, "together", 2, "auto"])
-def test_a_run_in_a_study_is_the_run_alone(workers) -> None:
+def test_a_run_in_a_study_is_the_run_alone(workers, runs_alone) -> None:
     study = swept(workers=workers)
     assert [(run.cell["aggregator"], run.seed) for run in study.runs] == [
         ("FedAsync", 0),
@@ -75,9 +81,8 @@ def test_a_run_in_a_study_is_the_run_alone(workers) -> None:
         ("FedBuff", 0),
         ("FedBuff", 1),
     ]
-    expected = [alone(rule, seed) for rule in RULES.values() for seed in (0, 1)]
-    assert prints(study) == expected
-    assert len(set(expected)) == 4
+    assert prints(study) == runs_alone
+    assert len(set(runs_alone)) == 4
     assert all(run.error is None and run.history for run in study.runs)
 
 
@@ -164,7 +169,7 @@ def test_a_recorded_schedule_is_that_of_compare() -> None:
         datamodule=classes(),
         local_optimizer=LocalSGD(lr=0.1),
         seeds=(0, 1),
-        max_updates=20,
+        max_updates=12,
         metric="val_loss",
         accelerator="cpu",
         enable_progress_bar=False,

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 _STRUCTURE = """
     arange cat channel_shuffle clone constant_pad_nd copy diag_embed diagonal_copy empty
@@ -137,8 +137,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not _alone:
             name = operator_name(func)
             self.seen.add(name)
-            inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-            outputs = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
+            inputs = [*_tensors(args), *_tensors(kwargs)]
+            outputs = list(_tensors(result))
             if not (_only_looks(func) or _counts(inputs, outputs)):
                 odd = [str(t.dtype) for t in (*inputs, *outputs) if not _is_plain(t)]
                 if odd:
@@ -154,6 +154,21 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
+def _tensors(given: Any) -> Iterator[Tensor]:
+    """The tensors that an operator is given or returns: alone, in lists, by name."""
+    # Operators take no other containers, and torch's own walk through them takes longer than many
+    # an operator.
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, list | tuple):
+        for each in given:
+            yield from _tensors(each)
+    elif isinstance(given, dict):
+        for each in given.values():
+            yield from _tensors(each)
+
+
+@cache
 def operator_name(func: Any) -> str:
     """The name by which an operator is listed: that of its kin that returns a new tensor."""
     name = str(func.overloadpacket.__name__)
@@ -163,6 +178,7 @@ def operator_name(func: Any) -> str:
     return name if name.startswith("__") else name.rstrip("_")
 
 
+@cache
 def _only_looks(func: Any) -> bool:
     """Whether an operator returns views."""
     returns = func._schema.returns

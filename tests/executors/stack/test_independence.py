@@ -34,7 +34,7 @@ from tests.boring import Boring, classes, workplace
 ROOT = Path(__file__).parents[3]
 
 CLIENTS = 19
-PARTS = [slice(0, n) for n in (2, 3, 7, 8)] + [slice(n, None) for n in (1, 5, 8, 17)]
+PARTS = [slice(0, n) for n in (2, 3, 7)] + [slice(n, None) for n in (1, 5, 17)]
 SHAPES = ((1, 6), (7, 38), (30, 16))
 
 T = torch.tensor
