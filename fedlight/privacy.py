@@ -90,6 +90,8 @@ class PrivacyReport:
         with probability q, on its own (Poisson sampling), and nobody learns who is. Neighbours are
         runs with and without a client.
         """
+        if self.num_steps == 0:
+            return 0.0
         return sampled_epsilon(self.noise_multiplier, self.sample_rate, self.num_steps, self.delta)
 
     def noise_multiplier_for(self, epsilon: float) -> float:
@@ -316,11 +318,31 @@ def epsilon_of(history: Sequence[RoundRecord], delta: float) -> float:
     Raises:
         ImportError: Opacus is not installed.
     """
-    z = history[-1].metrics.get("fed/noise_multiplier") if history else None
-    if z is None:
-        return math.nan
-    squares = [sum(r * r for _, r in each) for each in _central(history).values()]
-    return gaussian_epsilon(math.sqrt(max(squares, default=0.0)) / z, delta)
+    found = _report_of(history, delta)
+    return math.nan if found is None else found.epsilon
+
+
+def baseline_epsilon_of(history: Sequence[RoundRecord], delta: float) -> float:
+    """Return `PrivacyReport.baseline_epsilon` of a run from its records; nan without noise.
+
+    Args:
+        history: The records of its rounds.
+        delta: The delta.
+
+    Raises:
+        ImportError: Opacus is not installed.
+    """
+    found = _report_of(history, delta)
+    return math.nan if found is None else found.baseline_epsilon
+
+
+def _report_of(history: Sequence[RoundRecord], delta: float) -> PrivacyReport | None:
+    """The report of a run whose server adds noise, from its records; None without noise."""
+    metrics = history[-1].metrics if history else {}
+    if "fed/noise_multiplier" not in metrics:
+        return None
+    z, clients = metrics["fed/noise_multiplier"], int(metrics["fed/clients"])
+    return _report(_central(history), z, "central", clients, delta)
 
 
 def check_private(setting: Setting) -> None:
@@ -444,7 +466,7 @@ def _report(used: _Used, z: float, mechanism: str, clients: int, delta: float) -
         min_separation=min(gaps, default=None),
         mu=mu,
         num_steps=len(steps),
-        sample_rate=float(counts.sum() / (clients * len(steps))),
+        sample_rate=float(counts.sum() / (clients * max(1, len(steps)))),
     )
 
 

@@ -439,6 +439,7 @@ class Server:
                 totals["fed/tokens"] = float(counts.num_examples * self._tokens_per_example)
         if self.aggregator.noise_multiplier is not None:  # an epsilon follows from it later
             totals["fed/noise_multiplier"] = self.aggregator.noise_multiplier
+            totals["fed/clients"] = float(self._num_clients)
         return totals
 
     def state_dict(self) -> dict[str, Any]:

@@ -389,13 +389,18 @@ def test_a_study_has_a_column_of_epsilon():
         workers=1,
     )
     table = study.table(delta=DELTA)
-    expected = reported(max_rounds=4).epsilon
+    report = reported(max_rounds=4)
+    expected = report.epsilon
     (private,) = table.entries[("private",), "epsilon (delta 1e-05)"].values.values()
     (plain,) = table.entries[("plain",), "epsilon (delta 1e-05)"].values.values()
     assert private == expected
     assert math.isnan(plain)
+    (private,) = table.entries[("private",), "of central DP-FedAvg"].values.values()
+    (plain,) = table.entries[("plain",), "of central DP-FedAvg"].values.values()
+    assert private == report.baseline_epsilon != expected
+    assert math.isnan(plain)
     assert f"{expected:.4f}" in str(table)
-    with pytest.raises(ValueError, match="delta needs a column of its own"):
+    with pytest.raises(ValueError, match="delta needs columns of its own"):
         study.table(columns="aggregator", delta=DELTA)
     with pytest.raises(ValueError, match="no run of the study adds noise at its server"):
         study.only(aggregator="plain").table(delta=DELTA)

@@ -15,7 +15,7 @@ import numpy as np
 from fedlight._support.checks import items, number, positive, positive_int
 from fedlight.plot import curve
 from fedlight.plot.figures import best_value
-from fedlight.privacy import epsilon_of
+from fedlight.privacy import baseline_epsilon_of, epsilon_of
 from fedlight.studies._groups import called
 
 if TYPE_CHECKING:
@@ -51,8 +51,12 @@ def place_of(
     return reached
 
 
-def epsilon_at(delta: float, runs: Iterable[StudyRun]) -> Callable[[Sequence[RoundRecord]], float]:
-    """The epsilon of a run whose server adds noise to its sums; nan without noise.
+def epsilons_at(
+    delta: float, runs: Iterable[StudyRun]
+) -> dict[str, Callable[[Sequence[RoundRecord]], float]]:
+    """The epsilon of a run whose server adds noise to its sums, and that of its central baseline.
+
+    Both are nan without noise.
 
     Raises:
         ValueError: No run has such noise.
@@ -64,7 +68,10 @@ def epsilon_at(delta: float, runs: Iterable[StudyRun]) -> Callable[[Sequence[Rou
             f"delta={delta!r} asks for epsilon, but no run of the study adds noise at its server "
             "(PrivateSum); for noise of the clients see privacy_report"
         )
-    return lambda history: epsilon_of(history, delta)
+    return {
+        f"epsilon (delta {delta:g})": lambda history: epsilon_of(history, delta),
+        "of central DP-FedAvg": lambda history: baseline_epsilon_of(history, delta),
+    }
 
 
 def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]:

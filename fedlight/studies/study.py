@@ -40,7 +40,7 @@ from fedlight.studies._measures import (
     checked_last,
     end_of,
     ends_over,
-    epsilon_at,
+    epsilons_at,
     place_of,
     values_at,
 )
@@ -201,8 +201,9 @@ class Study:
                 below 1, over this last share of the virtual time.
             digits: Decimal places.
             confidence: Confidence of the intervals.
-            delta: A further column with the epsilon at this delta of runs whose server adds noise,
-                see `fedlight.privacy.epsilon_of`.
+            delta: Two further columns for runs whose server adds noise: their epsilon at this
+                delta, see `fedlight.privacy.epsilon_of`, and that of central DP-FedAvg with the
+                same noise, see `PrivacyReport.baseline_epsilon`.
 
         Raises:
             ImportError: Opacus, which computes epsilon, is not installed.
@@ -220,8 +221,8 @@ class Study:
         title = f"{metric}, {self._seeds()}"
         if delta is not None:
             if columns is not None:
-                raise ValueError("delta needs a column of its own: leave columns out")
-            measures[f"epsilon (delta {delta:g})"] = epsilon_at(delta, self.runs)
+                raise ValueError("delta needs columns of its own: leave columns out")
+            measures |= epsilons_at(delta, self.runs)
         if columns is not None:
             measures, title = {shown: measures[shown]}, f"{shown} {title}"
         table = self._table(title, rows, columns, measures, digits)
