@@ -710,8 +710,8 @@ TABLE = (
     # The endings of runs without use.
     Broken(
         "fedlight/arrivals/_silence.py",
-        "return tasks + self.wakes // 10 >= self._most",
-        "return tasks + self.wakes // 10 > self._most",
+        "return tasks + self.wakes // 10 >= self.most",
+        "return tasks + self.wakes // 10 > self.most",
         "arrivals/test_silence.py",
     ),
     Broken(
@@ -728,8 +728,8 @@ TABLE = (
     ),
     Broken(
         "fedlight/arrivals/_silence.py",
-        "10 * max(self._most, buffer_size or 0)",
-        "10 * self._most",
+        "10 * max(self.most, buffer_size or 0)",
+        "10 * self.most",
         "arrivals/test_silence.py",
     ),
     Broken(
