@@ -109,7 +109,7 @@ def test_columns_of_ones_own_are_checked(arguments, message):
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more:UserWarning")
 def test_a_module_of_ones_own(capsys):
-    recipe("bring_your_own_module").main(max_updates=44, seeds=1)
+    recipe("bring_your_own_module").main(max_updates=60, seeds=1)
     shown = capsys.readouterr().out
     table = {row[0]: number(row[1]) for row in cells(shown)}
     assert list(table) == ["FedBuff", repr(FedAsync(alpha=0.3))]
