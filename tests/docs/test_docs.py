@@ -65,8 +65,7 @@ def shortened(block: str, page: Path) -> str:
     if drawn or page.name in PRINTED:
         return block
     block = re.sub(r"\bseeds=range\(\d\)", "seeds=range(2)", block)
-    block = re.sub(r"\bmax_(rounds|updates)=\d{2,}\b", r"max_\1=10", block)
-    return re.sub(r"\bmax_time=\d+\.0\b", "max_time=2.0", block)
+    return re.sub(r"\bmax_(rounds|updates)=\d{2,}\b", r"max_\1=10", block)
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. some clients count for more")

@@ -121,7 +121,7 @@ def test_a_restored_record_equals_the_first_one():
     torch.save(record_to_list(record), file)
     file.seek(0)
     assert record_from_list(torch.load(file)) == record
-    assert update_from_list([*dropped[:-2], float("nan"), None]) == dropped
+    assert update_from_list([*dropped[:-3], float("nan"), None, False]) == dropped
 
 
 def test_the_metrics_of_one_local_run_are_those_of_several() -> None:
