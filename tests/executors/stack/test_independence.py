@@ -348,7 +348,7 @@ def test_other_instructions_keep_the_promise_too(path, request):
     if path == "intel":
         more = {"LD_PRELOAD": request.getfixturevalue("as_intel")}
     result = subprocess.run(
-        [sys.executable, "-m", "tests.company", "--cases", "1", "--seed", "3"],
+        [sys.executable, "-m", "tests.company", *"--cases 1 --seed 3 --max-batch 3 256".split()],
         env={**os.environ, "PYTHONPATH": str(ROOT), **more},
         cwd=ROOT,
         capture_output=True,
