@@ -329,9 +329,9 @@ def _process(case: Case) -> ArrivalProcess:
         "chosen": _chosen,
     }
     process = processes[case.process["name"]](case)
-    # Elsewhere `down` is not about failures: it is the transfer to a region.
-    fails = case.process["name"] in ("always_on", "rounds") and "down" in case.process
-    return _Failures(process, case.process["down"]) if fails else process
+    # In `regions` it is not about failures: it is the transfer to a region.
+    down = None if case.process["name"] == "regions" else case.process.get("down")
+    return process if down is None else _Failures(process, down)
 
 
 class _Failures(arr.Failures):
