@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     import datasets
 
 
+def brief(value: Any) -> str:
+    """Return the first line of a value's repr, shortened, for an error."""
+    if isinstance(value, type):
+        return value.__name__
+    lines = repr(value).splitlines()
+    return f"{lines[0][:80]}…" if len(lines) > 1 or len(lines[0]) > 80 else lines[0]
+
+
 def check_integer(name: str, value: Any, minimum: int) -> int:
     """Return ``value`` as an int, or raise an error if it is not an integer >= ``minimum``."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
@@ -56,7 +64,7 @@ def check_dataset(dataset: Any) -> datasets.Dataset:
         raise TypeError(f"dataset has several splits; give one of {sorted(dataset)}")
     if not isinstance(dataset, datasets.Dataset):
         raise TypeError(
-            f"dataset is a {type(dataset).__name__}; give a datasets.Dataset "
+            f"dataset={brief(dataset)} is a {type(dataset).__name__}; give a datasets.Dataset "
             "(datasets.Dataset.from_dict makes one from plain lists)"
         )
     return dataset

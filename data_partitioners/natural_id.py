@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_partitioners._checks import check_column_name, check_dataset
+from data_partitioners._checks import brief, check_column_name, check_dataset
 from data_partitioners._columns import read_codes
 from data_partitioners._randomness import generator
 from data_partitioners.partition import Partition
@@ -115,15 +115,17 @@ def _number(client_ids: Sequence[str]) -> dict[str, int]:
             "client_ids must be a sequence of strings, as a partition's client_ids are, "
             f"got {client_ids!r}"
         )
-    client_ids = list(client_ids)
-    if not all(isinstance(name, str) for name in client_ids):
+    names = [client_ids] if getattr(client_ids, "shape", None) == () else list(client_ids)
+    if not all(isinstance(name, str) for name in names):
         raise TypeError(
-            "client_ids must be a sequence of strings, as a partition's client_ids are; "
-            "write integer ids as str(id)"
+            "client_ids must be a sequence of strings, as a partition's client_ids are, got "
+            f"{brief(client_ids if isinstance(client_ids, bytes) else names)}; write integer ids "
+            "as str(id)"
         )
-    numbers = {name: number for number, name in enumerate(client_ids)}
-    if not numbers or len(numbers) < len(client_ids):
+    numbers = {name: number for number, name in enumerate(names)}
+    if not numbers or len(numbers) < len(names):
         raise ValueError(
-            f"{len(client_ids)} client_ids, {len(numbers)} of them distinct; give each once"
+            f"client_ids={brief(client_ids if len(names) else [])} has {len(names)} ids, "
+            f"{len(numbers)} of them distinct; give each once, and one or more"
         )
     return numbers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from data_partitioners._checks import check_integer
+from data_partitioners._checks import brief, check_column_name, check_integer
 from data_partitioners._columns import encode, read_codes
 
 if TYPE_CHECKING:
@@ -177,8 +177,10 @@ class Partition:
             order; those of a ClassLabel are all that it names, also when no row has one.
 
         Raises:
+            TypeError: ``column`` is not a string.
             ValueError: Labels are missing, or there is not one for each row.
         """
+        check_column_name("column", column)
         library = sys.modules.get("datasets")  # if it is not loaded, nobody has a data set of it
         if library is not None and isinstance(labels, library.Dataset):
             codes, distinct = read_codes(labels, column)
@@ -256,7 +258,7 @@ def _as_names(value: Any) -> tuple[str, ...]:
 def _without_gaps(labels: ArrayLike) -> NDArray[Any]:
     array = np.asarray(labels)
     if array.ndim != 1:
-        raise ValueError(f"labels have shape {array.shape}; give one label per row")
+        raise ValueError(f"labels={brief(labels)} have shape {array.shape}; give one label per row")
     if array.dtype.kind in "fO":
         gaps = sum(label is None or label != label for label in array.tolist())
         if gaps:

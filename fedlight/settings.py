@@ -16,6 +16,7 @@ from math import sqrt
 import numpy as np
 
 from fedlight._support.checks import (
+    client_count,
     flag,
     fraction,
     non_negative_int,
@@ -139,7 +140,7 @@ def sqrt_fixed(num_clients: int) -> DurationModel:
         >>> sqrt_fixed(4)
         FixedDurations([1.0, 1.4142135623730951, 1.7320508075688772, 2.0])
     """
-    clients = range(1, positive_int("num_clients", num_clients) + 1)
+    clients = range(1, client_count("num_clients", num_clients) + 1)
     return FixedDurations([sqrt(i) for i in clients])
 
 
@@ -156,7 +157,7 @@ def sqrt_random(num_clients: int, noise: float = 1.0, seed: int | None = None) -
     Source: Maranjyan, Tyurin and Richtarik, [Ringmaster ASGD: The First Asynchronous SGD with
     Optimal Time Complexity](https://arxiv.org/abs/2501.16168), and its authors' scripts.
     """
-    count, noise = positive_int("num_clients", num_clients), positive("noise", noise)
+    count, noise = client_count("num_clients", num_clients), positive("noise", noise)
     fixed = [1 + sqrt(i) for i in range(count)]
     if seed is not None:
         seed = non_negative_int("seed", seed)
@@ -180,7 +181,7 @@ def linear_random(num_clients: int) -> DurationModel:
     ASGD](https://arxiv.org/abs/2501.16168), Section on experiments. Recalled, and not checked in
     the text.
     """
-    clients = range(1, positive_int("num_clients", num_clients) + 1)
+    clients = range(1, client_count("num_clients", num_clients) + 1)
     scales = [sqrt(i) for i in clients]
     return SumDurations([FixedDurations([float(i) for i in clients]), HalfNormalDurations(scales)])
 

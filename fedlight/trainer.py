@@ -15,7 +15,9 @@ from fedlight._fit.argument_checks import (
     AnyCallback,
     check_data,
     check_module,
+    check_parts,
     checked_metrics,
+    client_index,
     given_module,
 )
 from fedlight._fit.lightning_arguments import LightningArguments, LightningSettings
@@ -332,10 +334,11 @@ class FedTrainer:
 
         Raises:
             RuntimeError: Nothing was fitted yet.
-            TypeError: A path is none.
-            ValueError: A path is empty or a folder.
             OSError: The file cannot be written.
+            TypeError: An argument is of the wrong kind.
+            ValueError: A path is empty, or a folder.
         """
+        check_parts(parts)
         self.run.save(path, *copies, parts=parts)
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
@@ -348,7 +351,7 @@ class FedTrainer:
 
         Raises:
             ValueError: A name begins with "fed/".
-            TypeError: A value is not a real number.
+            TypeError: `metrics` is not a mapping, a name not a string, or a value not a number.
         """
         self.run.log(checked_metrics(metrics))
 
@@ -432,12 +435,26 @@ class FedTrainer:
         return next(iter(self.loggers), None)
 
     def client_state(self, client_id: int) -> Tensor | None:
-        """c_i as the client keeps it, shape ``[P]``; None if it never changed."""
-        return self.run.clients.state(client_id)
+        """c_i as the client keeps it, shape ``[P]``; None if it never changed.
+
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+            TypeError: `client_id` is not an integer.
+            ValueError: There is no such client.
+        """
+        run = self.run
+        return run.clients.state(client_index(client_id, run.federation))
 
     def client_memory(self, client_id: int) -> Tensor | None:
-        """The error that the channel has kept of a client, shape ``[P]``; None if there is none."""
-        return self.run.clients.memory(client_id)
+        """The error that the channel has kept of a client, shape ``[P]``; None if there is none.
+
+        Raises:
+            RuntimeError: Nothing was fitted yet.
+            TypeError: `client_id` is not an integer.
+            ValueError: There is no such client.
+        """
+        run = self.run
+        return run.clients.memory(client_index(client_id, run.federation))
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the server's model: equal exactly if all its bits are."""

@@ -14,10 +14,11 @@ import signal
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ import fedlight
 
 PACKAGES = (fedlight, data_partitioners)
 FOLDERS = tuple(str(Path(package.__file__).parent) for package in PACKAGES)
+OURS = tuple(package.__name__ for package in PACKAGES)
+WORDS = re.compile(r"\w+")
 ENOUGH_SECONDS = 20
 
 
@@ -103,9 +106,68 @@ def public() -> dict[str, Any]:
     for name, it in [*everything.items()]:
         if inspect.isclass(it):
             for own, value in vars(it).items():
-                if isinstance(value, classmethod) and not own.startswith("_"):
+                if isinstance(value, classmethod | staticmethod) and not own.startswith("_"):
                     everything[f"{name}.{own}"] = getattr(it, own)
     return everything
+
+
+class Method(NamedTuple):
+    """A method of a public class, with the class that has it first."""
+
+    owner: str
+    name: str
+    function: Callable[..., Any]
+
+
+def methods(everything: dict[str, Any]) -> dict[str, Method]:
+    """All public methods with arguments of public classes, those that they inherit once only."""
+    found: dict[int, Method] = {}
+    for owner, it in everything.items():
+        for name in dir(it) if inspect.isclass(it) else ():
+            function = inspect.getattr_static(it, name)
+            ours = str(getattr(function, "__module__", "")).split(".")[0] in OURS
+            if name.startswith("_") or not inspect.isfunction(function) or not ours:
+                continue
+            parameters = [*inspect.signature(function).parameters]
+            if parameters[1:] and (id(function) not in found or not inspect.isabstract(it)):
+                first = found.get(id(function))
+                if first is None or inspect.isabstract(everything[first.owner]):
+                    found[id(function)] = Method(owner, name, function)
+    return {f"{each.owner}.{each.name}": each for each in found.values()}
+
+
+def is_hook(owner: type, method: Method, of_runs: Collection[str]) -> bool:
+    """Whether the library or Lightning calls a method, and users only define it.
+
+    Such a method is in a table of the guide for authors, or is one of Lightning's and torch's, or
+    has an argument that a run makes and that has no default.
+
+    Args:
+        owner: The class.
+        method: The method.
+        of_runs: Names of the classes whose objects a run makes.
+    """
+    inherited = [kind for kind in owner.__mro__ if kind.__module__.split(".")[0] not in OURS]
+    required = [
+        str(each.annotation)
+        for each in inspect.signature(method.function).parameters.values()
+        if each.default is each.empty
+    ]
+    words = {word for each in required for word in WORDS.findall(each)}
+    return (
+        method.name in documented_hooks()
+        or any(method.name in vars(kind) for kind in inherited)
+        or not words.isdisjoint(of_runs)
+    )
+
+
+@cache
+def documented_hooks() -> frozenset[str]:
+    """The methods in the tables of the guide for authors."""
+    guide = Path(fedlight.__file__).parents[1] / "docs" / "extending.md"
+    rows = re.findall(r"^\|(.*)\|", guide.read_text(), re.MULTILINE)
+    names = (name for row in rows for name in re.findall(r"`(\w+)\(|`(on_\w+)`", row))
+    return frozenset("".join(each) for each in names)
 
 
 def arguments(it: Callable[..., Any]) -> dict[str, str]:

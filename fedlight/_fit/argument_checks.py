@@ -18,11 +18,19 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from fedlight._fit.callback_adapters import AdaptedSummary, Mirror
 from fedlight._fit.lightning_arguments import LightningSettings, refuse_arguments
 from fedlight._fit.lightning_callbacks import adapt
-from fedlight._support.checks import described, flag, non_negative_int, shown
+from fedlight._support.checks import (
+    described,
+    flag,
+    index_below,
+    non_negative_int,
+    shown,
+)
 from fedlight._support.files import user_path
 from fedlight.aggregators import Aggregator
 from fedlight.callbacks import Callback, FedCheckpoint, ProgressBar
+from fedlight.checkpoint import Parts
 from fedlight.data import FederatedDataModule
+from fedlight.types import Federation
 
 AnyCallback: TypeAlias = Callback | LightningCallback
 
@@ -61,19 +69,23 @@ def _is_of_other_package(value: object) -> bool:
     return any(kind.__module__.split(".")[0] == _OTHER_PACKAGE for kind in type(value).__mro__)
 
 
-def as_module(module: object) -> LightningModule:
+def as_module(module: object, name: str = "module") -> LightningModule:
     """Return `module` if it is a LightningModule; for a compiled one, the module in it.
+
+    Args:
+        module: The module.
+        name: Name of the argument.
 
     Raises:
         TypeError: It is something else.
     """
     if isinstance(module, type):
-        raise TypeError(f"module must be an object, got the class {module.__name__}; call it")
+        raise TypeError(f"{name} must be an object, got the class {module.__name__}; call it")
     module = _uncompiled(module)
     if not isinstance(module, LightningModule):
         if _is_of_other_package(module):
             raise TypeError(
-                f"module must be a LightningModule, got {type(module).__name__} of "
+                f"{name} must be a LightningModule, got {type(module).__name__} of "
                 f"{_OTHER_PACKAGE}, which is another package with classes of its own: write "
                 "from lightning.pytorch import LightningModule"
             )
@@ -86,7 +98,7 @@ def as_module(module: object) -> LightningModule:
         for child in module.children() if isinstance(module, torch.nn.Module) else ():
             if isinstance(child, LightningModule):  # as wrapped by DataParallel or Fabric
                 advice = f"pass the {type(child).__name__} in it"
-        raise TypeError(f"module must be a LightningModule, got {described(module)}; {advice}")
+        raise TypeError(f"{name} must be a LightningModule, got {described(module)}; {advice}")
     return module
 
 
@@ -114,12 +126,16 @@ def given_module(
         others: The arguments that no parameter takes.
 
     Raises:
-        TypeError: The module was given by both names, or there are other arguments.
+        TypeError: The module was given by both names, `model` is none, or there are other
+            arguments.
     """
     refuse_arguments(method, others)
     if module is not None and model is not None:
-        raise TypeError("module and model are two names of one argument; give one of them")
-    return module if model is None else model
+        raise TypeError(
+            "module and model are two names of one argument, got "
+            f"module={described(module)} and model={described(model)}; give one of them"
+        )
+    return module if model is None else as_module(model, "model")
 
 
 def check_module(module: object) -> LightningModule:
@@ -176,7 +192,7 @@ def checked_metrics(metrics: Mapping[str, float]) -> Mapping[str, float]:
 
     Raises:
         ValueError: One of them has a name of the trainer's.
-        TypeError: They are no mapping, or one of them is not a real number.
+        TypeError: They are no mapping, a name is no string, or a value is not a real number.
     """
     if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
         raise TypeError(
@@ -190,8 +206,28 @@ def checked_metrics(metrics: Mapping[str, float]) -> Mapping[str, float]:
                 "choose another name"
             )
         if not isinstance(value, SupportsFloat):
-            raise TypeError(f"log_metrics({{{name!r}: …}}) takes a number, got {value!r}")
+            raise TypeError(f"log_metrics({{{name!r}: …}}) takes numbers in metrics, got {value!r}")
     return metrics
+
+
+def client_index(client_id: object, federation: Federation) -> int:
+    """Return the number of a client.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: There is no such client.
+    """
+    return index_below("client_id", client_id, federation.num_clients)
+
+
+def check_parts(parts: object) -> None:
+    """Check the folder for the parts of a checkpoint.
+
+    Raises:
+        TypeError: It is of another kind.
+    """
+    if parts is not None:
+        instance_of(Parts, "parts", parts, 'Parts("checkpoints")')
 
 
 def check_can_discard(aggregator: Aggregator) -> None:

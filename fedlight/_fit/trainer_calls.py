@@ -156,6 +156,7 @@ class Calls:
         ckpt_path: str | Path | None,
     ) -> list[Any] | None:
         """Do what `FedTrainer.predict` does; the arguments are its."""
+        keep = flag("return_predictions", return_predictions)
         if dataloaders is None and are_loaders(datamodule):  # the second argument of Lightning's
             datamodule, dataloaders = None, datamodule
         own, data = self._chosen(module, datamodule)
@@ -165,7 +166,7 @@ class Calls:
         with self._outside_of_fit("predict", own, data, ckpt_path, ready) as (hooks, batches):
             hooks("on_predict_start")
             inference, seed = settings.inference_mode, self._options.setting.seed
-            found = predict(own, fabric, batches, return_predictions, inference, seed)
+            found = predict(own, fabric, batches, keep, inference, seed)
             hooks("on_predict_end")
         return found
 

@@ -11,13 +11,15 @@ from lightning import LightningModule
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from fedlight._module.attributes import own_generators
 from fedlight._module.batch_hooks import batch_hooks
 from fedlight._module.evaluation_batches import EvaluationBatches
 from fedlight._module.rng import isolated_rng, seed_all
 from fedlight._module.steps import step_function
+from fedlight._support.checks import described, shown
+from fedlight.data._map_style import check_map_style
 from fedlight.parameters import input_dtype
 
 if TYPE_CHECKING:
@@ -60,17 +62,16 @@ def batches_to_predict(
         raise ValueError("predict takes dataloaders or dataset, got both; give one of them")
     size = _BATCH_SIZE if datamodule is None else datamodule.eval_batch_size
     if dataset is not None:
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-            raise TypeError(
-                "dataset must be a map-style data set, with a length and items by number, got "
-                f"{type(dataset).__name__}; give batches as dataloaders"
-            )
-        dataloaders = DataLoader(dataset, size)
+        check_map_style("dataset", dataset)
+        dataloaders = DataLoader(dataset, size, collate_fn=_collated)
     if dataloaders is not None:
-        if isinstance(dataloaders, str | dict) or not isinstance(dataloaders, Iterable):
+        no_batches = isinstance(dataloaders, str | bytes | dict) or not isinstance(
+            dataloaders, Iterable
+        )
+        if no_batches or not getattr(dataloaders, "shape", (1,)):
             raise TypeError(
                 "dataloaders must be a DataLoader or a list of them, got "
-                f"{type(dataloaders).__name__}; give a data set as dataset"
+                f"{described(dataloaders)}; give a data set as dataset"
             )
         several = isinstance(dataloaders, list | tuple) and are_loaders(dataloaders)
         module.prepare_data()
@@ -89,6 +90,21 @@ def batches_to_predict(
     if not sets:
         raise ValueError(f"{datamodule!r} has no test data; give predict a dataset or dataloaders")
     return [_of_table(examples, module, fabric, size, limit) for examples in sets]
+
+
+def _collated(examples: list[Any]) -> Any:
+    """A batch of the examples of `dataset`.
+
+    Raises:
+        TypeError: They are of a kind of which no batch can be made.
+    """
+    try:
+        return default_collate(examples)
+    except TypeError as error:
+        raise TypeError(
+            f"dataset must hold examples of which a batch can be made, got {shown(examples[0])} "
+            f"({error}); give batches as dataloaders"
+        ) from error
 
 
 def _of_table(

@@ -20,6 +20,7 @@ Rate: TypeAlias = float | Callable[[int], float]
 """A number, or a function that returns one for each version of the server's model."""
 
 _LARGEST = 2**63 - 1  # of the numbers that arrays and generators take
+_MOST_CLIENTS = 10**8  # each array of a number for each client then has 0.8 GB
 _MOST_LETTERS = 120
 
 
@@ -58,6 +59,19 @@ def positive_int(name: str, value: object) -> int:
     return _count(name, value, 1, "at least 1")
 
 
+def client_count(name: str, value: object) -> int:
+    """Return `value` as a number of clients, from 1 to 10^8.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: It is below 1, or so large that no memory holds a number for each client.
+    """
+    number = positive_int(name, value)
+    if number > _MOST_CLIENTS:
+        raise ValueError(f"{name} must be at most {_MOST_CLIENTS:,} clients, got {number}")
+    return number
+
+
 def optional(check: Callable[[str, object], T], name: str, value: object) -> T | None:
     """Return None for None, and what `check` returns for any other value."""
     return None if value is None else check(name, value)
@@ -79,6 +93,19 @@ def _count(name: str, value: object, least: int, words: str) -> int:
         raise ValueError(f"{name} must be {words}, got {shown(number)}")
     if number > _LARGEST:
         raise ValueError(f"{name} must be smaller than 2**63, got {shown(number)}")
+    return number
+
+
+def index_below(name: str, value: object, count: int) -> int:
+    """Return `value` as an int from 0 to `count` - 1, such as the number of a client.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: It is outside this range.
+    """
+    number = integer(name, value)
+    if not 0 <= number < count:
+        raise ValueError(f"{name} must be an integer from 0 to {count - 1}, got {shown(number)}")
     return number
 
 
@@ -232,6 +259,38 @@ def names(name: str, value: Iterable[str]) -> list[str]:
             f"{name} must be a list of names, such as [{shown(value)}], got {shown(value)}"
         )
     return [text(f"{name}[{place}]", each) for place, each in enumerate(items(name, value))]
+
+
+def mapping(name: str, value: object, words: str) -> Mapping[Any, Any]:
+    """Return `value` if it is a mapping.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        words: What it maps, for the error, such as "names to numbers".
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must map {words}, got {_of_kind(value)}")
+    return value
+
+
+def function(name: str, value: object, words: str) -> Callable[..., Any]:
+    """Return `value` if it is a function; a class is none.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        words: Its arguments and result, for the error.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(value, type) or not callable(value):
+        raise TypeError(f"{name} must be a function of {words}, got {shown(value)}")
+    return value
 
 
 def items(name: str, value: Iterable[T]) -> list[T]:

@@ -15,6 +15,8 @@ from reprlib import recursive_repr
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+from fedlight._support.checks import optional, word
+
 _MOST_LISTED = 20
 _FLOAT = (float, "float")
 
@@ -51,7 +53,12 @@ class Strategy:
 
         Args:
             name: The name to call; None for that of the class.
+
+        Raises:
+            TypeError: `name` is no string.
+            ValueError: It is empty.
         """
+        optional(word, "name", name)
         kind = type(self)
         given = arguments(self)
         name = kind.__name__ if name is None else name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import flag, one_of, optional, positive_int
+from fedlight._support.checks import client_count, flag, one_of, optional
 from fedlight.arrivals.base import Action, ArrivalProcess
 from fedlight.arrivals.wrapper import Wrapper
 from fedlight.types import Chunk
@@ -29,7 +29,7 @@ class _SharedData(Wrapper):
                 f"{arrivals!r}, which says itself what tasks read; leave {type(self).__name__} out"
             )
         self.shares_data = True
-        self.num_clients = optional(positive_int, "num_clients", num_clients)
+        self.num_clients = optional(client_count, "num_clients", num_clients)
         self.shared_by = self.num_clients
         self.shuffle = flag("shuffle", shuffle)
 

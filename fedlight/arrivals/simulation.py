@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import integer, optional, positive, positive_int, shown
+from fedlight._support.checks import client_count, integer, optional, positive, positive_int, shown
 from fedlight._support.strategy import Strategy
 from fedlight.arrivals._per_client import one_for_all_or_each
 from fedlight.arrivals._table_writer import TableWriter
@@ -210,7 +210,7 @@ def federation_of(
         TypeError: A number is of the wrong kind.
         ValueError: A number is outside its range, or there is not one size for each client.
     """
-    num_clients = positive_int("num_clients", num_clients)
+    num_clients = client_count("num_clients", num_clients)
     batch_size = positive_int("batch_size", batch_size)
     given = one_for_all_or_each("num_examples", num_examples, positive_int)
     if isinstance(given, int):

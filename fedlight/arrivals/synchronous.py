@@ -137,6 +137,8 @@ class SynchronousArrivals(ArrivalProcess):
                     f"{fewest} clients; write a smaller number"
                 )
             self._check_quorum(fewest - (self.over_select or 0))
+        if self._participants is not None and self._participants.count is not None:
+            self._check_quorum(self._participants.count)
         self.durations = None if durations is None else as_durations(durations)
         self.local_steps = as_local_steps(local_steps)
 
@@ -175,8 +177,6 @@ class SynchronousArrivals(ArrivalProcess):
             )
         if self._participants is None:
             self._check_quorum(federation.num_clients - more)
-        elif self._participants.count is not None:
-            self._check_quorum(self._participants.count)
         self.local_steps.check(federation)
         if self.durations is not None:
             self.durations.check(federation)

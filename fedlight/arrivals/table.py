@@ -290,6 +290,11 @@ class ScheduleTable:
         """Write the schedule to a parquet file; an existing one is replaced when it is complete.
 
         The file carries a hash of its content, by which `load` finds out whether it was changed.
+
+        Raises:
+            OSError: The file cannot be written.
+            TypeError: `path` is no path.
+            ValueError: It is empty, or a folder.
         """
         import pyarrow.parquet as pq
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlight._support.checks import non_negative_int
+from fedlight._support.checks import non_negative_int, shown
 from fedlight.arrivals._per_client import as_list, no_client
 from fedlight.arrivals.base import Action, ArrivalProcess, Cancel, Cut, Dispatch, EndRound, Wake
 from fedlight.arrivals.wrapper import Wrapper
@@ -94,7 +94,9 @@ class Tiers(ArrivalProcess):
                 )
         self.processes = dict(processes)
         self.groups = tuple(processes)
-        self.clients = None if clients is None else _members(self.groups, clients, self._called)
+        self.clients = (
+            None if clients is None else members_of("clients", self.groups, clients, self._called)
+        )
         _check_apart(processes)
         inner = list(processes.values())
         self.by_rounds = any(process.by_rounds for process in inner)
@@ -301,27 +303,40 @@ def _check_apart(processes: Mapping[str, ArrivalProcess]) -> None:
             process = process.arrivals if isinstance(process, Wrapper) else None
 
 
-def _members(groups: tuple[str, ...], clients: object, called: str) -> dict[str, list[int]]:
-    """The clients of each tier, checked; `called` is what a group is called in errors."""
+def members_of(
+    argument: str, groups: Collection[str], clients: object, called: str
+) -> dict[str, list[int]]:
+    """The clients of each group, checked.
+
+    Args:
+        argument: Name of the argument.
+        groups: Names of the groups.
+        clients: The clients by group.
+        called: What a group is called in errors.
+
+    Raises:
+        TypeError: It is no mapping of names to lists of clients.
+        ValueError: It has other names, a list is empty, or a client is in two of them.
+    """
     if not isinstance(clients, Mapping):
         raise TypeError(
-            f"clients must be a mapping from names of {called}s to lists of clients, got "
+            f"{argument} must be a mapping from names of {called}s to lists of clients, got "
             f"{clients!r}"
         )
     if set(clients) != set(groups):
         raise ValueError(
-            f"clients must name the {called}s {', '.join(groups)}, got "
+            f"{argument} must name the {called}s {', '.join(groups)}, got "
             f"{', '.join(map(str, clients)) or 'none'}"
         )
     found: dict[str, list[int]] = {}
     tier_of: dict[int, str] = {}
     for name in groups:
-        listed = as_list(f"clients[{name!r}]", clients[name])
+        label = f"{argument}[{name!r}]"
+        listed = as_list(label, clients[name])
         if listed is None:
-            raise TypeError(f"clients[{name!r}] must be a list of clients, got {clients[name]!r}")
+            raise TypeError(f"{label} must be a list of clients, got {shown(clients[name])}")
         if not listed:
-            raise ValueError(f"clients[{name!r}] must hold at least one client, got none")
-        label = f"clients[{name!r}]"
+            raise ValueError(f"{label} must hold at least one client, got none")
         found[name] = [non_negative_int(f"{label}[{k}]", each) for k, each in enumerate(listed)]
         for client in found[name]:
             if client in tier_of:

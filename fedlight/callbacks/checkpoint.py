@@ -23,7 +23,7 @@ from fedlight._support.checks import (
     positive_int,
     shown,
 )
-from fedlight._support.files import remove_torn, user_path
+from fedlight._support.files import existing_file, remove_torn, user_path
 from fedlight.callbacks._monitoring import check_logged, no_validation
 from fedlight.callbacks.base import Callback
 from fedlight.checkpoint import CheckpointError, Parts, read_checkpoint, run_of
@@ -349,6 +349,7 @@ def content_of(
             f"({type(ckpt_path).__name__})"
         )
     if ckpt_path not in ("last", "best"):
+        existing_file("ckpt_path", ckpt_path, "checkpoint file")
         return read_checkpoint(ckpt_path), str(ckpt_path)
     keeper = keeper_of(callbacks)
     if keeper is None:

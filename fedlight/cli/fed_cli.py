@@ -122,7 +122,15 @@ class _Parser(LightningArgumentParser):
             for name, value in options.items()
             if lightning_objection(name, value) is not None
         ]
-        if match := re.search(r"(?:--|option ')(optimizer|lr_scheduler)\b", message):
+        empty = {
+            name: f"leave out {name}: null"
+            for part in _files(self._words)
+            for name in _UNUSED
+            if name in part and part[name] is None
+        }
+        found += empty.values()
+        match = re.search(r"(?:--|option ')(optimizer|lr_scheduler)\b", message)
+        if match and match[1] not in empty:
             found.append(f"FedCLI has no --{match[1]}: {_OPTIMIZER}")
         if found and self.exit_on_error:
             self.exit(2, "".join(f"{self.prog}: error: {each}\n" for each in found))
@@ -146,8 +154,12 @@ _OPTIMIZER = (
 )
 
 
-def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The arguments of the trainer, from files of options and from the command line."""
+_UNUSED = ("optimizer", "lr_scheduler", "weights_only")
+"""Options that a file which `LightningCLI` has written contains without a value."""
+
+
+def _files(words: Sequence[str]) -> Iterator[dict[Any, Any]]:
+    """The content of the files of options on a command line, as far as it is a mapping."""
     for word, following in pairwise([*words, ""]):
         option, equals, value = word.partition("=")
         value = value if equals else following
@@ -155,10 +167,19 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
             content = _read(Path(value).read_text(encoding="utf-8"))
             # A file that was given before the subcommand has the options below its name.
             for part in (content, *content.values()) if isinstance(content, dict) else ():
-                trainer = part.get("trainer") if isinstance(part, dict) else None
-                yield from trainer.items() if isinstance(trainer, dict) else ()
-        elif option.startswith("--trainer."):
-            yield option.removeprefix("--trainer."), _read(value)
+                if isinstance(part, dict):
+                    yield part
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The arguments of the trainer, from files of options and from the command line."""
+    for part in _files(words):
+        trainer = part.get("trainer")
+        yield from trainer.items() if isinstance(trainer, dict) else ()
+    for word, following in pairwise([*words, ""]):
+        option, equals, value = word.partition("=")
+        if option.startswith("--trainer."):
+            yield option.removeprefix("--trainer."), _read(value if equals else following)
 
 
 def _read(text: str) -> Any:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from data_partitioners import Partition, Partitioner
 from data_partitioners._columns import MissingColumnError
-from fedlight._support.checks import integer, optional, positive_int, shown, word
+from fedlight._support.checks import integer, one_of, optional, positive_int, shown, word
 from fedlight.data._cache import checked_cache
 from fedlight.data._labels import Labels, labels_table
 from fedlight.data._lightning import Loaded, read_loaders
@@ -234,7 +234,7 @@ class FederatedDataModule(LightningDataModule):
         optional(word, "name", name)
         optional(word, "revision", revision)
         self._split_names = (train_split, val_split, test_split)
-        self._partition_seed = integer("partition_seed", partition_seed)
+        self._partition_seed = checked_seed(partition_seed)
         self._config = (name, revision)
         self._cache = checked_cache(cache)
         self._loaded: _Loaded | None = None
@@ -446,10 +446,12 @@ class FederatedDataModule(LightningDataModule):
             partition_seed: Seed that the partitioner gets.
 
         Raises:
-            TypeError: `partitioner` is not a `Partitioner`.
-            ValueError: The data were given as one data set per client.
+            TypeError: `partitioner` is not a `Partitioner`, or `partition_seed` not an integer.
+            ValueError: The data were given as one data set per client, or `partition_seed` is
+                negative.
         """
         checked_partitioner(partitioner)
+        partition_seed = checked_seed(partition_seed)
         self.setup()
         loaded = self._ready()
         if loaded.rows is None:
@@ -459,8 +461,8 @@ class FederatedDataModule(LightningDataModule):
             )
         other = copy(self)
         other.partitioner = partitioner
-        other._partition_seed = integer("partition_seed", partition_seed)
-        partition = checked_partition(partitioner, loaded.rows, other._partition_seed)
+        other._partition_seed = partition_seed
+        partition = checked_partition(partitioner, loaded.rows, partition_seed)
         other._loaded = replace(loaded, partition=partition)
         return other
 
@@ -497,7 +499,12 @@ class FederatedDataModule(LightningDataModule):
         return _sole(self._ready().test)
 
     def evaluation_data(self, stage: str) -> list[Examples]:
-        """The examples of each data set for a stage, "validation" or "test"."""
+        """The examples of each data set for a stage, "validation" or "test".
+
+        Raises:
+            ValueError: It is another word.
+        """
+        one_of("stage", stage, ("validation", "test"))
         loaded = self._ready()
         return list(loaded.val if stage == "validation" else loaded.test)
 
@@ -624,6 +631,14 @@ def _split(splits: datasets.DatasetDict, argument: str, split: str) -> datasets.
             f"name one of them{none}"
         )
     return splits[split]
+
+
+def checked_seed(partition_seed: object) -> int:
+    """Return the seed of a partition: partitioners take any integer from 0 on."""
+    seed = integer("partition_seed", partition_seed)
+    if seed < 0:
+        raise ValueError(f"partition_seed must be 0 or larger, got {shown(seed)}")
+    return seed
 
 
 def checked_partition(partitioner: Partitioner, dataset: datasets.Dataset, seed: int) -> Partition:

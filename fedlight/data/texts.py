@@ -14,7 +14,6 @@ from torch import Tensor
 from data_partitioners import Partition, Partitioner
 from fedlight._support.checks import (
     described,
-    integer,
     number,
     one_of,
     positive_int,
@@ -23,7 +22,12 @@ from fedlight._support.checks import (
 from fedlight._support.files import user_path
 from fedlight.data.columns import Column
 from fedlight.data.examples import ExampleList, ExampleTable
-from fedlight.data.module import FederatedDataModule, checked_partition, checked_partitioner
+from fedlight.data.module import (
+    FederatedDataModule,
+    checked_partition,
+    checked_partitioner,
+    checked_seed,
+)
 
 if TYPE_CHECKING:
     import datasets
@@ -101,7 +105,7 @@ def text_data(
     if partitioner is not None:
         checked_partitioner(partitioner)
     word("pattern", pattern)
-    partition_seed = integer("partition_seed", partition_seed)
+    partition_seed = checked_seed(partition_seed)
     if val_texts is not None and val_share is not None:
         raise ValueError(f"val_share={val_share!r} and val_texts exclude each other; give one")
     share = 0.0 if val_texts is not None else _VAL_SHARE if val_share is None else val_share

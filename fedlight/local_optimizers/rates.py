@@ -62,7 +62,13 @@ class ByStep(Strategy):
         self.rate = rate
 
     def at(self, step: int) -> float:
-        """The rate after so many steps."""
+        """The rate after so many steps.
+
+        Raises:
+            TypeError: `step` is not an integer.
+            ValueError: It is negative.
+        """
+        step = non_negative_int("step", step)
         return non_negative(f"rate(step={step})", self.rate(step))
 
 
@@ -111,7 +117,13 @@ class WarmupCosine(ByStep):
             raise ValueError(f"floor must be at most peak={self.peak}, got {self.floor}")
 
     def at(self, step: int) -> float:
-        """The rate after so many steps."""
+        """The rate after so many steps.
+
+        Raises:
+            TypeError: `step` is not an integer.
+            ValueError: It is negative.
+        """
+        step = non_negative_int("step", step)
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup
         part = min(1.0, (step - self.warmup) / (self.total - self.warmup))

@@ -34,6 +34,7 @@ from fedlight.arrivals import (
     Regions,
     SynchronousArrivals,
 )
+from fedlight.arrivals.tiers import members_of
 from fedlight.channel import Channel, ErrorFeedback, TopK
 from fedlight.local_optimizers import LocalAdamW, LocalOptimizer, LocalSGD
 from fedlight.local_optimizers.rates import LocalRate
@@ -325,12 +326,12 @@ def halos(
         )
     if not regions:
         raise ValueError(f"regions must hold at least one region, got {shown(regions)}")
-    for name, clients in regions.items():
-        if not isinstance(name, str) or isinstance(clients, str) or clients is None:
-            raise TypeError(
-                "regions must be a mapping from names of regions to lists of clients, got "
-                f"{shown(regions)}"
-            )
+    if not all(isinstance(name, str) for name in regions):
+        raise TypeError(
+            "regions must be a mapping from names of regions to lists of clients, got "
+            f"{shown(regions)}"
+        )
+    clients = members_of("regions", regions, regions, "region")
     own = durations if isinstance(durations, Mapping) else dict.fromkeys(regions, durations)
     if set(own) != set(regions):
         raise ValueError(
@@ -338,7 +339,7 @@ def halos(
             f"{', '.join(map(str, own)) or 'none'}"
         )
     processes = {name: _islands(own[name], local_steps) for name in regions}
-    arrivals = Regions(processes, regions, arrivals_per_send, up, down, within)
+    arrivals = Regions(processes, clients, arrivals_per_send, up, down, within)
     return bundle("HALoS", arrivals, aggregator, _inner(lr, keep))
 
 

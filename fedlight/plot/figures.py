@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from data_partitioners import Partition
-from fedlight._support.bootstrap import bootstrap_band
+from fedlight._support.bootstrap import bootstrap_band, check_confidence
 from fedlight._support.checks import (
     described,
     items,
@@ -140,8 +140,8 @@ class Band:
     def __post_init__(self) -> None:
         if self.kind is not None:
             one_of("band", self.kind, ("interval", "std"))
-        if not 0 < finite_number("confidence", self.confidence) < 1:
-            raise ValueError(f"confidence must be between 0 and 1, got {self.confidence!r}")
+        # As a float, since numpy does not know fractions.
+        object.__setattr__(self, "confidence", check_confidence(self.confidence))
 
     def of(
         self, values: NDArray[np.float64]

@@ -6,7 +6,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedlight._support.checks import items
+from fedlight._support.checks import names as names_of
+from fedlight._support.checks import shown
 from fedlight.studies.tables import column_names
 
 if TYPE_CHECKING:
@@ -49,8 +50,15 @@ def check_axis(names: Names, argument: str, axis: object) -> None:
     Raises:
         ValueError: There is no such axis.
     """
-    if not isinstance(axis, str) or axis not in names:
-        raise ValueError(f"{argument} must be an axis of the study, {list(names)}, got {axis!r}")
+    if not holds(names, axis):
+        raise ValueError(
+            f"{argument} must be an axis of the study, {list(names)}, got {shown(axis)}"
+        )
+
+
+def holds(names: Collection[Hashable], name: object) -> bool:
+    """Whether a name is one of several; lists and arrays are no names."""
+    return isinstance(name, Hashable) and name in names
 
 
 def row_axes(
@@ -71,7 +79,7 @@ def row_axes(
         check_axis(names, "columns", columns)
     if rows is None:
         return [axis for axis in names if axis != columns]
-    axes = [rows] if isinstance(rows, str) else items("rows", rows)
+    axes = [rows] if isinstance(rows, str) else names_of("rows", rows)
     for axis in axes:
         check_axis(names, "rows", axis)
     if columns in axes:
@@ -80,8 +88,8 @@ def row_axes(
     left = [each for each in names if each not in shown and len(names[each]) > 1]
     if left:
         raise ValueError(
-            f"the axis {left[0]!r} is in neither rows nor columns; its values are different "
-            f"settings, of which no mean is taken: write rows={[*axes, *left]!r}, or "
+            f"the axis {left[0]!r} is in neither rows={axes!r} nor columns; its values are "
+            f"different settings, of which no mean is taken: write rows={[*axes, *left]!r}, or "
             f"study.only({left[0]}=…)"
         )
     return axes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlight._support.checks import number, positive, positive_int
+from fedlight._support.checks import items, number, positive, positive_int
 from fedlight.plot import curve
 from fedlight.plot.figures import best_value
 from fedlight.privacy import baseline_epsilon_of, epsilon_of
@@ -81,8 +81,7 @@ def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]
         TypeError: `last` is no number.
         ValueError: It is neither a positive integer nor a share between 0 and 1.
     """
-    if not 0 < number("last", last) < 1:
-        positive_int("last", last)
+    last = checked_last(last)
 
     def end(history: Sequence[RoundRecord]) -> float:
         times, values = curve(history, metric, "virtual_time" if last < 1 else "round")
@@ -93,6 +92,17 @@ def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]
         return float(values[-int(last) :].mean())
 
     return end
+
+
+def checked_last(last: object) -> float:
+    """Return the number of last rounds, at least 1, or the last share of the time, below 1.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is neither a positive integer nor a share between 0 and 1.
+    """
+    share = number("last", last)
+    return share if 0 < share < 1 else positive_int("last", last)
 
 
 def at_place(metric: str, axis: str, place: float) -> Callable[[Sequence[RoundRecord]], float]:
@@ -121,7 +131,7 @@ def _end(history: Sequence[RoundRecord], axis: str) -> float:
 
 
 def values_at(
-    places: object, metric: str, axis: str
+    places: Iterable[float], metric: str, axis: str
 ) -> dict[str, Callable[[Sequence[RoundRecord]], float]]:
     """The values at several places on an axis, by name.
 
@@ -129,11 +139,10 @@ def values_at(
         TypeError: They are no numbers.
         ValueError: There is none, or one is not finite.
     """
-    if not isinstance(places, Iterable) or isinstance(places, str):
-        raise TypeError(f"places must be several numbers, such as [250, 500], got {places!r}")
-    found = list(dict.fromkeys(number("each of places", place) for place in places))
+    given = items("places", places)
+    found = list(dict.fromkeys(number(f"places[{n}]", place) for n, place in enumerate(given)))
     if not found:
-        raise ValueError(f"places must be several numbers, such as [250, 500], got {places!r}")
+        raise ValueError(f"places must be several numbers, such as [250, 500], got {given!r}")
     # As few digits as tell the places apart: 10,000,001 gradients are not 10,000,000.
     for digits in (6, 9, 17):
         names = [f"{axis} {place:.{digits}g}" for place in found]

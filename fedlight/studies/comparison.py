@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlight._fit.argument_checks import instance_of
-from fedlight._support.checks import flag, one_of, optional
+from fedlight._support.checks import flag, integer, one_of, optional, shown, word
 from fedlight.aggregators import Aggregator
 from fedlight.arrivals import ArrivalProcess, ScheduleTable
 from fedlight.callbacks import Callback
@@ -132,15 +132,17 @@ class Comparison:
             x: "round", "virtual_time", "gradients", "models", "bytes", "examples" or "tokens".
 
         Raises:
-            KeyError: There is no such run.
-            ValueError: `x` is another word, or the run has no such metric.
+            TypeError: `seed` is not an integer, or `metric` no name.
+            ValueError: There is no such run, `x` is another word, or the run has no such metric.
         """
         found = {(run.name, run.seed): run.history for run in self.runs}
-        if (name, seed) not in found:
-            raise KeyError(
-                f"there is no run of {name!r} with seed {seed!r}; the runs are {sorted(found)}"
+        integer("seed", seed)
+        if not isinstance(name, str) or (name, seed) not in found:
+            raise ValueError(
+                f"there is no run of name={shown(name)} and seed={seed}; the runs are "
+                f"{sorted(found)}"
             )
-        metric = self.metric if metric is None else metric
+        metric = self.metric if metric is None else word("metric", metric)
         _check_has(name, found[name, seed], metric)
         return curve(found[name, seed], metric, x)
 

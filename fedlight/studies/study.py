@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlight._support.bootstrap import check_confidence
-from fedlight._support.checks import flag, items, one_of, real, shown, text
-from fedlight._support.checks import names as names_in
-from fedlight._support.files import replacing
+from fedlight._support.checks import (
+    below_one,
+    flag,
+    function,
+    number,
+    one_of,
+    optional,
+    shown,
+)
+from fedlight._support.checks import names as names_of
+from fedlight._support.checks import text as text_of
+from fedlight._support.files import new_file, replacing
 from fedlight.plot import X_AXES
 from fedlight.plot.figures import Band
 from fedlight.studies._figures import draw, draw_ends
@@ -20,6 +29,7 @@ from fedlight.studies._groups import (
     called,
     check_axis,
     grouped,
+    holds,
     on_common_axes,
     rounds_of,
     row_axes,
@@ -27,6 +37,7 @@ from fedlight.studies._groups import (
 from fedlight.studies._measures import (
     best_of,
     check_metric,
+    checked_last,
     end_of,
     ends_over,
     epsilons_at,
@@ -39,7 +50,7 @@ from fedlight.studies._report import page
 from fedlight.studies.keys import StudyKeys, hidden_of
 from fedlight.studies.runs import StudyRun
 from fedlight.studies.store import Store, folder_of
-from fedlight.studies.tables import Entry, StudyTable, csv_of, differences
+from fedlight.studies.tables import Entry, StudyTable, beside, csv_of, differences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,8 +142,9 @@ class Study:
         Raises:
             ValueError: Rounds have metrics, but none has this one; or `mode` is another word.
         """
-        metric = self.metric if metric is None else text("metric", metric)
-        mode = self.mode if metric == self.metric and mode is None else mode
+        metric = self.metric if metric is None else metric
+        if mode is None and isinstance(metric, str) and metric == self.metric:
+            mode = self.mode
         mode = mode_of(metric, mode)  # first, since it names a metric of the wrong kind
         check_metric(self.runs, metric)
         return metric, mode
@@ -201,6 +213,7 @@ class Study:
         """
         one_of("value", value, ("best", "last"))
         metric, mode = self.shown(metric, mode)
+        last = checked_last(last)
         best, end = best_of(metric, mode), end_of(metric, last)
         ends = "last" if last == 1 else f"mean of the last {last if last > 1 else f'{last:.0%}'}"
         shown = "best" if value == "best" else ends
@@ -248,7 +261,9 @@ class Study:
         Raises:
             ValueError: `axis` is another word, or there is no such axis of the study.
         """
-        axis = one_of("axis", {"rounds": "round"}.get(axis, axis), tuple(X_AXES))
+        rounds = isinstance(axis, str) and axis == "rounds"
+        axis = one_of("axis", "round" if rounds else axis, tuple(X_AXES))
+        target = number("target", target)
         metric, mode = self.shown(metric, mode)
 
         reached = {axis: place_of(target, metric, mode, axis)}
@@ -309,9 +324,9 @@ class Study:
         seeds = len(self._all_seeds)
         entries = {}
         for names, runs in grouped(self.runs, [*axes, *filter(None, [columns])]).items():
-            for measure, function in measures.items():
-                place = (names, measure) if columns is None else (names[:-1], names[-1])
-                entries[place] = Entry.of(runs, function, of_target, seeds)
+            for name, measure in measures.items():
+                place = (names, name) if columns is None else (names[:-1], names[-1])
+                entries[place] = Entry.of(runs, measure, of_target, seeds)
         return StudyTable(title, axes, columns, entries, digits)
 
     def _compared(
@@ -322,7 +337,7 @@ class Study:
         if reference is None:
             return table
         if isinstance(reference, Mapping):
-            return table.beside(reference)
+            return beside(table, "reference", reference)
         columns = [shown] if isinstance(shown, str) else shown
         return differences(table, reference, self.axes, columns, confidence, self._chosen)
 
@@ -334,8 +349,8 @@ class Study:
         """
         for axis, name in names.items():
             check_axis(self.axes, "the argument", axis)
-            if not isinstance(name, Hashable) or name not in self.axes[axis]:
-                raise ValueError(f"{axis} must be one of {self.axes[axis]}, got {name!r}")
+            if not holds(self.axes[axis], name):
+                raise ValueError(f"{axis} must be one of {self.axes[axis]}, got {shown(name)}")
         runs = [r for r in self.runs if all(r.cell[a] == name for a, name in names.items())]
         return self._part(runs, self._chosen)
 
@@ -430,16 +445,14 @@ class Study:
             ValueError: There is no such axis, rounds have metrics but none has this one, every run
                 has failed, `zoom` is outside [0, 1), or `band` or `confidence` is none of these.
         """
-        xs = [x] if isinstance(x, str) else items("x", x)
+        xs = [x] if isinstance(x, str) else names_of("x", x)
         for each in xs:
             one_of("x", each, (*X_AXES, *self.axes))
-        named = self.metric if metric is None else metric
-        metrics = [named] if isinstance(named, str) else names_in("metric", named)
+        chosen = self.metric if metric is None else metric
+        metrics = [chosen] if isinstance(chosen, str) else names_of("metric", chosen)
         if not xs or not all(metrics) or not metrics:
-            raise ValueError(f"x and metric must name one or more, got {x!r} and {metric!r}")
-        log = flag("log", log)
-        if not 0 <= real("zoom", zoom) < 1:
-            raise ValueError(f"zoom must be at least 0 and below 1, got {zoom!r}")
+            raise ValueError(f"x and metric must name one or more, got x={x!r}, metric={metric!r}")
+        log, zoom = flag("log", log), below_one("zoom", zoom)
         shape = Band(band, confidence)
         if all(run.error is not None for run in self.runs):
             raise ValueError(f"every run has failed, there is no curve: {self.runs[0].error}")
@@ -472,14 +485,13 @@ class Study:
             word: Makes the label of a name on an axis.
 
         Raises:
-            TypeError: `axes` is no list of names, or `word` no function.
+            TypeError: `word` is no function.
             ValueError: There is no such axis.
         """
-        axes = items("axes", axes)
+        axes = names_of("axes", axes)
         for axis in axes:
             check_axis(self.axes, "axes", axis)
-        if not callable(word):
-            raise TypeError(f"word must be a function of an axis and a name, got {shown(word)}")
+        word = function("word", word, "an axis and a name that returns a label")
         found: dict[str, list[list[RoundRecord]]] = {}
         for run in self.runs:
             if run.error is None and run.history:
@@ -511,6 +523,7 @@ class Study:
 
         Raises:
             OSError: The file cannot be written.
+            TypeError: `path` is no path.
         """
         return csv_of(rounds_of(self.runs, self.axes), path)
 
@@ -537,12 +550,15 @@ class Study:
         Raises:
             ImportError: matplotlib is not installed.
             OSError: The file cannot be written.
+            TypeError: `path` is no path, or `title` no text.
             ValueError: Rounds have metrics, but none has this one.
         """
+        file_path = new_file("path", path, "report.html")
+        optional(text_of, "title", title)
         metric, _ = self.shown(metric)
         title = title or " by ".join([metric, ", ".join(self.axes)]).removesuffix(" by ")
         text = page(self, self.table(metric=metric, reference=reference), metric, title)
-        with replacing(Path(path).expanduser(), "w") as file:
+        with replacing(file_path, "w") as file:
             file.write(text)
 
     def __repr__(self) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from fedlight._support.bootstrap import Interval, bootstrap, mean_of, std_of
-from fedlight._support.checks import non_negative_int, number
-from fedlight._support.files import replacing
+from fedlight._support.checks import mapping, non_negative_int, number, optional, text
+from fedlight._support.checks import shown as in_words
+from fedlight._support.files import new_file, replacing
 
 if TYPE_CHECKING:
     from fedlight.studies.runs import StudyRun
@@ -173,9 +174,19 @@ class StudyTable:
         return list(found.values())
 
     def names_of(self, row: tuple[Hashable, ...], column: Hashable) -> dict[str, Hashable]:
-        """The names of an entry's cell by axis."""
-        names = dict(zip(self.axes, row, strict=True))
-        return names if self.column_axis is None else {**names, self.column_axis: column}
+        """The names of an entry's cell by axis.
+
+        Args:
+            row: One of `rows`.
+            column: One of `columns`.
+
+        Raises:
+            ValueError: The table has no such row or column.
+        """
+        for name, given, known in (("row", row, self.rows), ("column", column, self.columns)):
+            if not isinstance(given, Hashable) or given not in known:
+                raise ValueError(f"{name} must be one of {known}, got {in_words(given)}")
+        return _names_of(self, row, column)
 
     def with_entries(
         self,
@@ -194,26 +205,10 @@ class StudyTable:
             numbers: By (row, column), or by row for the first column.
 
         Raises:
+            TypeError: `numbers` is no mapping, or a value no number.
             ValueError: A number has no place in the table.
         """
-        entries, left = dict(self.entries), set(numbers)
-        for (row, column), entry in self.entries.items():
-            sole: Any = row[0] if len(row) == 1 else row
-            places = [(sole, column), (row, column)]
-            if column == self.columns[0]:
-                places += [sole, row]
-            for place in places:
-                if place in numbers:
-                    entries[row, column] = replace(
-                        entry, beside=number(f"reference[{place!r}]", numbers[place])
-                    )
-                    left.discard(place)
-        if left:
-            raise ValueError(
-                f"reference has {sorted(map(str, left))}, which are no rows or cells; those are "
-                f"{[(row[0] if len(row) == 1 else row, c) for row, c in self.entries][:8]} …"
-            )
-        return self.with_entries(entries)
+        return beside(self, "numbers", numbers)
 
     def lines(self) -> tuple[list[str], list[list[str]]]:
         """The head, and the lines, as text."""
@@ -265,7 +260,12 @@ class StudyTable:
         Args:
             label: The label, for ``\ref``; None for none.
             caption: The beginning of the caption, as plain text; None for none.
+
+        Raises:
+            TypeError: `label` or `caption` is no text.
         """
+        optional(text, "label", label)
+        optional(text, "caption", caption)
         head, lines = self.lines()
         form = "l" * len(self.axes) + "r" * (len(head) - len(self.axes))
         body = [
@@ -311,6 +311,7 @@ class StudyTable:
 
         Raises:
             OSError: The file cannot be written.
+            TypeError: `path` is no path.
         """
         return csv_of(self._columns(), path)
 
@@ -320,7 +321,7 @@ class StudyTable:
         own = {"mean", "std", "low", "high", "runs", "failed", "reference"}
         rows = []
         for (row, column), entry in self.entries.items():
-            names = self.names_of(row, column)
+            names = _names_of(self, row, column)
             called = column_names(names, own if self.column_axis else own | {"value"})
             shown = entry.difference or Interval(entry.mean, math.nan, math.nan, 0)
             rows.append(
@@ -359,12 +360,51 @@ class StudyTable:
         return f"<StudyTable {self.title!r}: {len(self.rows)} rows, {len(self.columns)} columns>"
 
 
+def _names_of(
+    table: StudyTable, row: tuple[Hashable, ...], column: Hashable
+) -> dict[str, Hashable]:
+    names = dict(zip(table.axes, row, strict=True))
+    return names if table.column_axis is None else {**names, table.column_axis: column}
+
+
+def beside(table: StudyTable, name: str, numbers: Mapping[Any, float]) -> StudyTable:
+    """A table with published numbers in brackets, see `StudyTable.beside`.
+
+    Args:
+        table: The table.
+        name: Name of the argument that holds the numbers, for errors.
+        numbers: The numbers.
+
+    Raises:
+        TypeError: They are no mapping, or one is no number.
+        ValueError: A number has no place in the table.
+    """
+    entries = dict(table.entries)
+    left = set(mapping(name, numbers, "rows or cells to numbers"))
+    for (row, column), entry in table.entries.items():
+        sole: Any = row[0] if len(row) == 1 else row
+        places = [(sole, column), (row, column)]
+        if column == table.columns[0]:
+            places += [sole, row]
+        for place in places:
+            if place in numbers:
+                known = number(f"{name}[{place!r}]", numbers[place])
+                entries[row, column] = replace(entry, beside=known)
+                left.discard(place)
+    if left:
+        raise ValueError(
+            f"{name} has {sorted(map(str, left))}, which are no rows or cells; those are "
+            f"{[(row[0] if len(row) == 1 else row, c) for row, c in table.entries][:8]} …"
+        )
+    return table.with_entries(entries)
+
+
 def csv_of(table: Any, path: str | Path | None) -> str | None:
     """Write a table of pyarrow as CSV; without a path, return the text."""
     from pyarrow import BufferOutputStream, csv
 
     if path is not None:
-        with replacing(Path(path).expanduser(), "wb") as file:
+        with replacing(new_file("path", path, "table.csv"), "wb") as file:
             csv.write_csv(table, file)
         return None
     stream = BufferOutputStream()
@@ -399,12 +439,15 @@ def differences(
     Raises:
         ValueError: No axis has such a value, or several have.
     """
-    may_be_one = isinstance(reference, Hashable)
-    axes = [axis for axis, values in names.items() if may_be_one and reference in values]
+    axes = [
+        axis
+        for axis, values in names.items()
+        if isinstance(reference, Hashable) and reference in values
+    ]
     if len(axes) != 1:
         raise ValueError(
-            f"reference={reference!r} must be the name of a value of one axis, or map cells to "
-            f"numbers; it is on {axes or 'none'} of {dict(names)}"
+            f"reference={in_words(reference)} must be the name of a value of one axis, or map "
+            f"cells to numbers; it is on {axes or 'none'} of {dict(names)}"
         )
     (axis,) = axes
     entries = dict(table.entries)
@@ -412,13 +455,13 @@ def differences(
     for (row, column), entry in table.entries.items():
         if table.column_axis is None and column not in shown:
             continue
-        own = table.names_of(row, column)
+        own = _names_of(table, row, column)
         others = [each for each in own if each != axis and each not in chosen]
         bases = [
             each.values
             for (a_row, a_column), each in table.entries.items()
             if (table.column_axis is not None or a_column == column)
-            and (of_it := table.names_of(a_row, a_column))[axis] == reference
+            and (of_it := _names_of(table, a_row, a_column))[axis] == reference
             and all(of_it[other] == own[other] for other in others)
         ]
         if own[axis] == reference or len(bases) != 1:

@@ -521,3 +521,13 @@ def test_bad_uses():
     table = ScheduleTable([ReplayEvent(0, 0, 1.0, 1, 0.0, chunk_start=0), owns], num_clients=3)
     with pytest.raises(ValueError, match=r"events\[1\] has no chunk_start, .* of client 2"):
         fitted(Point(), data, arrivals=ReplayArrivals(table), aggregator=FedBuff(1))
+
+
+def test_more_clients_than_memory_holds_are_refused():
+    words = "num_clients must be at most 100,000,000 clients, got 100000001"
+    for process in (SharedStream, LeastVisitedShards):
+        with pytest.raises(ValueError, match=words):
+            process(UniformArrivals(1), num_clients=10**8 + 1)
+        assert process(UniformArrivals(1), num_clients=10**8).num_clients == 10**8
+    with pytest.raises(ValueError, match=words):
+        UniformArrivals(1).simulate(10**8 + 1, max_rounds=1)

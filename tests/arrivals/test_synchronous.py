@@ -363,3 +363,15 @@ def test_repr_of_a_quorum():
         "SynchronousArrivals(per_round=2, durations=None, local_steps=LocalEpochs(1), "
         "late='continue', quorum=1, grace=0.5)"
     )
+
+
+def test_a_quorum_that_no_round_reaches_is_refused_at_once():
+    words = "quorum=3 is more than the 2 clients that a round waits for; write quorum=2 or less"
+    with pytest.raises(ValueError, match=words):
+        SynchronousArrivals(2, quorum=3)
+    with pytest.raises(ValueError, match=words):
+        SynchronousArrivals(2, quorum=3, over_select=5)  # of those drawn, 2 are waited for
+    assert SynchronousArrivals(3, quorum=3).quorum == 3
+    late = SynchronousArrivals(quorum=3)  # the number of all clients is not known yet
+    with pytest.raises(ValueError, match=words):
+        late.simulate(num_clients=2, max_rounds=1)

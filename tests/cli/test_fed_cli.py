@@ -176,6 +176,16 @@ def test_options_of_lightning_end_with_what_to_write(tmp_path, capsys):
         assert line.startswith("FedCLI has no --optimizer: write --trainer.local_optimizer")
 
 
+def test_options_without_a_value_of_a_file_of_lightning_are_named(tmp_path, capsys):
+    text = "{trainer: {max_epochs: null}, optimizer: null, lr_scheduler: null, weights_only: null}"
+    (tmp_path / "old.yaml").write_text(text)
+    rest = [f"leave out {name}: null" for name in ("optimizer", "lr_scheduler", "weights_only")]
+    found = refused(capsys, "fit", "--config", "old.yaml", *OPTIONS)
+    assert found == ["leave out max_epochs=None", *rest]
+    (tmp_path / "old.yaml").write_text("{optimizer: null, weights_only: null}")
+    assert refused(capsys, "fit", "--config=old.yaml", *OPTIONS) == [rest[0], rest[2]]
+
+
 def test_a_data_module_of_lightning_is_refused_with_the_function_to_write():
     with pytest.raises(TypeError, match=r"FederatedDataModule\.from_lightning\("):
         FedCLI(LogisticRegression, LightningDataModule, args=["fit"])

@@ -107,5 +107,5 @@ class TestLabelCounts:
     def test_one_label_per_row(self):
         with pytest.raises(ValueError, match="3 labels for 5 rows"):
             make().label_counts([1, 2, 3])
-        with pytest.raises(ValueError, match=r"labels have shape \(5, 1\)"):
+        with pytest.raises(ValueError, match=r"labels=array.* have shape \(5, 1\)"):
             make().label_counts(np.zeros((5, 1)))

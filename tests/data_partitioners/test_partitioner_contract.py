@@ -162,7 +162,7 @@ def test_partitioners_are_unchangeable_values(name):
 @pytest.mark.parametrize("name", REGISTRY)
 def test_what_is_no_data_set_or_no_seed_is_refused(name):
     partitioner = REGISTRY[name](2, 2)
-    with pytest.raises(TypeError, match="dataset is a list"):
+    with pytest.raises(TypeError, match=r"dataset=\[1, 2, 3\] is a list"):
         partitioner.partition([1, 2, 3])
     with pytest.raises(TypeError, match=r"several splits; give one of \['test', 'train'\]"):
         partitioner.partition(datasets.DatasetDict(train=BALANCED, test=BALANCED))

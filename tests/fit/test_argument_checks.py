@@ -384,7 +384,9 @@ class Overwrites(Callback):
 def test_a_callback_may_not_overwrite_the_trainers_metrics() -> None:
     with pytest.raises(ValueError, match=r"log_metrics\({'fed/gradients': …}\): names that begin"):
         fitted(Point(), points([1.0], [2.0]), max_rounds=1, callbacks=Overwrites("fed/gradients"))
-    with pytest.raises(TypeError, match=r"log_metrics\({'a': …}\) takes a number, got 1j"):
+    with pytest.raises(
+        TypeError, match=r"log_metrics\({'a': …}\) takes numbers in metrics, got 1j"
+    ):
         fitted(Point(), points([1.0], [2.0]), max_rounds=1, callbacks=Overwrites("a", 1j))
     run = fitted(Point(), points([1.0], [2.0]), max_rounds=1, callbacks=Overwrites("fedora"))
     assert run.history[-1].metrics["fedora"] == 1

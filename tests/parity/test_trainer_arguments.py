@@ -765,9 +765,9 @@ def test_predict_after_fit_uses_its_module_and_precision():
     ("options", "error", "message"),
     [
         ({}, ValueError, "predict needs data: write trainer.predict"),
-        ({"dataset": 5}, TypeError, "dataset must be a map-style data set.*got int"),
-        ({"dataloaders": 5}, TypeError, "dataloaders must be a DataLoader or a list.*got int"),
-        ({"dataloaders": {"a": 1}}, TypeError, "dataloaders must be .*got dict"),
+        ({"dataset": 5}, TypeError, "dataset must be a map-style data set.*got 5"),
+        ({"dataloaders": 5}, TypeError, "dataloaders must be a DataLoader or a list.*got 5"),
+        ({"dataloaders": {"a": 1}}, TypeError, r"dataloaders must be .*got \{'a': 1\}"),
         ({"dataloaders": [1], "dataset": [1]}, ValueError, "got both; give one of them"),
         ({"datamodule": [1]}, TypeError, "datamodule must be a FederatedDataModule"),
         ({"datamodule": points([1.0], test=None)}, ValueError, "has no test data; give predict"),

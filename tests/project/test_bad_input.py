@@ -525,6 +525,8 @@ ROWS = [
     ),
     ("ReplayEvent(0, 0, 1.0, 1, tag=3)", TypeError, "ReplayEvent.tag must be a string or None"),
     ("SharedStream(rounds, 0)", ValueError, "num_clients must be at least 1, got 0"),
+    ("SharedStream(rounds, 3 * 10**9)", ValueError, "num_clients must be at most 100,000,000 cli"),
+    ("SynchronousArrivals(2, quorum=3)", ValueError, "quorum=3 is more than the 2 clients that"),
     (
         "LeastVisitedShards(rounds, by='loss')",
         ValueError,

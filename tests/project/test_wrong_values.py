@@ -218,7 +218,8 @@ RIGHT: list[tuple[str, list[str], str]] = [
     ("phases start origin", NEGATIVE, "a time before the start"),
     ("mindflayer.probabilities", ["0"], "a probability for all clients; those of 0 never fail"),
     ("oort.over_select", ["0"], "0 for none"),
-    ("seed partition_seed", ["0", "-1", "huge"], "a seed is any integer"),
+    ("seed", ["0", "-1", "huge"], "a seed is any integer"),
+    ("partition_seed", ["0", "huge"], "any integer from 0 on"),
     ("save_top_k", ["0", "-1", "huge"], "0 for none, -1 for all, more than there are for all"),
     (
         "Classifier.num_classes",

@@ -498,6 +498,8 @@ CHANGES = {
         "(b, a): return b - a",
     ),
     "a parameter that only goes by name": ("def rule(a, b): return a", "a, b", "a, *, b"),
+    "a default": ("def rule(x=1): return x", "x=1", "x=2"),
+    "a default that only goes by name": ("def rule(*, x=1): return x", "x=1", "x=2"),
     "a name of an argument": ("def rule(f): return f(a=1)", "a=1", "b=1"),
     "a function of C in another module": (
         "import math, cmath\nK = math.sqrt\ndef rule(x): return K(x)",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedlight._runs.own_settings import own_settings
 from fedlight.aggregators import FedBuff
 from fedlight.aggregators.staleness import Discount
 from fedlight.arrivals import (
@@ -15,6 +16,7 @@ from fedlight.arrivals import (
     DropOut,
     DurationModel,
     FixedDurations,
+    Tiers,
     UniformArrivals,
 )
 from fedlight.callbacks import FedCheckpoint
@@ -123,6 +125,16 @@ def resumed(tmp_path, before, now, modules=(Point, Point)):
 
 def by(durations):
     return ContinuousArrivals(durations)
+
+
+def test_strategies_in_a_dict_have_places_by_key():
+    tiers = Tiers({"a": Alternating(1.5), "b": Alternating(2.5)})
+    found = own_settings({"arrivals": tiers})
+    assert list(found) == ["arrivals.processes['a']", "arrivals.processes['b']"]
+    assert [each["_plan"] for each in found.values()] == [
+        "Plan({'secret': 1.5})",
+        "Plan({'secret': 2.5})",
+    ]
 
 
 @pytest.mark.parametrize(

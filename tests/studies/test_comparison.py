@@ -361,7 +361,7 @@ def test_curves_and_frames():
     result = written()
     x, y = result.curve("a", 1, x="virtual_time")
     assert (x.tolist(), y.tolist()) == ([1, 2, 3], [0.2, 0.4, 0.7])
-    with pytest.raises(KeyError, match="no run of 'c' with seed 0"):
+    with pytest.raises(ValueError, match="no run of name='c' and seed=0"):
         result.curve("c", 0)
     pytest.importorskip("pandas")
     frame = result.to_pandas()
@@ -457,7 +457,7 @@ def test_a_curve_of_a_metric_that_no_round_has_is_refused():
     assert result.curve("a", 0)[1].tolist() == [0.5]
     with pytest.raises(ValueError, match=r"'a' has no metric 'val_ac'; .*'val_acc'"):
         result.curve("a", 0, "val_ac")
-    with pytest.raises(KeyError, match=r"no run of 'b' .*\('a', 0\)"):
+    with pytest.raises(ValueError, match=r"no run of name='b' .*\('a', 0\)"):
         result.curve("b", 0)
 
 

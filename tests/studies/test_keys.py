@@ -69,6 +69,22 @@ def test_a_changed_global_is_computed_and_an_old_one_is_found(tmp_path, monkeypa
     assert not any("computed again" in each for each in said)
 
 
+class Zero(Boring):
+    """A module that begins with the same weights at every seed."""
+
+    def __init__(self):
+        super().__init__()
+        torch.nn.init.zeros_(self.net.weight)
+        torch.nn.init.zeros_(self.net.bias)
+
+
+def test_the_seed_is_part_of_a_key(tmp_path) -> None:
+    found = study(tmp_path, Zero, seeds=(0, 1))
+    (_, _, first), (_, _, second) = found.keys().runs
+    assert second.changed_from(first) == ["seed"]
+    assert second.key != first.key
+
+
 def test_keys_have_a_part_for_each_argument(tmp_path) -> None:
     one, other = study(tmp_path / "a"), study(tmp_path / "b", local_optimizer=LocalSGD(lr=0.2))
     (first,), (second,) = one.keys().runs, other.keys().runs
