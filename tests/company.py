@@ -191,6 +191,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--only", default="", help="names of modules, separated by commas")
+    parser.add_argument("--max-batch", type=int, nargs="+", default=MAX_BATCH, metavar="N")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)
@@ -199,7 +200,7 @@ def main() -> int:
         chosen = random.Random(given.seed).sample(chosen, min(given.cases, len(chosen)))
     differing = 0
     for case in chosen:
-        found = fingerprints(case)
+        found = fingerprints(case, given.max_batch)
         if len(set(found)) > 1:
             differing += 1
             print(*case, [sorted(set(found)).index(each) for each in found], flush=True)

@@ -329,7 +329,8 @@ def _process(case: Case) -> ArrivalProcess:
         "chosen": _chosen,
     }
     process = processes[case.process["name"]](case)
-    down = case.process.get("down")
+    # In `regions` it is not about failures: it is the transfer to a region.
+    down = None if case.process["name"] == "regions" else case.process.get("down")
     return process if down is None else _Failures(process, down)
 
 

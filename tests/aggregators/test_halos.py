@@ -219,7 +219,7 @@ def alone(members, durations, targets):
 MEMBERS = {"west": [3, 0], "east": [1, 2]}
 
 
-def options(rounds=30, **more):
+def options(rounds=18, **more):
     processes = {
         name: ContinuousArrivals(ExponentialDurations(1.0), local_steps=UniformSteps(1, 3))
         for name in MEMBERS

@@ -64,8 +64,8 @@ def test_with_everybody_present_they_are_fedavg(executor, aggregator):
 def test_ace_is_afacs_of_one_step(executor):
     arrivals = ContinuousArrivals(ExponentialDurations(1.0), resume="on_arrival", local_steps=1)
     same(
-        fit(arrivals, MIFA(), executor=executor, max_rounds=12),
-        fit(arrivals, AFACS(1), executor=executor, max_rounds=12),
+        fit(arrivals, MIFA(), executor=executor, max_rounds=8),
+        fit(arrivals, AFACS(1), executor=executor, max_rounds=8),
     )
 
 
@@ -106,16 +106,17 @@ def test_fadas_without_delay_is_fedavg_with_amsgrad():
 
 
 def test_fadas_adapts_to_large_delays_only():
-    plain = fit(CLOCK, FADAS(2, 0.5, delay="none"))
+    rounds = {"max_rounds": 6}
+    plain = fit(CLOCK, FADAS(2, 0.5, delay="none"), **rounds)
     for within in (
         FADAS(2, 0.5, tau_c=100),
         FADAS(2, 0.5, tau_c=100, delay="divided"),
     ):
-        same(fit(CLOCK, within), plain)
-    different(fit(CLOCK, FADAS(2, 0.5, tau_c=0)), plain)
-    small = fit(CLOCK, FADAS(2, 0.01, tau_c=0))
-    same(small, fit(CLOCK, FADAS(2, 0.01, delay="none")))  # eta <= 1/T
-    different(fit(CLOCK, FADAS(2, 0.01, tau_c=0, delay="divided")), small)
+        same(fit(CLOCK, within, **rounds), plain)
+    different(fit(CLOCK, FADAS(2, 0.5, tau_c=0), **rounds), plain)
+    small = fit(CLOCK, FADAS(2, 0.01, tau_c=0), **rounds)
+    same(small, fit(CLOCK, FADAS(2, 0.01, delay="none"), **rounds))  # eta <= 1/T
+    different(fit(CLOCK, FADAS(2, 0.01, tau_c=0, delay="divided"), **rounds), small)
 
 
 @EXECUTORS
@@ -133,15 +134,15 @@ def test_fadas_adapts_to_large_delays_only():
 )
 def test_they_are_asynchronous_sgd(executor, aggregator):
     same(
-        fit(CLOCK, aggregator, executor=executor, max_rounds=12),
-        fit(CLOCK, AsyncFedAvg("identical"), executor=executor, max_rounds=12),
+        fit(CLOCK, aggregator, executor=executor, max_rounds=8),
+        fit(CLOCK, AsyncFedAvg("identical"), executor=executor, max_rounds=8),
     )
 
 
 def test_these_are_not():
-    plain = fit(CLOCK, AsyncFedAvg("identical"), max_rounds=12)
+    plain = fit(CLOCK, AsyncFedAvg("identical"), max_rounds=8)
     for other in (DCASGD(30.0), FedBuff(1, DelayAdaptive(0.5)), Ringmaster(1)):
-        different(fit(CLOCK, other, max_rounds=12), plain)
+        different(fit(CLOCK, other, max_rounds=8), plain)
 
 
 def test_delays_up_to_the_number_in_flight_count_in_full():

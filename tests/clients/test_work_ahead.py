@@ -65,30 +65,30 @@ FEDERATIONS = {
     "one by one, stale ones dropped": lambda: {
         "arrivals": by_the_clock(concurrency=6, resume="on_arrival"),
         "aggregator": FedAsync(0.5, max_staleness=3),
-        "max_rounds": 20,
+        "max_rounds": 14,
     },
     "chains of states, stale ones dropped": lambda: {
         "arrivals": by_the_clock(concurrency=6, resume="on_arrival"),
         "aggregator": Picky(2),
         "local_optimizer": Scaffold(0.1),
-        "max_rounds": 8,
+        "max_rounds": 6,
     },
     "buffers and a channel": lambda: {
         "arrivals": by_the_clock(),
         "aggregator": FedBuff(3),
         "channel": QSGD(4),
-        "max_rounds": 8,
+        "max_rounds": 6,
     },
     "a channel with a memory": lambda: {
         "arrivals": by_the_clock(),
         "aggregator": Picky(3),
         "channel": ErrorFeedback(TopK(0.3)),
-        "max_rounds": 8,
+        "max_rounds": 6,
     },
     "runs that are stopped": lambda: {
         "arrivals": by_the_clock(restart_after=1),
         "aggregator": FedBuff(3),
-        "max_rounds": 8,
+        "max_rounds": 6,
     },
     "rounds that are cut": lambda: {
         "arrivals": SynchronousArrivals(4, UniformDurations(1, 2), STEPS, timeout=1.5, late="cut"),

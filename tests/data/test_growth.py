@@ -116,11 +116,10 @@ def work(make, clients):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_costs_the_same_with_more_clients(kind):
     few_calls, few_bytes = work(KINDS[kind], 100)
-    for clients in (10_000, 100_000):
-        calls, most = work(KINDS[kind], clients)
-        assert calls <= few_calls
-        # A list of all clients would have 80 kB at least.
-        assert most < few_bytes + 4000
+    calls, most = work(KINDS[kind], 10_000)
+    assert calls <= few_calls
+    # A list of all clients would have 80 kB at least.
+    assert most < few_bytes + 4000
 
 
 class Rounds(Callback):

@@ -71,7 +71,7 @@ def fit(rule, executor, net="linear", ckpt_path=None, **more):
     module = Boring(NETS[net]())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fedlight: some clients count for more")
-        run = trainer(**{**RULES[rule](), "executor": executor, "max_updates": 24, **more})
+        run = trainer(**{**RULES[rule](), "executor": executor, "max_updates": 16, **more})
         run.fit(module, classes(SIZES), ckpt_path=ckpt_path)
     return run
 
@@ -140,7 +140,7 @@ def test_a_run_resumed_at_any_update(rule, kind, tmp_path):
             return fit(rule, ProcessExecutor(2), "convolution", **more)
         return fit_on_ray(cards(2), rule, Mixing(), **more)
 
-    saved = FedCheckpoint(tmp_path, every_n_updates=9, save_top_k=-1)
+    saved = FedCheckpoint(tmp_path, every_n_updates=6, save_top_k=-1)
     whole = bits(made(callbacks=saved))
     found = [path for path in tmp_path.glob("*.ckpt") if path.name != "last.ckpt"]
     assert len(found) == 2

@@ -48,7 +48,7 @@ def labels(n, b, classes, seed=0):
     return torch.randn(n, classes, b), target
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(n=st.integers(1, 4), b=st.integers(2, 9), classes=st.integers(1, 6), seed=st.integers(0, 99))
 def test_nll_loss_is_put_together_again(n, b, classes, seed):
     run = gradients(scores_along_the_batch)

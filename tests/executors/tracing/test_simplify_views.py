@@ -34,7 +34,7 @@ def test_a_copy_that_is_only_turned_and_turned_back_goes_before_a_softmax():
     assert torch.equal(module(x), run(x))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.integers(0, 999))
 def test_a_copy_in_front_of_anything_else_stays(n, a, b, seed):
     def run(x):  # sums and vectorised functions depend on how their numbers lie
@@ -117,7 +117,7 @@ MOVES = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(sorted(MOVES)), max_size=8), st.integers(1, 3), st.integers(1, 3))
 def test_any_chain_of_views_and_copies_gives_the_same(moves, a, b):
     def run(x):
