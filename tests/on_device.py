@@ -28,11 +28,33 @@ CORE = (
 )
 LEFT_OUT = {
     "tests/executors/test_ray.py": "its actors know no pretended device",
+    "tests/executors/test_clusters.py": "its actors know no pretended device",
     "tests/executors/test_processes.py": "its processes compute on the CPU",
 }
 """Files that are not run, and why."""
 
+PROCESSES = "its processes compute on the CPU"
+SINE = "its module takes a sine, for which the pretended device would resize an output"
 WITH_THE_CPU = {
+    "tests/aggregators/test_fedasmu.py::test_other_executors_agree": PROCESSES,
+    "tests/aggregators/test_fedcompass.py::test_other_executors_agree": PROCESSES,
+    "tests/aggregators/test_halos.py::test_workers_and_stacks": PROCESSES,
+    "tests/aggregators/test_look_ahead.py::test_processes_pull": PROCESSES,
+    "tests/aggregators/test_private_sum.py::test_any_number_of_workers": PROCESSES,
+    "tests/executors/stack/test_independence.py::test_company_changes_no_bit": "looks at the CPU's "
+    "operators",
+    "tests/executors/stack/test_independence.py::test_two_threads_give": "looks at the CPU's "
+    "operators",
+    "tests/executors/test_base.py::test_processes_hold": PROCESSES,
+    "tests/executors/test_changed_settings.py": "has tensors that are no buffers in its modules, "
+    "and processes",
+    "tests/executors/test_feedback.py::test_one_by_one_in_workers": PROCESSES,
+    "tests/executors/test_feedback.py::test_a_run_resumed_at_any_update": PROCESSES,
+    "tests/local_optimizers/test_kept.py::test_a_local_run_that_fails": SINE,
+    "tests/local_optimizers/test_kept.py::test_a_scheduler_of_schedulers": SINE,
+    "tests/local_optimizers/test_kept.py::test_each_client_keeps": SINE,
+    "tests/local_optimizers/test_kept.py::test_one_client_alone": SINE,
+    "tests/local_optimizers/test_kept.py::test_processes_give": PROCESSES,
     "tests/executors/tracing/test_constants.py": "has tensors that are no buffers in its modules",
     "tests/executors/random/test_streams.py::test_a_traced_step_draws_the_same[Dropping": "expects "
     "TorchScript's interpreter, which runs programs of the CPU alone",
