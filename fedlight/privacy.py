@@ -308,8 +308,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return float(gdp.eps_from_mu(mu=mu, delta=delta))
 
 
-def epsilon_of(history: Sequence[RoundRecord], delta: float) -> float:
-    """Return the central epsilon of a run of `PrivateSum` from its records; nan without noise.
+def report_of(history: Sequence[RoundRecord], delta: float) -> PrivacyReport | None:
+    """Return the report of a run of `PrivateSum` from its records; None without noise.
 
     Args:
         history: The records of its rounds.
@@ -318,31 +318,11 @@ def epsilon_of(history: Sequence[RoundRecord], delta: float) -> float:
     Raises:
         ImportError: Opacus is not installed.
     """
-    found = _report_of(history, delta)
-    return math.nan if found is None else found.epsilon
-
-
-def baseline_epsilon_of(history: Sequence[RoundRecord], delta: float) -> float:
-    """Return `PrivacyReport.baseline_epsilon` of a run from its records; nan without noise.
-
-    Args:
-        history: The records of its rounds.
-        delta: The delta.
-
-    Raises:
-        ImportError: Opacus is not installed.
-    """
-    found = _report_of(history, delta)
-    return math.nan if found is None else found.baseline_epsilon
-
-
-def _report_of(history: Sequence[RoundRecord], delta: float) -> PrivacyReport | None:
-    """The report of a run whose server adds noise, from its records; None without noise."""
     metrics = history[-1].metrics if history else {}
-    if "fed/noise_multiplier" not in metrics:
+    z, clients = metrics.get("fed/noise_multiplier"), metrics.get("fed/clients")
+    if z is None or clients is None:
         return None
-    z, clients = metrics["fed/noise_multiplier"], int(metrics["fed/clients"])
-    return _report(_central(history), z, "central", clients, delta)
+    return _report(_central(history), z, "central", int(clients), delta)
 
 
 def check_private(setting: Setting) -> None:

@@ -123,6 +123,17 @@ def scripts() -> Iterator[Scripts]:
         yield made
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """So that sums are taken in the order in which a worker takes them, which has one thread."""
+    import torch  # most tests that share this file need none
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def fedlight_data() -> Path:
     """The folder with the data sets that are too large to be bundled, or a skip."""

@@ -286,7 +286,7 @@ def test_before_the_run_it_is_what_it_is_after_it(given):
     assert before.min_separation == after.min_separation
     assert str(before) == str(after)
     if not given:
-        assert privacy.epsilon_of(trainer.history, DELTA) == after.epsilon
+        assert privacy.report_of(trainer.history, DELTA).epsilon == after.epsilon
 
 
 @pytest.mark.filterwarnings("ignore:fedlight. ")

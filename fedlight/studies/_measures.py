@@ -15,7 +15,7 @@ import numpy as np
 from fedlight._support.checks import items, number, positive, positive_int
 from fedlight.plot import curve
 from fedlight.plot.figures import best_value
-from fedlight.privacy import baseline_epsilon_of, epsilon_of
+from fedlight.privacy import report_of
 from fedlight.studies._groups import called
 
 if TYPE_CHECKING:
@@ -68,10 +68,16 @@ def epsilons_at(
             f"delta={delta!r} asks for epsilon, but no run of the study adds noise at its server "
             "(PrivateSum); for noise of the clients see privacy_report"
         )
-    return {
-        f"epsilon (delta {delta:g})": lambda history: epsilon_of(history, delta),
-        "of central DP-FedAvg": lambda history: baseline_epsilon_of(history, delta),
-    }
+
+    def epsilon(history: Sequence[RoundRecord]) -> float:
+        report = report_of(history, delta)
+        return math.nan if report is None else report.epsilon
+
+    def baseline(history: Sequence[RoundRecord]) -> float:
+        report = report_of(history, delta)
+        return math.nan if report is None else report.baseline_epsilon
+
+    return {f"epsilon (delta {delta:g})": epsilon, "of central DP-FedAvg": baseline}
 
 
 def end_of(metric: str, last: float) -> Callable[[Sequence[RoundRecord]], float]:

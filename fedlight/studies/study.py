@@ -202,8 +202,8 @@ class Study:
             digits: Decimal places.
             confidence: Confidence of the intervals.
             delta: Two further columns for runs whose server adds noise: their epsilon at this
-                delta, see `fedlight.privacy.epsilon_of`, and that of central DP-FedAvg with the
-                same noise, see `PrivacyReport.baseline_epsilon`.
+                delta, and that of central DP-FedAvg with the same noise, see
+                `fedlight.privacy.PrivacyReport`.
 
         Raises:
             ImportError: Opacus, which computes epsilon, is not installed.

@@ -54,16 +54,8 @@ NETS = {
     ),
 }
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 forked = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As workers have."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def fit(rule, executor, net="linear", ckpt_path=None, **more):

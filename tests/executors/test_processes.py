@@ -35,7 +35,10 @@ from fedlight.types import Task
 
 SIZES = (7, 4, 12, 9, 5, 6)
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="workers are forked"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 class Net(LightningModule):
@@ -106,15 +109,6 @@ def fit(executor, module=None, *, optimizer=None, bad=None, **more) -> FedTraine
 def nobody_is_left() -> Iterator[None]:
     yield
     assert multiprocessing.active_children() == []
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """So that the sequential executor sums in the order in which a worker does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("optimizer", [LocalSGD(0.1, momentum=0.5), Scaffold(0.1), None])

@@ -7,7 +7,6 @@ import sys
 from contextlib import nullcontext
 
 import pytest
-import torch
 
 from fedlight import Callback, Study
 from fedlight.executors import ProcessExecutor, RayExecutor
@@ -20,6 +19,7 @@ from tests.studies.grid_of_boring import prints, swept
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked"),
     pytest.mark.filterwarnings("ignore:fedlight. some clients count for more"),
+    pytest.mark.usefixtures("one_thread"),
 ]
 FORK = multiprocessing.get_context("fork")
 # With the executor that computes the same local runs in one process.
@@ -29,15 +29,6 @@ WORKERS = {
     "with shared processes": (lambda: ProcessExecutor(2), "sequential"),
     "with shared actors": (lambda: RayExecutor(2, executor="sequential"), "sequential"),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As workers have."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def study(workers, executor, **more):

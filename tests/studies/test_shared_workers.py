@@ -29,16 +29,13 @@ from tests.studies.grid_of_boring import CLOCK, RULES, prints, swept
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked"),
     pytest.mark.filterwarnings("ignore:fedlight. some clients count for more"),
+    pytest.mark.usefixtures("one_thread"),
 ]
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """So that runs that are computed in this process sum in the order in which a worker does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def no_worker_is_left():
     yield
-    torch.set_num_threads(before)
     assert multiprocessing.active_children() == []
 
 
