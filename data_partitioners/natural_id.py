@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -115,7 +115,9 @@ def _number(client_ids: Sequence[str]) -> dict[str, int]:
             "client_ids must be a sequence of strings, as a partition's client_ids are, "
             f"got {client_ids!r}"
         )
-    names = [client_ids] if getattr(client_ids, "shape", None) == () else list(client_ids)
+    names: list[Any] = (
+        [client_ids] if getattr(client_ids, "shape", None) == () else list(client_ids)
+    )
     if not all(isinstance(name, str) for name in names):
         raise TypeError(
             "client_ids must be a sequence of strings, as a partition's client_ids are, got "
