@@ -14,6 +14,14 @@ M, m, K = 20, 5, 5  # clients, buffer, local steps of a task
 SETTINGS = {"Ringmaster": (settings.sqrt_random(M), 5), "FedFix": (settings.fedfix(80), 0.2),
             "QuAFL": (settings.quafl(), 10), "FADAS": (settings.fadas("large"), 1.5)}  # fmt: skip
 
+# MindFlayer's t_i, the median of a client's times, and its p_i. FADAS's classes are drawn anew for
+# each seed: no client is known to be slow, and the median is that of all.
+client = np.arange(M)
+TRIALS = {"Ringmaster": (1 + np.sqrt(client) + 0.6745 * np.sqrt(client + 1), 0.5),
+          "FedFix": (1 - 0.8 * client[::-1] / (M - 1) + 1e-6, 1),
+          "QuAFL": (np.where(client < 0.3 * M, 8, 2) * 4.671, 0.5),  # of Gamma(5)
+          "FADAS": (np.full(M, 1 + 0.5 / 0.64), 0.5)}  # fmt: skip
+
 
 class BySteps(DurationModel):
     """The times of tasks of K steps, stretched to the number of steps of a task."""
@@ -37,6 +45,9 @@ def entries(setting: str, lr: float) -> dict[str, Any]:
     all_work, ten = {"concurrency": None, **task}, {"concurrency": M // 2, **task}
     polls: Any = {"per_poll": m, "interval": period, "max_steps": 2 * K, "durations": steps}
     at_once = partial(ContinuousArrivals, tasks, resume="on_arrival", local_steps=K)
+    allotted, p = TRIALS[setting]
+    trials: Any = {"allotted": allotted.tolist(), "probabilities": p, **task}
+    trials["trials"] = (allotted.max() / allotted).round(3).astype(int).tolist()
     own = {"arrivals": at_once(), "local_optimizer": LocalSGD(lr)}
     x = methods
     return {
@@ -56,6 +67,8 @@ def entries(setting: str, lr: float) -> dict[str, Any]:
         "Ringmaster": x.ringmaster(max_delay=M, stops=True, **all_work),
         "Rennala": x.rennala(batch_size=m, stops=True, **all_work),
         "Malenia": x.malenia(stops=True, **task),
+        "MindFlayer": x.mindflayer(**trials),
+        "Vecna": x.mindflayer(equal="clients", **trials),
         "Ringleader": x.ringleader(**task),
         "QuAFL": x.quafl(lr=lr, quantizer=None, **polls),
         "FAVAS": x.favas(lr=K * lr, **polls),  # it divides by the number of steps
