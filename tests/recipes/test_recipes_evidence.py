@@ -72,6 +72,6 @@ def test_leaderboard(recipe, capsys, tmp_path, monkeypatch):
         figure=tmp_path / "figure.png",
     )  # fmt: skip
     table = cells(capsys.readouterr().out)
-    assert len({row[1] for row in table}) == len(table) == 24
+    assert len({row[1] for row in table}) == len(table) == 26
     assert table[0][1:4] == ["FedBuff, 0.05", table[0][2], "0 [nan, nan]"]
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
