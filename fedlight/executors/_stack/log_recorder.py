@@ -87,9 +87,12 @@ class StackedRecorder:
         if len(rows[0]) != n:  # the stack is padded
             rows = [row[:n] for row in rows]
         flat = torch.cat(rows).cpu().numpy()  # one transfer from the device
-        totals = flat.reshape(len(self._logs), len(names), n).sum(axis=0, dtype=np.float64)
+        values = flat.reshape(len(self._logs), len(names), n).astype(np.float64)
+        values[:, [name != LOSS for name in names]] *= self._batch_size
+        # Products are added step by step, as in `_sums`: which of the two methods is called depends
+        # on the others in the stack, which must not show in the last bits. `sum` may add in pairs.
+        totals = np.add.accumulate(values, axis=0)[-1]
         losses: list[float] = totals[names.index(LOSS)].tolist()
-        totals *= self._batch_size
         weight = float(len(self._logs) * self._batch_size)
         collected: list[dict[str, LoggedValue]] = [{} for _ in range(n)]
         for name, row in zip(names, totals.tolist(), strict=True):

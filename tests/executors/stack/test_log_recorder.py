@@ -49,3 +49,21 @@ def test_clients_with_fewer_steps_log_less():
     summed, values = recorder.collect()
     assert summed == [2.0, 2.0]
     assert values == [{"x": LoggedValue(4 * 1.0 + 3.0, 5)}, {"x": LoggedValue(8.0, 4)}]
+
+
+def test_a_client_logs_the_same_bits_whoever_else_is_in_the_stack():
+    numbers = [0.1 * (step + 1) for step in range(11)]
+
+    def logged(others):
+        recorder = StackedRecorder(Module(), [11, *others], batch_size=3)
+        for step, number in enumerate(numbers):
+            row = torch.tensor([number] * (1 + sum(step < n for n in others)), dtype=torch.float64)
+            recorder.add(StackedLog({LOSS: row, "x": row}, {}, [], {}, {}), active=len(row))
+        sums, values = recorder.collect()
+        return sums[0], values[0]
+
+    by_hand, loss = 0.0, 0.0
+    for number in numbers:
+        by_hand, loss = by_hand + 3 * number, loss + number
+    expected = loss, {"x": LoggedValue(by_hand, 33.0)}
+    assert logged([]) == logged([11]) == logged([4]) == logged([11, 2, 1]) == expected
