@@ -309,11 +309,12 @@ class _NoTraining(Executor):
 
 
 class _Rounds(Watcher):
-    """Keeps the records of all versions, and the clients of updates dropped after the last one."""
+    """Keeps the records of all versions, and whose updates arrived after the last one."""
 
     def __init__(self) -> None:
         self.history: list[RoundRecord] = []
         self.dropped: list[int] = []
+        self.held: list[int] = []  # set at the end; the server knows it of all aggregators
 
     def on_drop(self, update: ClientUpdate) -> None:
         """Keep its client until there is a record of it."""
@@ -353,6 +354,7 @@ def dry_run(
     server = Server(setting, federation, clients, schedule, state, rounds)
     for waiting in play(schedule, server, limits):
         pool.compute(waiting)
+    rounds.held = [update.client_id for update in server.held]
     warn_if_over(schedule, server.counts, limits)
     return rounds
 

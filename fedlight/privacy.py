@@ -215,19 +215,19 @@ def privacy_report(
         limits = Limits(max_rounds, max_time, max_updates)
         until = f", got {limits}"
         rounds = dry_run(run, aggregator, federation, limits)
-        history, dropped, arrived = rounds.history, rounds.dropped, None
+        history, last, arrived = rounds.history, [*rounds.held, *rounds.dropped], None
     else:
         check_finished(run)
         if aggregator is not None or channel is not None:
             raise ValueError("a trainer has its own aggregator and channel: leave them out")
         history, aggregator, channel = run.history, run.aggregator, run.channel
-        dropped, arrived = [], run.num_updates
+        last, arrived = [update.client_id for update in aggregator.held], run.num_updates
         _check_one(aggregator, channel)
         num_clients = run.federation.num_clients
     local = None if channel is None else channel.noise_multiplier
     used = _central(history)
     if local:
-        used = _local(history, [*(each.client_id for each in aggregator.held), *dropped])
+        used = _local(history, last)
         halves = sum(each.first_half for record in history for each in record.dropped)
         if arrived not in (None, sum(map(len, used.values())) + halves):
             raise ValueError(

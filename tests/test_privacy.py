@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlight import FedTrainer, privacy, privacy_report
-from fedlight.aggregators import MIFA, FedASMU, FedAsync, FedAvg, FedBuff, PrivateSum
+from fedlight.aggregators import (
+    MIFA,
+    Aggregator,
+    FedASMU,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+    PrivateSum,
+    next_version,
+)
 from fedlight.arrivals import (
     ContinuousArrivals,
     ExponentialDurations,
@@ -31,6 +40,7 @@ from fedlight.arrivals import (
 from fedlight.channel import Clip, GaussianNoise
 from fedlight.local_optimizers import FreshModel, LocalSGD
 from fedlight.studies import sweep
+from fedlight.types import UsedUpdate
 from tests.boring import Boring, Point, classes, points
 from tests.boring import fitted as run_of
 
@@ -301,6 +311,31 @@ def test_messages_that_are_in_no_record_are_not_forgotten():
     trainer = fitted(arrivals=ReplayArrivals(table), aggregator=rule, channel=NOISE)
     with pytest.raises(ValueError, match="in no record of this trainer, but the noise"):
         privacy_report(trainer, delta=DELTA)
+
+
+class Silent(Aggregator):
+    """A rule of one's own that does not say what it holds: the mean of every three deltas."""
+
+    def setup(self, federation, state):
+        self.waiting = []
+
+    def receive(self, update):
+        self.waiting.append(update)
+        return len(self.waiting) == 3
+
+    def step(self, state):
+        used, self.waiting = [UsedUpdate(each, 1 / 3) for each in self.waiting], []
+        return next_version(state, state.params + sum(u.delta for u, _ in used) / 3, used)
+
+
+def test_messages_count_that_a_rule_holds_without_saying_so():
+    """Three updates make the version, and two more are sent after it."""
+    needs_opacus()
+    events = [ReplayEvent(client, 0, 1.0 + k) for k, client in enumerate([0, 1, 2, 1, 3])]
+    table = ScheduleTable(events, num_clients=4)
+    report = privacy_report(table, Silent(), NOISE, delta=DELTA)
+    assert report.participations.tolist() == [1, 2, 1, 1]
+    assert report.mu.tolist() == privacy_report(table, FedBuff(3), NOISE, delta=DELTA).mu.tolist()
 
 
 def reported(run=CLOCK, aggregator=PRIVATE, channel=None, **given):
