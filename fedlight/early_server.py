@@ -9,7 +9,7 @@ from fedlight.clients.pending import PendingRun
 from fedlight.events import to_ticks, to_time
 from fedlight.loop import Event, Handled
 from fedlight.server import Server
-from fedlight.types import ClientUpdate, LoggedValue, RoundRecord, Seen
+from fedlight.types import ClientUpdate, LoggedValue, RoundRecord, Seen, Task
 
 
 class EarlyServer(Server):
@@ -19,6 +19,7 @@ class EarlyServer(Server):
 
         arrival:  the aggregator receives the update, or does not accept it
                   an accepted update is computed (yielded) now, not when a step uses it
+                  if its local run has failed, it is left out now
                   the arrival process is told what has been logged (`on_feedback`)
                   the server steps if a step is due
 
@@ -29,13 +30,26 @@ class EarlyServer(Server):
     _new: ClientUpdate | None = None  # accepted in this event, and the process is not told yet
 
     def handle(self, event: Event) -> Generator[Sequence[PendingRun], None, Handled]:
-        """Handle an event as `Server` does; compute what has arrived even if no step is due."""
+        """Handle an event as `Server` does; compute what has arrived even if no step is due.
+
+        Raises:
+            ClientError: The local run has failed, and failures are to be raised.
+        """
         handled = yield from super().handle(event)
-        if self._new is not None:
-            if waiting := self.clients.open_runs([self._new]):
-                yield waiting
+        if self._new is None:
+            return handled
+        if waiting := self.clients.open_runs([self._new]):
+            yield waiting
+        if self.clients.failure(self._new) is None:
             self._tell()
-        return handled
+            return handled
+        # Not at the next step: a process that ends rounds by what it is told (`Pisces`) is told
+        # nothing of a failure, and if all local runs fail, there would be no step.
+        self._new = None
+        released: list[int] = []
+        retried: list[Task] = []
+        self._leave_out_failures(released, retried)
+        return handled._replace(released=released, retried=retried)
 
     def receive(self, update: ClientUpdate, released: list[int]) -> bool:
         """Receive an update as `Server` does, and note it if it is accepted."""

@@ -178,8 +178,10 @@ class Run:
         self.federation = replace(self.federation, layout=state.param_layout)
         keep_states = keeps_state(setting.local_optimizer)
         self.clients = Clients(self.pool, self.federation, keep_states=keep_states)
-        # Results are computed early in a replay, too, if their bits depend on when they are.
-        early = arrivals.early_results and not self.executor.independent
+        # Results are computed early in a replay, too, if their bits depend on when they are, or if
+        # what follows a failure does.
+        fails = setting.on_client_failure != "raise" or setting.on_large_update == "drop"
+        early = arrivals.early_results and (fails or not self.executor.independent)
         kind = EarlyServer if arrivals.needs_feedback or early else Server
         self.server = kind(
             setting,

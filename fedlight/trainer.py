@@ -65,7 +65,8 @@ class FedTrainer:
             or update is not finite: "raise" stops the run with the client's error; "drop" continues
             without the update; "retry" also sends the client off again, from the newest version
             with the same steps and duration, up to three tries in a row. A failure is noticed when
-            the server is about to use the update. Tasks that are lost (`DropOut`) are counted as
+            the server is about to use the update, or, if `arrivals` choose by what clients have
+            logged, when the update arrives. Tasks that are lost (`DropOut`) are counted as
             well, and are never an error: the arrival process sends their clients on.
         max_update_norm: The largest Euclidean norm that an update may have; None for any.
         on_large_update: "clip" scales a larger update down to that norm; "drop" leaves it out, as

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedlight import FedTrainer, participation_report
-from fedlight.aggregators import Aggregator, FedAsync, FedBuff, next_version
+from fedlight.aggregators import Aggregator, FedAsync, FedAvg, FedBuff, next_version
 from fedlight.arrivals import (
     ArrivalProcess,
     Availability,
@@ -15,7 +15,9 @@ from fedlight.arrivals import (
     ContinuousArrivals,
     Dispatch,
     DropOut,
+    ExponentialDurations,
     FixedDurations,
+    Pisces,
     PowerOfChoice,
     Recording,
     ReplayArrivals,
@@ -25,6 +27,7 @@ from fedlight.arrivals import (
 )
 from fedlight.channel import Clip, ErrorFeedback
 from fedlight.early_server import EarlyServer
+from fedlight.executors.base import ClientError
 from fedlight.local_optimizers import LocalSGD
 from fedlight.server import Server
 from fedlight.types import Seen, UsedUpdate
@@ -111,6 +114,57 @@ def test_lost_and_dropped_and_failed_ones_say_nothing():
     assert [each.reason for each in run.history[0].failures] != []
 
 
+def by_pace():
+    clock = ContinuousArrivals(FixedDurations([1.0, 2.0, 3.0]), concurrency=2, local_steps=1)
+    return Pisces(clock, staleness_bound=2)
+
+
+def test_a_failure_is_raised_when_it_arrives():
+    """Without updates there is no end of a round, at which the server would find it."""
+    nan = points(*[[float("nan")]] * 3)
+    with pytest.raises(ClientError, match="the loss is not finite"):
+        listened(by_pace(), nan, aggregator=FedAvg(), max_updates=3)
+
+
+@pytest.mark.parametrize("failures", ["drop", "retry"])
+@pytest.mark.filterwarnings("ignore:fedlight. the run ended before the server")
+def test_a_run_in_which_all_fail_ends(failures):
+    """After 100 + 10 M failures in a row; clients that wait for the aggregator go on."""
+    nan = points(*[[float("nan")]] * 3)
+    with pytest.warns(UserWarning, match="the last 130 local runs have all failed"):
+        run = listened(by_pace(), nan, aggregator=FedAvg(), on_client_failure=failures)
+    assert (run.num_failures, run.version) == (130, 0)
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        {"on_client_failure": "drop"},
+        {"on_client_failure": "retry"},
+        {"max_update_norm": 1.5, "on_large_update": "drop"},
+    ],
+)
+def test_a_replay_leaves_failures_out_at_the_same_times(failures):
+    """Of five clients one always fails, and another one at first."""
+    nan = points([2.0], [4.0], [float("nan")], [1.0], [-2.0])
+    clock = ContinuousArrivals(
+        ExponentialDurations(1.0), concurrency=3, resume="on_arrival", local_steps=1
+    )
+    recording = Recording(PowerOfChoice(clock, 5))
+    given = {"max_updates": 20, "aggregator": FedBuff(3, staleness=None), **failures}
+    if "on_client_failure" not in failures:
+        nan = points([2.0], [4.0], [1.0], [-2.0], [0.5])
+    first = listened(recording, nan, **given)
+    again = listened(ReplayArrivals(recording.table()), nan, **given)
+    assert first.num_failures > 1
+    assert again.fingerprint() == first.fingerprint()
+
+    def failed(run):
+        return [(f.client_id, f.now, f.retried) for each in run.history for f in each.failures]
+
+    assert failed(again) == failed(first)
+
+
 def test_a_task_that_is_tried_again_reports_when_it_succeeds():
     class Moody(Point):
         calls = 0
@@ -124,7 +178,8 @@ def test_a_task_that_is_tried_again_reports_when_it_succeeds():
     run = listened(
         Ear(), points([2.0], [4.0]), Moody(), on_client_failure="retry", executor="sequential"
     )
-    assert [client for client, *_ in told(run)] == [1, 0]
+    # It failed when it arrived, at 1, and has arrived again at 2, as client 1 does.
+    assert [(client, now) for client, now, _ in told(run)] == [(0, 2.0), (1, 2.0)]
     assert [each for each in run.arrivals.heard if each[0] == "arrival"] == [
         ("arrival", 0),
         ("arrival", 1),

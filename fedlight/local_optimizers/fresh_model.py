@@ -140,9 +140,12 @@ class FreshModel(LocalOptimizer):
 
     def _control(self, run: LocalRun, name: str, first: float) -> Tensor:
         """A number of each client; its whole vector holds the difference from the first value."""
+        # A parameter may have no numbers.
+        n = len(run.tasks)
+        filled = next(k for k, param in enumerate(run.params) if param.numel())
         if not self._learns:
-            return torch.full_like(run.params[0].reshape(len(run.tasks), -1)[:, 0], first)
-        return first + run.remembered(name)[0].reshape(len(run.tasks), -1)[:, 0]
+            return torch.full_like(run.params[filled].reshape(n, -1)[:, 0], first)
+        return first + run.remembered(name)[filled].reshape(n, -1)[:, 0]
 
     def _learn(self, run: LocalRun, grads: Sequence[Tensor]) -> None:
         fresh = [task.began_with < task.pulled_version for task in run.tasks]
@@ -150,7 +153,9 @@ class FreshModel(LocalOptimizer):
         if not any(learns):
             return
         triples = zip(grads, run.pulled, run.remembered("own"), strict=True)
-        products = [(g * (x - y)).reshape(len(g), -1).sum(dim=1) for g, x, y in triples]
+        products = [
+            (g * (x - y)).reshape(len(g), -1).sum(dim=1) for g, x, y in triples if g.numel()
+        ]
         slope = torch.stack(products, dim=1).sum(dim=1)
         _, by_phi, by_gamma, by_upsilon = self._share(run)
         slope = slope * by_phi * torch.tensor(learns, dtype=slope.dtype).to(slope)

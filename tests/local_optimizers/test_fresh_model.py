@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from lightning import LightningModule
 
 from fedlight.aggregators import FedASMU, FedAsync
 from fedlight.arrivals import RefreshedTasks, ReplayArrivals, ReplayEvent
@@ -20,9 +21,9 @@ HALVES = [
 ]
 
 
-def run(optimizer, events=HALVES, **more):
+def run(optimizer, events=HALVES, module=None, **more):
     return fitted(
-        Point(),
+        module or Point(),
         pair(),
         arrivals=ReplayArrivals(events),
         aggregator=FedAsync(0.5),
@@ -88,6 +89,24 @@ def test_the_next_refresh_has_what_was_learned():
     b = phi / (1 + phi)
     y = 8 + ((1 - b) * (models[2] + 8) / 2 + b * models[3] - 8) / 2
     assert made.state.params.item() == pytest.approx((models[3] + y) / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_a_parameter_may_have_no_numbers(executor):
+    """It comes first here, and gamma is kept where there are numbers."""
+
+    class Hollow(Point):
+        def __init__(self):
+            LightningModule.__init__(self)
+            self.nothing = torch.nn.Parameter(torch.zeros(0))
+            self.w = torch.nn.Parameter(torch.tensor([0.0]))
+
+    events = [*HALVES, ReplayEvent(0, 2, 5.0, 2, dispatched_at=3.0)]
+    learned = FreshModel(LocalSGD(0.5), gamma_rate=0.01)
+    made = run(learned, events, Hollow(), executor=executor)
+    assert (
+        made.state.params.tolist() == run(learned, events, executor=executor).state.params.tolist()
+    )
 
 
 def test_a_share_below_0_is_0():
