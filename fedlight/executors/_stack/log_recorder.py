@@ -87,11 +87,11 @@ class StackedRecorder:
         if len(rows[0]) != n:  # the stack is padded
             rows = [row[:n] for row in rows]
         flat = torch.cat(rows).cpu().numpy()  # one transfer from the device
-        values = flat.reshape(len(self._logs), len(names), n).astype(np.float64)
-        values[:, [name != LOSS for name in names]] *= self._batch_size
+        numbers = flat.reshape(len(self._logs), len(names), n).astype(np.float64)
+        numbers[:, [name != LOSS for name in names]] *= self._batch_size
         # Products are added step by step, as in `_sums`: which of the two methods is called depends
         # on the others in the stack, which must not show in the last bits. `sum` may add in pairs.
-        totals = np.add.accumulate(values, axis=0)[-1]
+        totals = np.add.accumulate(numbers, axis=0)[-1]
         losses: list[float] = totals[names.index(LOSS)].tolist()
         weight = float(len(self._logs) * self._batch_size)
         collected: list[dict[str, LoggedValue]] = [{} for _ in range(n)]
