@@ -120,6 +120,10 @@ class RefreshedTasks(Wrapper):
         """Tell the wrapped process that its task was stopped."""
         super().on_stop(self._whole(task), version, now)
 
+    def on_failure(self, task: Task, now: float) -> None:
+        """Tell the wrapped process that its task has failed."""
+        super().on_failure(self._whole(task), now)
+
     def on_unavailable(
         self, dispatch: Dispatch, until: float | None, now: float
     ) -> Iterable[Action]:
