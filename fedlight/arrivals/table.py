@@ -189,12 +189,13 @@ class ScheduleTable:
         lost: The tasks whose results were lost; their time is that of the loss, or of the
             cancellation of one that would have been lost. A replay loses them again.
         waste_known: Whether `events` and `lost` are all tasks that have ended, each as it ended, so
-            that a report on the table can tell the goodput. A table of ``simulate`` or of a
-            `Recording` has them all. That of a run in which a local run failed as it was computed
-            lists this one as an arrival, since a replay computes it anew, and is therefore False;
-            only `fedlight.participation_report` of the trainer knows the goodput then. False as
-            well for files of earlier versions, recordings that go on from a checkpoint of theirs,
-            and tables made by hand, unless one says otherwise.
+            that a report on the table can tell the goodput. This is so for a table of ``simulate``
+            and for a `Recording`, but for one case, which only a run with a model has: a local run
+            that failed as it was computed is listed as an arrival, since a replay computes it anew.
+            Then it is False, and only a report on the trainer knows the goodput. It is False as
+            well for files of earlier versions, for recordings that go on from a checkpoint of
+            theirs, and for tables made by hand, unless one says otherwise. (Updates that the
+            aggregator drops are arrivals in any case: it drops them in the replay, too.)
 
     Example:
         >>> from fedlight.arrivals import UniformArrivals
