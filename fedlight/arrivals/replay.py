@@ -496,9 +496,9 @@ def _stop_order(event: ReplayEvent) -> tuple[int, int, int]:
     return to_ticks(event.time), event.stopped_at_version, event.client
 
 
-def _timed_events(name: str, events: object) -> list[ReplayEvent]:
+def _timed_events(name: str, events: Iterable[ReplayEvent]) -> list[ReplayEvent]:
     """The tasks of a table that have not arrived, checked."""
-    found: list[ReplayEvent] = items(name, events)
+    found = items(name, events)
     for number, event in enumerate(found):
         if not isinstance(event, ReplayEvent):
             raise TypeError(f"{name}[{number}] must be a ReplayEvent, got {event!r}")
